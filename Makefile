@@ -1,0 +1,51 @@
+# Everything a newcomer or CI types. `make help` lists it.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test fast check wheel soak clean
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+
+setup: .venv/demo.stamp  ## make .venv and install vitlab with what the demo needs
+
+demo: .venv/demo.stamp  ## a small ViT learns to read digits, is saved, and reads a few
+	@$(BIN)/vitlab demo
+
+test: .venv/test.stamp  ## all tests
+	@$(BIN)/python -m pytest -n 2
+
+fast: .venv/test.stamp  ## the tests that take seconds
+	@$(BIN)/python -m pytest -n 2 -m "not slow"
+
+check: .venv/test.stamp  ## ruff, pyrefly and the import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyrefly check
+	@$(BIN)/python -m pytest tests/test_house.py
+
+wheel: .venv/test.stamp  ## build dist/vitlab-*.whl
+	@$(BIN)/python -m build --wheel --no-isolation
+
+soak: .venv/test.stamp  ## the long proofs; output goes to evidence/
+	@VITLAB_MUTATIONS=100000 $(BIN)/python -m pytest tests/weights/test_mutations.py -s -o timeout=7200 | tee evidence/mutations.txt
+
+clean:  ## remove the virtual environment and what tools left behind
+	rm -rf .venv dist .pytest_cache .ruff_cache .hypothesis
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "vitlab needs Python 3.11 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@echo "making .venv"
+	@$(PYTHON) -m venv .venv
+
+.venv/demo.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing vitlab into .venv (once; a few minutes)"
+	@$(PIP) -e ".[demo]"
+	@touch $@
+
+.venv/test.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing vitlab with its test tools and peer libraries into .venv (once; a few minutes)"
+	@$(PIP) -e ".[demo,test,peers,check]"
+	@touch $@ .venv/demo.stamp

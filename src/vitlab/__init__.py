@@ -1,0 +1,29 @@
+"""The Vision Transformer paper as a working laboratory.
+
+Names are loaded when they are first used, so that importing vitlab needs neither torch nor numpy.
+"""
+
+from typing import TYPE_CHECKING
+
+from vitlab.counting import count
+from vitlab.paper.models import list_models
+
+if TYPE_CHECKING:
+    from vitlab.models.build import build_model
+    from vitlab.weights.load import load_model
+    from vitlab.weights.save import save_model
+
+__version__ = "0.1.0"
+__all__ = ["build_model", "count", "list_models", "load_model", "save_model"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "build_model":
+        from vitlab.models.build import build_model as found
+    elif name == "load_model":
+        from vitlab.weights.load import load_model as found
+    elif name == "save_model":
+        from vitlab.weights.save import save_model as found
+    else:
+        raise AttributeError(f"vitlab has no {name!r}; it offers {', '.join(__all__)}")
+    return found

@@ -1,0 +1,271 @@
+"""The command line: one table of commands, each a short function that loads what it needs when it is called."""
+
+import json as json_text
+import os
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vitlab import __version__
+from vitlab.counting import count
+from vitlab.paper.models import MODELS, SIZES, canonical, list_models
+from vitlab.spec import ConventionName, HeadKind
+
+if TYPE_CHECKING:
+    from vitlab.deploy.predict import Answer
+
+Size = Annotated[str, tyro.conf.arg(metavar="SIDE|HEIGHTxWIDTH")]
+Model = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+Pictures = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE ...")]
+SaveFormat = Literal["vitlab", "google-npz", "timm", "hf"]
+
+
+def models(image: Size = "224", classes: int = 1000, head: HeadKind = "mlp", json: bool = False) -> None:
+    """List every model with tokens, parameters, GMACs and where it stands in the paper.
+
+    Args:
+        image: Size of the input in pixels.
+        classes: Number of classes of the head.
+        head: mlp is the head of pre-training, linear that of fine-tuning.
+        json: Print JSON instead of a table.
+    """
+    table = Table("model", "paper", box=None, header_style="bold")
+    for column in ("layers", "width", "heads", "tokens", "parameters", "GMACs"):
+        table.add_column(column, justify="right")
+    rows, unfit = [], []
+    for name in list_models():
+        layers, width, _, heads = SIZES[canonical(name).removeprefix("ViT-").partition("/")[0]]
+        try:
+            cost = count(name, image=_size(image) or 224, classes=classes, head=head)
+        except ValueError as error:
+            unfit.append(f"{name}: {error}")
+            continue
+        rows.append(
+            {"model": name, "paper": MODELS[name], "layers": layers, "width": width, "heads": heads, **asdict(cost)}
+        )
+        numbers = (
+            str(layers),
+            str(width),
+            str(heads),
+            f"{cost.tokens:,}",
+            f"{cost.parameters:,}",
+            f"{cost.macs / 1e9:,.2f}",
+        )
+        table.add_row(name, MODELS[name] or "later work", *numbers)
+    if json:
+        _print_json(rows)
+    else:
+        _console().print(table)
+        if rows:
+            _console().print(f"\nat {image} pixels, {classes} classes, {head} head; other patch sizes build too")
+    for line in unfit:
+        _errors().print(Text(f"left out {line}"))
+
+
+def predict(
+    model: Model,
+    images: Pictures,
+    top: int = 5,
+    json: bool = False,
+    conventions: ConventionName | None = None,
+    image: Size = "",
+    heads: int | None = None,
+) -> int:
+    """Say what is in pictures, with a model of any supported format.
+
+    Args:
+        model: A vitlab folder, or weights of Google, timm, Hugging Face, torchvision or DeiT.
+        images: Pictures: JPEG, PNG, WebP, GIF or BMP.
+        top: How many classes to show for each picture.
+        json: Print JSON instead of tables.
+        conventions: Whose GELU, epsilon and preprocessing to use; the file's own if left out.
+        image: Resolution to run at; the model's own if left out.
+        heads: Attention heads, for files that do not say.
+    """
+    from vitlab.deploy.predict import class_names
+    from vitlab.deploy.predict import predict as answers_of
+    from vitlab.weights.load import load_model
+
+    if not images:
+        raise ValueError("no picture was given; name at least one image file")
+    loaded = load_model(model, conventions=conventions, image=_size(image), heads=heads)
+    answers = answers_of(loaded, images, top)
+    names_from = class_names(loaded)[1]
+    preprocessing = str(loaded.spec.conventions.preprocessing)
+    failed = 0
+    if json:
+        listed = [asdict(answer) for answer in answers]
+        failed = sum(bool(answer["reason"]) for answer in listed)
+        _print_json({"model": str(model), "preprocessing": preprocessing, "class_names": names_from, "answers": listed})
+    else:
+        for answer in answers:
+            failed += bool(answer.reason)
+            _print_answer(answer)
+        _errors().print(Text(f"preprocessing: {preprocessing}\nclass names: {names_from}", style="dim"))
+    if failed:
+        _errors().print(Text(f"{failed} of {len(images)} pictures could not be read"))
+    return 1 if failed else 0
+
+
+def convert(
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IN")],
+    target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
+    to: SaveFormat = "vitlab",
+    image: Size = "",
+    classes: int | None = None,
+    conventions: ConventionName | None = None,
+    heads: int | None = None,
+    entry: str = "",
+    allow_partial: bool = False,
+) -> None:
+    """Turn weights of any supported format, also .pt and .pth, into another.
+
+    Args:
+        source: Weights of Google, timm, Hugging Face, torchvision, DeiT or vitlab; a file or a folder.
+        target: Where to write; it must not exist yet. A name ending in .safetensors makes one bare file.
+        to: The format to write.
+        image: Resize the positions to this resolution.
+        classes: Put a fresh head for this many classes.
+        conventions: Whose GELU, epsilon and preprocessing to use; the source's own if left out.
+        heads: Attention heads, for files that do not say.
+        entry: The dictionary inside a .pt file to take, such as model_ema.
+        allow_partial: Load what fits although tensors are missing, unexpected or mis-shaped.
+    """
+    from vitlab.paper.models import name_of
+    from vitlab.weights.convert import convert as run
+
+    model, notes = run(
+        source,
+        target,
+        to,
+        image=_size(image),
+        classes=classes,
+        conventions=conventions,
+        heads=heads,
+        entry=entry,
+        allow_partial=allow_partial,
+    )
+    spec = model.spec
+    console = _console()
+    console.print(Text(f"{name_of(spec)}, {spec.image[0]}x{spec.image[1]}, {spec.classes} classes, {spec.head} head"))
+    console.print(Text(f"from {model.provenance.get('format', 'vitlab')} to {to}: {_printable(str(target))}"))
+    for note in notes:
+        console.print(Text(f"not in the file: {note}" if ":" in note or "names" in note else note))
+
+
+def demo(out: Path = Path("demo-out")) -> None:
+    """Train a small Vision Transformer on handwritten digits, save it, and let it read a few.
+
+    Args:
+        out: Folder for the model and the digit pictures; a number is added when it exists.
+    """
+    from vitlab.runs.demo import run_demo
+
+    run_demo(out, _console())
+
+
+def doctor() -> None:
+    """Show versions, device, threads and which extras are installed."""
+    from vitlab.doctor import findings
+
+    table = Table(box=None, show_header=False)
+    for what, how in findings():
+        table.add_row(Text(what, style="bold"), Text(how))
+    _console().print(table)
+
+
+COMMANDS: dict[str, Any] = {
+    "demo": demo,
+    "models": models,
+    "predict": predict,
+    "convert": convert,
+    "doctor": doctor,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; user errors are one line on standard error and exit code 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments == ["--version"]:
+        _console().print(f"vitlab {__version__}", highlight=False)
+        return 0
+    try:
+        result = tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            prog="vitlab",
+            description="The Vision Transformer paper as a working laboratory.",
+            args=arguments,
+        )
+        return result or 0
+    except (ValueError, OSError) as error:
+        _errors().print(Text(f"vitlab: {_one_line(error)}"))
+        return 2
+    except ModuleNotFoundError as error:
+        _errors().print(Text(f"vitlab: {error}; vitlab doctor lists what is missing"))
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _print_answer(answer: "Answer") -> None:
+    """A heading with the file's name, then its guesses with bars, or the reason why there are none."""
+    console = _console()
+    notes = f"  ({', '.join(answer.notes)})" if answer.notes else ""
+    console.print(Text(_printable(answer.image) + notes, style="bold"))
+    if answer.reason:
+        console.print(Text(f"  {answer.reason}: {_printable(answer.detail)}", style="red"))
+        return
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    for guess in answer.guesses:
+        bar = Text("█" * round(20 * guess.probability) or "▏", style="cyan")
+        table.add_row(f"{100 * guess.probability:6.2f} %", Text(_printable(guess.name)), bar)
+    console.print(table)
+
+
+def _size(text: str) -> tuple[int, int] | None:
+    """What --image was given: nothing, one side, or HEIGHTxWIDTH."""
+    if not text:
+        return None
+    if not (match := re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)):
+        raise ValueError(f"--image {text!r} is no size; write one side as 384, or height and width as 384x512")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _printable(text: str) -> str:
+    """Text of a stranger without control characters, direction marks or broken bytes."""
+    return repr(text)[1:-1]
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _print_json(value: object) -> None:
+    sys.stdout.write(json_text.dumps(value, indent=2, ensure_ascii=True) + "\n")
+
+
+def _console() -> Console:
+    return _plain_when_piped(Console())
+
+
+def _errors() -> Console:
+    return _plain_when_piped(Console(stderr=True))
+
+
+def _plain_when_piped(console: Console) -> Console:
+    """Lines are not folded at 80 columns when nobody looks at them on a terminal."""
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 1000
+    return console
+
+
+if __name__ == "__main__":
+    sys.exit(main())

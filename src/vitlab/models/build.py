@@ -1,0 +1,56 @@
+"""From a name or a spec to a module with fresh weights."""
+
+import torch
+
+from vitlab.models.vit import ViT
+from vitlab.paper.models import vit_spec
+from vitlab.spec import ConventionName, Conventions, HeadKind, Image, Pool, ViTSpec
+
+
+def build_model(
+    name: str,
+    *,
+    image: Image = 224,
+    classes: int = 1000,
+    head: HeadKind = "mlp",
+    pool: Pool = "class",
+    dropout: float = 0.0,
+    stochastic_depth: float = 0.0,
+    conventions: ConventionName | Conventions = "paper",
+    head_bias: float = 0.0,
+    seed: int = 0,
+) -> ViT:
+    """A model of the paper by its name, with the paper's initialisers drawn from `seed`.
+
+    `head_bias` starts the logits' bias: -10 is the paper's value for pre-training with a sigmoid loss.
+    The weights are the same on every device; under `torch.device("meta")` nothing is allocated.
+    """
+    spec = vit_spec(
+        name,
+        image=image,
+        classes=classes,
+        head=head,
+        pool=pool,
+        dropout=dropout,
+        stochastic_depth=stochastic_depth,
+        conventions=conventions,
+    )
+    return build_from_spec(spec, head_bias=head_bias, seed=seed)
+
+
+def build_from_spec(spec: ViTSpec, *, head_bias: float = 0.0, seed: int = 0) -> ViT:
+    """A model of any spec with the paper's initialisers."""
+    model = empty_model(spec)
+    device = torch.get_default_device()
+    if device.type == "meta":
+        return model
+    model.to_empty(device="cpu")
+    with torch.device("cpu"):
+        model.initialise(torch.Generator().manual_seed(seed), head_bias)
+    return model.to(device)
+
+
+def empty_model(spec: ViTSpec) -> ViT:
+    """A model without storage, on the meta device: shapes and names only."""
+    with torch.device("meta"):
+        return ViT(spec)

@@ -1,0 +1,116 @@
+"""The pre-norm Transformer encoder block: Eq. 2 and 3 of the paper, attention as in its appendix A."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitlab.spec import Gelu
+
+
+class Linear(nn.Linear):
+    """A dense layer that waits for `initialise`: torch's own draw would cost seconds on large models."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with one fused projection to queries, keys and values."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = Linear(width, 3 * width)
+        self.out = Linear(width, width)
+
+    def forward(self, u: Tensor) -> Tensor:
+        """(B, n, D) -> (B, n, D), never holding the attention matrix."""
+        q, k, v = self._project(u)
+        return self._merge(F.scaled_dot_product_attention(q, k, v))  # Eq. 6-8
+
+    def explain(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, n, D) -> the same result, and the attention probabilities (B, h, n, n) behind it."""
+        q, k, v = self._project(u)
+        probabilities = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)  # (B, h, n, n)  Eq. 6
+        return self._merge(probabilities @ v), probabilities  # Eq. 7, 8
+
+    def _project(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, n, D) -> q, k, v of (B, h, n, Dh)."""
+        q, k, v = self.qkv(u).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # Eq. 5
+        return q, k, v
+
+    def _merge(self, heads: Tensor) -> Tensor:
+        """(B, h, n, Dh) -> (B, n, D)."""
+        return self.out(heads.transpose(1, 2).flatten(2))  # Eq. 8
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Xavier uniform on each D x D matrix: q, k and v are three matrices, not one of 3D x D."""
+        for matrix in (*self.qkv.weight.chunk(3), self.out.weight):
+            nn.init.xavier_uniform_(matrix, generator=generator)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
+
+
+class MLP(nn.Module):
+    """Two dense layers with GELU between; dropout after each."""
+
+    def __init__(self, width: int, hidden: int, *, gelu: Gelu, dropout: float) -> None:
+        super().__init__()
+        self.approximate = "tanh" if gelu == "tanh" else "none"
+        self.dropout = dropout
+        self.dense1 = Linear(width, hidden)
+        self.dense2 = Linear(hidden, width)
+
+    def forward(self, v: Tensor) -> Tensor:
+        """(B, n, D) -> (B, n, D)."""
+        m = F.gelu(self.dense1(v), approximate=self.approximate)  # (B, n, M)
+        m = self.dense2(F.dropout(m, self.dropout, self.training))  # (B, n, D)
+        return F.dropout(m, self.dropout, self.training)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        for dense in (self.dense1, self.dense2):
+            nn.init.xavier_uniform_(dense.weight, generator=generator)
+            nn.init.normal_(dense.bias, std=1e-6, generator=generator)
+
+
+class Block(nn.Module):
+    """One encoder layer. `drop` is the chance that a sample skips a residual branch while training."""
+
+    def __init__(
+        self, width: int, hidden: int, heads: int, *, gelu: Gelu, norm_eps: float, dropout: float, drop: float
+    ) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.drop = drop
+        self.norm1 = nn.LayerNorm(width, eps=norm_eps)
+        self.attention = Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width, eps=norm_eps)
+        self.mlp = MLP(width, hidden, gelu=gelu, dropout=dropout)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(B, n, D) -> (B, n, D)."""
+        return self._residuals(z, self.attention(self.norm1(z)))
+
+    def explain(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, n, D) -> the same result, and the attention probabilities (B, h, n, n) behind it."""
+        a, probabilities = self.attention.explain(self.norm1(z))
+        return self._residuals(z, a), probabilities
+
+    def _residuals(self, z: Tensor, a: Tensor) -> Tensor:
+        z = z + self._branch(F.dropout(a, self.dropout, self.training))  # Eq. 2
+        return z + self._branch(self.mlp(self.norm2(z)))  # Eq. 3
+
+    def _branch(self, x: Tensor) -> Tensor:
+        """Stochastic depth: zero for the samples that skip, and the others scaled to keep the mean."""
+        if not self.training or self.drop == 0:
+            return x
+        keep = torch.rand(len(x), 1, 1, device=x.device) >= self.drop
+        return x * keep / (1 - self.drop)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        for norm in (self.norm1, self.norm2):
+            norm.reset_parameters()
+        self.attention.initialise(generator)
+        self.mlp.initialise(generator)

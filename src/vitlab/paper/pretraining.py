@@ -1,0 +1,146 @@
+"""Pre-training as the paper did it: table 3, what all its rows share, and the data sets.
+
+Section and table numbers are the paper's. Where it is silent, the comment says so and names the source.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from vitlab.spec import check_choices
+
+DataName = Literal["JFT-300M", "ImageNet-21k", "ImageNet"]
+Decay = Literal["linear", "cosine"]
+
+# -- Table 3 -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PretrainingRow:
+    """A row of table 3: each of its models was trained for each of its numbers of epochs."""
+
+    models: tuple[str, ...]
+    data: DataName
+    epochs: tuple[int, ...]
+    learning_rate: float
+    decay: Decay
+    weight_decay: float
+    dropout: float
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+
+
+# fmt: off
+TABLE_3: Final[tuple[PretrainingRow, ...]] = (  # models, data, epochs, learning rate, decay, weight decay, dropout
+    PretrainingRow(("ViT-B/16", "ViT-B/32"),         "JFT-300M",     (7,),     8e-4, "linear", 0.1,  0.0),
+    PretrainingRow(("ViT-L/32",),                    "JFT-300M",     (7,),     6e-4, "linear", 0.1,  0.0),
+    PretrainingRow(("ViT-L/16",),                    "JFT-300M",     (7, 14),  4e-4, "linear", 0.1,  0.0),
+    PretrainingRow(("ViT-H/14",),                    "JFT-300M",     (14,),    3e-4, "linear", 0.1,  0.0),
+    PretrainingRow(("R50x1", "R50x2"),               "JFT-300M",     (7,),     1e-3, "linear", 0.1,  0.0),
+    PretrainingRow(("R101x1",),                      "JFT-300M",     (7,),     8e-4, "linear", 0.1,  0.0),
+    PretrainingRow(("R152x1", "R152x2"),             "JFT-300M",     (7,),     6e-4, "linear", 0.1,  0.0),
+    PretrainingRow(("R50+ViT-B/16", "R50+ViT-B/32"), "JFT-300M",     (7,),     8e-4, "linear", 0.1,  0.0),
+    PretrainingRow(("R50+ViT-L/32",),                "JFT-300M",     (7,),     2e-4, "linear", 0.1,  0.0),
+    PretrainingRow(("R50+ViT-L/16",),                "JFT-300M",     (7, 14),  4e-4, "linear", 0.1,  0.0),
+    PretrainingRow(("ViT-B/16", "ViT-B/32"),         "ImageNet-21k", (90,),    1e-3, "linear", 0.03, 0.1),
+    PretrainingRow(("ViT-L/16", "ViT-L/32"),         "ImageNet-21k", (30, 90), 1e-3, "linear", 0.03, 0.1),
+    # Printed "ViT-*": the four models with ImageNet results in table 5, where ViT-H/14 has none.
+    PretrainingRow(("ViT-B/16", "ViT-B/32", "ViT-L/16", "ViT-L/32"),
+                                                     "ImageNet",     (300,),   3e-3, "cosine", 0.3,  0.1),
+)
+
+# The paper is silent: runs that tables 5 and 6 report and table 3 omits. Everything but the model, the data and
+# the 14 epochs is our choice, made from the neighbouring rows; ViT-H/14 may want gradients clipped to norm 1.
+UNPRINTED_ROWS: Final[tuple[PretrainingRow, ...]] = (
+    PretrainingRow(("R152x2",),   "JFT-300M",     (14,), 6e-4, "linear", 0.1,  0.0),
+    PretrainingRow(("R200x3",),   "JFT-300M",     (14,), 4e-4, "linear", 0.1,  0.0),
+    PretrainingRow(("ViT-H/14",), "ImageNet-21k", (90,), 3e-4, "linear", 0.03, 0.1),
+)
+# fmt: on
+
+
+def pretraining_row(model: str, data: DataName) -> PretrainingRow:
+    """The row of table 3 for a model on a data set; raises for pairs the table does not have."""
+    found = [row for row in TABLE_3 if model in row.models and row.data == data]
+    if not found:
+        allowed = ", ".join(f"{name} on {row.data}" for row in TABLE_3 for name in row.models)
+        raise ValueError(f"table 3 has no row for {model} on {data}; it has {allowed}")
+    return found[0]
+
+
+# -- What all rows share ---------------------------------------------------------------------------
+
+BATCH: Final = 4096  # images; section 4.1
+WARMUP: Final = 10_000  # steps; section 4.1 and the caption of table 3
+IMAGE: Final = 224  # pixels; caption of table 3
+ADAM_BETAS: Final = (0.9, 0.999)  # section 4.1
+ADAM_EPSILON: Final = 1e-8  # the paper is silent: the default of flax.optim.Adam
+LINEAR_DECAY_END: Final = 1e-5  # the paper is silent: configurations of google/uncertainty-baselines; cosine ends at 0
+HEAD_BIAS: Final = -10.0  # the paper is silent: an author's reply (vision_transformer, issue 2); goes with sigmoid loss
+
+# -- Data sets -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PretrainingData:
+    """A pre-training set and the settings that depend on it and not on the model."""
+
+    images: int
+    held_out: int  # of `images`, never trained on
+    classes: int
+    clip_norm: float | None  # global norm of the gradient; None: not clipped
+    label_smoothing: float  # targets are 1 - x and x
+
+    @property
+    def training_images(self) -> int:
+        """Images in an epoch."""
+        return self.images - self.held_out
+
+
+# Image counts: section 4.1. Clipping: caption of table 3, ImageNet only. The paper is silent on the exact numbers
+# of classes, on what was held out and on the value of label smoothing: these are uncertainty-baselines'. With its
+# sigmoid loss an image may have several labels.
+DATA: Final[Mapping[DataName, PretrainingData]] = {
+    "JFT-300M": PretrainingData(303_000_000, held_out=0, classes=18_291, clip_norm=None, label_smoothing=0.0),
+    "ImageNet-21k": PretrainingData(14_197_122, held_out=102_400, classes=21_843, clip_norm=None, label_smoothing=1e-4),
+    # The paper is silent on ImageNet's held-out images. All are used here; released code keeps 1 % (12,812) back.
+    "ImageNet": PretrainingData(1_281_167, held_out=0, classes=1_000, clip_norm=1.0, label_smoothing=1e-4),
+}
+JFT_VALIDATION: Final = 49_511  # images, the first of JFT's own test split; the paper is silent (uncertainty-baselines)
+FIGURE_4_IMAGES: Final = (9_000_000, 30_000_000, 90_000_000, 303_000_000)  # random subsets of JFT, section 4.3
+
+
+def training_steps(data: DataName, epochs: int, batch: int = BATCH) -> int:
+    """Steps of a run; the last, incomplete batch is dropped."""
+    return epochs * DATA[data].training_images // batch
+
+
+# -- SGD for ResNets: table 7, appendix D.1 ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SGDRecipe:
+    """SGD as BiT pre-trains, which the paper's ResNets follow in table 7. Decays multiply the rate by `factor`."""
+
+    rate_per_256: float  # learning rate at batch 256; proportional to the batch
+    momentum: float
+    weight_decay: float
+    warmup: int  # steps
+    factor: float
+    epochs: int
+    decay_epochs: tuple[int, ...]
+
+    def learning_rate(self, batch: int = BATCH) -> float:
+        """Peak learning rate for a batch."""
+        return self.rate_per_256 * batch / 256
+
+    def decay_steps(self, total: int) -> tuple[int, ...]:
+        """The decays of a run of `total` steps, at the same fractions of it."""
+        # The paper is silent on where its 7-epoch runs decay; keeping BiT's fractions is our choice.
+        return tuple(total * epoch // self.epochs for epoch in self.decay_epochs)
+
+
+# BiT's own paper; BiT-L is the one trained on JFT (40 epochs there, 30 by the ViT paper's account).
+SGD_JFT: Final = SGDRecipe(0.03, 0.9, 1e-4, warmup=5_000, factor=0.1, epochs=40, decay_epochs=(10, 23, 30, 37))
+SGD_IMAGENET: Final = SGDRecipe(0.03, 0.9, 1e-4, warmup=5_000, factor=0.1, epochs=90, decay_epochs=(30, 60, 80))

@@ -1,0 +1,123 @@
+"""The newcomer's first minute: a small ViT learns to read handwritten digits, is saved, and reads a few."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitlab.counting import count_spec
+from vitlab.data.transforms import normalised
+from vitlab.deploy.predict import predict
+from vitlab.models.build import build_from_spec
+from vitlab.models.vit import ViT
+from vitlab.spec import ViTSpec
+from vitlab.weights.load import load_model
+from vitlab.weights.save import save_model
+
+SPEC = ViTSpec(patch=2, layers=6, width=96, mlp=384, heads=3, image=(8, 8), classes=10, head="linear", dropout=0.1)
+STEPS, BATCH, WARMUP, PEAK = 900, 128, 90, 2e-3
+HELD_OUT = 0.2
+SHOWN = 6  # digit pictures written out and predicted
+
+
+def run_demo(out: Path, console: Console) -> None:
+    """Train, save under `out`, load again and predict; everything printed was measured in this run."""
+    out = _free(out)
+    (train_x, train_y), (test_x, test_y) = load_digits()
+    model = build_from_spec(SPEC, seed=0)
+    size = f"{count_spec(SPEC).parameters:,} parameters, {SPEC.layers} layers, {SPEC.tokens} tokens"
+    console.print(f"A Vision Transformer ({size}) learns to read {len(train_x):,} handwritten digits", highlight=False)
+    train(model, train_x, train_y, console)
+    right = int((classify(model, test_x) == test_y).sum())
+    console.print(f"{right} of {len(test_y)} digits it has never seen are read right ({right / len(test_y):.1%})\n")
+
+    model.class_names = tuple(map(str, range(10)))
+    model.provenance = {"trained_by": "vitlab demo", "data": "digits of scikit-learn"}
+    save_model(model, out / "model")
+    pictures = [_write_picture(out, i, test_x[i], int(test_y[i])) for i in range(SHOWN)]
+    _print_answers(load_model(out / "model"), pictures, console)
+    files = " ".join(str(picture) for picture in pictures[:2])
+    console.print(Text(f"\nThe model is in {out / 'model'}, the pictures beside it. Try it yourself:"))
+    console.print(Text(f"  vitlab predict {out / 'model'} {files}", style="bold"), soft_wrap=True)
+
+
+def load_digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """1,797 scans of 8x8 as (n, 3, 8, 8) of uint8 with labels: four fifths to train on, one to test, by class."""
+    try:
+        from sklearn import datasets, model_selection
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("the digits need scikit-learn: pip install 'vitlab[demo]'") from None
+    digits = datasets.load_digits()
+    pixels = torch.from_numpy((digits.images * 255 / 16).round().astype(np.uint8))  # type: ignore[union-attr]
+    labels = torch.from_numpy(digits.target)  # type: ignore[union-attr]
+    train, test = model_selection.train_test_split(
+        np.arange(len(labels)), test_size=HELD_OUT, random_state=0, stratify=labels
+    )
+    images = pixels[:, None].expand(-1, 3, -1, -1)
+    return (images[train], labels[train]), (images[test], labels[test])
+
+
+def train(model: ViT, pixels: Tensor, labels: Tensor, console: Console) -> None:
+    """Softmax cross-entropy, AdamW, linear warm-up and decay; each picture is shifted by up to one pixel."""
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)  # dropout draws from torch's own generator
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK, weight_decay=0.05)
+    columns = (TextColumn("training"), BarColumn(), TextColumn("loss {task.fields[loss]:.3f}"), TimeRemainingColumn())
+    model.train()
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=STEPS, loss=float("nan"))
+        for step in range(STEPS):
+            chosen = torch.randint(len(pixels), (BATCH,), generator=generator)
+            images = _shifted(normalised(pixels[chosen], SPEC.conventions.preprocessing), generator)
+            loss = F.cross_entropy(model(images), labels[chosen])
+            for group in optimizer.param_groups:
+                group["lr"] = PEAK * min((step + 1) / WARMUP, 1 - (step - WARMUP) / (STEPS - WARMUP))
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            progress.update(task, advance=1, loss=loss.item())
+    model.eval()
+
+
+@torch.inference_mode()
+def classify(model: ViT, pixels: Tensor) -> Tensor:
+    """(n, 3, 8, 8) of uint8 -> the class of each."""
+    return model(normalised(pixels, SPEC.conventions.preprocessing)).argmax(dim=-1)
+
+
+def _shifted(images: Tensor, generator: torch.Generator) -> Tensor:
+    """The batch moved by up to one pixel each way, black coming in."""
+    down, right = torch.randint(0, 3, (2,), generator=generator).tolist()
+    height, width = images.shape[-2:]
+    return F.pad(images, (1, 1, 1, 1), value=-1.0)[..., down : down + height, right : right + width]
+
+
+def _write_picture(out: Path, number: int, pixels: Tensor, label: int) -> Path:
+    path = out / f"digit-{number}-is-{label}.png"
+    Image.fromarray(pixels.permute(1, 2, 0).numpy()).resize((128, 128), Image.Resampling.NEAREST).save(path)
+    return path
+
+
+def _print_answers(model: ViT, pictures: list[Path], console: Console) -> None:
+    table = Table("picture", "reads it as", "sure", "", box=None, header_style="bold")
+    for answer in predict(model, pictures, top=1):
+        best = answer.guesses[0]
+        mark = "right" if f"is-{best.name}." in answer.image else "wrong"
+        table.add_row(Path(answer.image).name, best.name, f"{best.probability:.1%}", mark)
+    console.print(table)
+
+
+def _free(out: Path) -> Path:
+    """`out`, or the first of out-2, out-3, ... that does not exist: no run writes over another."""
+    tries = (out.with_name(f"{out.name}-{n}") if n > 1 else out for n in range(1, 10_000))
+    chosen = next(path for path in tries if not path.exists())
+    chosen.mkdir(parents=True)
+    return chosen

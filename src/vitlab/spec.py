@@ -1,0 +1,155 @@
+"""What a model is, as frozen values that are checked when they are made. Standard library only."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from vitlab.strict_json import check_choices, require
+
+Gelu = Literal["tanh", "exact"]
+HeadKind = Literal["mlp", "linear"]
+Pool = Literal["class", "mean"]
+PositionResize = Literal["paper", "timm", "hf", "torchvision", "deit"]
+ConventionName = Literal["paper", "timm", "hf", "torchvision", "deit"]
+Image = int | tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a photograph becomes the pixels a model was trained to see.
+
+    `square` stretches the picture to the model's size; `shorter` keeps its shape, brings it to
+    size / `fraction` and crops the centre.
+    """
+
+    resize: Literal["square", "shorter"] = "square"
+    fraction: float = 1.0
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    antialias: bool = False
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        require(0.1 <= self.fraction <= 1, f"fraction {self.fraction} is outside [0.1, 1]")
+        require(self.resize == "shorter" or self.fraction == 1, "a fraction below 1 needs resize='shorter'")
+        require(all(map(math.isfinite, self.mean)), f"mean {self.mean} is not finite")
+        require(all(0 < s < math.inf for s in self.std), f"std {self.std} must be positive and finite")
+
+    def __str__(self) -> str:
+        how = "stretch" if self.resize == "square" else f"shorter side, crop {self.fraction:g}"
+        smooth = "antialiased" if self.antialias else "not antialiased"
+        return f"{how}, {self.interpolation} {smooth}, mean {_triple(self.mean)}, std {_triple(self.std)}"
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """The choices that differ between implementations and that no weight file writes down."""
+
+    gelu: Gelu = "tanh"
+    norm_eps: float = 1e-6
+    position_resize: PositionResize = "paper"
+    preprocessing: Preprocessing = Preprocessing()
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        require(0 < self.norm_eps <= 0.1, f"norm_eps {self.norm_eps} is outside (0, 0.1]")
+
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+CONVENTIONS: dict[ConventionName, Conventions] = {
+    "paper": Conventions(),
+    "timm": Conventions("exact", 1e-6, "timm", Preprocessing("shorter", 0.9, "bicubic", True)),
+    "hf": Conventions("exact", 1e-12, "hf", Preprocessing("square", 1.0, "bilinear", True)),
+    "torchvision": Conventions(
+        "exact",
+        1e-6,
+        "torchvision",
+        Preprocessing("shorter", 0.875, "bilinear", True, IMAGENET_MEAN, IMAGENET_STD),
+    ),
+    "deit": Conventions(
+        "exact",
+        1e-6,
+        "deit",
+        Preprocessing("shorter", 0.875, "bicubic", True, IMAGENET_MEAN, IMAGENET_STD),
+    ),
+}
+
+
+def named_conventions(conventions: ConventionName | Conventions) -> Conventions:
+    """The conventions themselves, or those of a source by its name."""
+    if isinstance(conventions, Conventions):
+        return conventions
+    require(conventions in CONVENTIONS, f"no conventions are named {conventions!r}; known are {', '.join(CONVENTIONS)}")
+    return CONVENTIONS[conventions]
+
+
+@dataclass(frozen=True)
+class ViTSpec:
+    """A Vision Transformer, complete: build it twice and you get the same function."""
+
+    patch: int
+    layers: int
+    width: int
+    mlp: int
+    heads: int
+    image: tuple[int, int] = (224, 224)
+    classes: int = 1000
+    head: HeadKind = "mlp"
+    pool: Pool = "class"
+    dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    conventions: Conventions = Conventions()
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        for name, largest in LIMITS.items():
+            value = getattr(self, name)
+            require(1 <= value <= largest, f"{name} {value} is outside 1..{largest:,}")
+        require(0 <= self.classes <= 1_000_000, f"classes {self.classes} is outside 0..1,000,000")
+        require(self.width % self.heads == 0, f"width {self.width} does not divide into {self.heads} heads")
+        for name in ("dropout", "stochastic_depth"):
+            require(0 <= getattr(self, name) < 1, f"{name} {getattr(self, name)} is outside [0, 1)")
+        check_image(self.image, self.patch)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches down and across."""
+        return self.image[0] // self.patch, self.image[1] // self.patch
+
+    @property
+    def tokens(self) -> int:
+        """Length of the encoder's sequence: N, plus one for the class token where there is one."""
+        return self.grid[0] * self.grid[1] + (self.pool == "class")
+
+
+# Bounds that hold before anything is allocated, for specs that come out of strangers' files.
+LIMITS = {"patch": 1024, "layers": 200, "width": 16_384, "mlp": 131_072, "heads": 256}
+LARGEST_SIDE = 32_768
+
+
+def image_size(image: Image) -> tuple[int, int]:
+    """224 -> (224, 224); (H, W) stays."""
+    height, width = (image, image) if isinstance(image, int) else image
+    return int(height), int(width)
+
+
+def check_image(image: tuple[int, int], patch: int) -> None:
+    """Raise unless (H, W) is a whole number of patches; the message names the nearest sizes."""
+    height, width = image
+    require(
+        0 < height <= LARGEST_SIDE and 0 < width <= LARGEST_SIDE, f"image {height}x{width} is outside 1..{LARGEST_SIDE}"
+    )
+    if height % patch == 0 and width % patch == 0:
+        return
+    below = [max(side // patch, 1) * patch for side in image]
+    above = [math.ceil(side / patch) * patch for side in image]
+    near = " or ".join(dict.fromkeys(f"{h}x{w}" for h, w in (below, above)))
+    raise ValueError(
+        f"image {height}x{width} is not a whole number of {patch}x{patch} patches; the nearest sizes are {near}"
+    )
+
+
+def _triple(values: tuple[float, float, float]) -> str:
+    return f"{values[0]:g}" if len(set(values)) == 1 else "/".join(f"{v:g}" for v in values)

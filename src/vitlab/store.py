@@ -1,0 +1,95 @@
+"""The one way anything durable is written: under a temporary name, synced, hashed, then renamed."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from vitlab.strict_json import read_json, require
+
+MANIFEST = "manifest.json"
+Writer = Callable[[Path], object]
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`; when the block ends well it is synced and takes the name `path` at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.replace(path)
+        _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_folder(path: Path, files: Mapping[str, Writer]) -> None:
+    """Write a folder whole or not at all, with a manifest of sizes and SHA-256; an existing folder is an error."""
+    refuse_existing(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        temporary.mkdir()
+        for name, write in files.items():
+            write(temporary / name)
+            _sync(temporary / name)
+        _write_manifest(temporary, files)
+        _sync(temporary)
+        temporary.rename(path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise unless `path` is free: nothing here ever writes over what a user has."""
+    if path.exists() or path.is_symlink():
+        raise FileExistsError(f"{path} exists already; choose another name or remove it first")
+
+
+def verify_folder(path: Path) -> None:
+    """Raise unless every file of the folder's manifest is there with its size and SHA-256."""
+    manifest = read_json(path / MANIFEST)
+    require(isinstance(manifest, dict), f"{MANIFEST} of {path} is not an object")
+    for name, entry in cast(dict[str, Any], manifest).items():
+        require(Path(name).name == name, f"{MANIFEST} of {path} names {name!r}, which is not a plain file name")
+        file = path / name
+        require(
+            isinstance(entry, dict) and set(entry) == {"bytes", "sha256"}, f"{MANIFEST} of {path}: bad entry {name!r}"
+        )
+        require(file.is_file(), f"{file} is missing; the folder is incomplete")
+        size = file.stat().st_size
+        require(size == entry["bytes"], f"{file} has {size:,} bytes, not {entry['bytes']!r}; it is damaged")
+        require(sha256(file) == entry["sha256"], f"{file} does not match its SHA-256; it is damaged or was edited")
+
+
+def sha256(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def json_writer(value: object) -> Writer:
+    """Write `value` as readable JSON, the same bytes every time."""
+    text = json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+    return lambda path: path.write_text(text, encoding="utf-8")
+
+
+def _write_manifest(folder: Path, names: Mapping[str, Writer]) -> None:
+    entries = {n: {"bytes": (folder / n).stat().st_size, "sha256": sha256(folder / n)} for n in sorted(names)}
+    json_writer(entries)(folder / MANIFEST)
+    _sync(folder / MANIFEST)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

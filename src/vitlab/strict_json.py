@@ -1,0 +1,105 @@
+"""JSON as strict as code: bounded, typed, no unknown keys. Standard library only."""
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from pathlib import Path
+from typing import Literal, TypeVar
+
+T = TypeVar("T")
+LARGEST_JSON = 16 * 2**20  # bytes; a 21,843-class label map is under 1 MiB
+
+
+def require(holds: bool, message: str) -> None:
+    """Raise a ValueError with `message` unless the claim holds."""
+    if not holds:
+        raise ValueError(message)
+
+
+def read_json(path: Path) -> object:
+    """The value in a JSON file of a stranger: bounded in size and depth, no NaN, no duplicate keys."""
+    size = path.stat().st_size
+    require(size <= LARGEST_JSON, f"{path.name} has {size:,} bytes; at most {LARGEST_JSON:,} are read")
+    return parse_json(path.read_bytes(), path.name)
+
+
+def parse_json(text: bytes, name: str) -> object:
+    """See `read_json`; `name` stands in the messages."""
+
+    def refuse(constant: str) -> typing.NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        require(len(found) == len(pairs), "a key stands twice in one object")
+        return found
+
+    try:
+        return json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
+    except RecursionError:
+        raise ValueError(f"{name} is nested too deeply") from None
+    except ValueError as error:  # also JSONDecodeError and UnicodeDecodeError
+        raise ValueError(f"{name} is not readable JSON: {error}") from None
+
+
+def to_json(value: object) -> dict[str, object]:
+    """A frozen spec as plain JSON values."""
+    return dataclasses.asdict(typing.cast(typing.Any, value))
+
+
+def from_json(kind: type[T], value: object, where: str = "") -> T:
+    """Build the dataclass `kind` from decoded JSON; unknown or missing keys and wrong types are errors."""
+    where = where or kind.__name__
+    require(isinstance(value, dict), f"{where} must be an object, not {value!r:.60}")
+    given = typing.cast(dict[str, object], value)
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in dataclasses.fields(typing.cast(typing.Any, kind))}
+    unknown = sorted(set(given) - set(known))
+    require(not unknown, f"{where} has unknown keys {unknown!r:.200}; known are {sorted(known)}")
+    required = [
+        n for n, f in known.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    missing = [n for n in required if n not in given]
+    require(not missing, f"{where} lacks {missing}")
+    return kind(**{n: _decode(hints[n], v, f"{where}.{n}") for n, v in given.items()})
+
+
+def _decode(hint: typing.Any, value: object, where: str) -> object:
+    """`value` as the annotated type `hint`, or a ValueError that names the field."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        require(value in arguments, f"{where} is {value!r:.60}; allowed are {', '.join(map(repr, arguments))}")
+        return value
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            require(type(None) in arguments, f"{where} may not be null")
+            return None
+        return _decode(next(a for a in arguments if a is not type(None)), value, where)
+    if origin is tuple:
+        require(isinstance(value, list | tuple), f"{where} must be a list, not {value!r:.60}")
+        items = typing.cast(list[object], value)
+        kinds = [arguments[0]] * len(items) if arguments[-1] is Ellipsis else list(arguments)
+        require(len(items) == len(kinds), f"{where} must have {len(kinds)} values, not {len(items)}")
+        return tuple(_decode(k, v, f"{where}[{i}]") for i, (k, v) in enumerate(zip(kinds, items, strict=True)))
+    if origin is dict:
+        require(isinstance(value, dict), f"{where} must be an object, not {value!r:.60}")
+        return {
+            key: _decode(arguments[1], item, f"{where}[{key!r:.40}]") for key, item in typing.cast(dict, value).items()
+        }
+    if dataclasses.is_dataclass(hint):
+        return from_json(typing.cast(type, hint), value, where)
+    if hint is float and type(value) in (int, float):
+        number = float(typing.cast(float, value))
+        require(math.isfinite(number), f"{where} must be finite")  # 1e999 is valid JSON
+        return number
+    require(type(value) is hint, f"{where} must be {hint.__name__}, not {value!r:.60}")
+    return value
+
+
+def check_choices(spec: object) -> None:
+    """Raise unless every field annotated with a `Literal` holds one of its values."""
+    for name, hint in typing.get_type_hints(type(spec)).items():
+        if typing.get_origin(hint) is Literal:
+            _decode(hint, getattr(spec, name), f"{type(spec).__name__}.{name}")

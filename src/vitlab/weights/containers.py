@@ -1,0 +1,139 @@
+"""Named tensors in files of strangers: shapes first, values on demand, no code from the file ever runs."""
+
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from vitlab.strict_json import read_json
+from vitlab.weights.npz import NpzArchive, NpzError
+
+
+class WeightsError(ValueError):
+    """Weights that cannot be used, and why."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """Tensors by name. `read` fetches one; `configs` are the JSON files that lie beside them, by file name."""
+
+    path: Path
+    shapes: Mapping[str, tuple[int, ...]]
+    read: Callable[[str], Tensor]
+    configs: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def shape(self, name: str, rank: int) -> tuple[int, ...]:
+        """The shape of a tensor that must exist with this rank and no empty side."""
+        if name not in self.shapes:
+            raise WeightsError(f"{self.path.name} has no tensor {name!r}")
+        shape = self.shapes[name]
+        if len(shape) != rank or 0 in shape:
+            raise WeightsError(f"{self.path.name}: {name!r} has shape {shape}; {rank} non-empty sides are expected")
+        return shape
+
+
+CONFIGS = ("vitlab.json", "config.json", "preprocessor_config.json")
+INDEX = "model.safetensors.index.json"
+PICKLED = (
+    "{name} is a PyTorch pickle, which can run code when opened; "
+    "turn it into safe weights first: vitlab convert {name} OUT"
+)
+
+
+def open_container(path: Path) -> Container:
+    """Open a weights file, or a folder with one, by looking at its content."""
+    try:
+        return _open_folder(path) if path.is_dir() else _open_file(path)
+    except (SafetensorError, NpzError) as error:
+        raise WeightsError(f"{path.name} is damaged or not what it claims: {error}") from None
+    except OSError as error:
+        raise WeightsError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _open_file(path: Path) -> Container:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise WeightsError(f"{path} is not a regular file")
+    with path.open("rb") as file:
+        start = file.read(16)
+    if start.startswith(b"PK\x03\x04"):
+        arrays = NpzArchive(path)
+        if arrays.is_pickle:
+            raise WeightsError(PICKLED.format(name=path.name))
+        return Container(path, arrays.shapes, arrays.read)
+    if is_pickle(start):
+        raise WeightsError(PICKLED.format(name=path.name))
+    if len(start) > 8 and start[8:9] == b"{":
+        return _open_safetensors(path)
+    raise WeightsError(
+        f"{path.name} holds no weights that vitlab knows; it reads .npz of Google, .safetensors of timm, Hugging Face, "
+        f"torchvision or DeiT, folders with config.json, and vitlab's own folders"
+    )
+
+
+def is_pickle(start: bytes) -> bool:
+    """Whether a file's first bytes are those of a pickle stream, as old .pt files have."""
+    return len(start) > 1 and start[0] == 0x80 and start[1] <= 5
+
+
+def _open_safetensors(path: Path, *others: Path, configs: Mapping[str, dict[str, Any]] | None = None) -> Container:
+    files, shapes, metadata = {}, {}, {}
+    for part in (path, *others):
+        file = safe_open(part, framework="pt")
+        metadata |= file.metadata() or {}
+        for name in file.keys():  # noqa: SIM118 - not a dict
+            if name in files:
+                raise WeightsError(f"tensor {name!r} stands in two files of {path.parent.name}")
+            files[name] = file
+            shapes[name] = tuple(file.get_slice(name).get_shape())
+
+    def read(name: str) -> Tensor:
+        return files[name].get_tensor(name).clone()  # off the file, which may change later
+
+    return Container(path, shapes, read, configs or {}, metadata)
+
+
+def _open_folder(path: Path) -> Container:
+    configs = {name: _object(path / name) for name in CONFIGS if (path / name).is_file()}
+    for name in ("weights.safetensors", "model.safetensors"):
+        if (path / name).is_file():
+            return _open_safetensors(path / name, configs=configs)
+    if (path / INDEX).is_file():
+        parts = _object(path / INDEX).get("weight_map")
+        if not isinstance(parts, dict) or not parts or not all(_is_plain(part) for part in parts.values()):
+            raise WeightsError(f"{INDEX} has no usable weight_map of plain file names")
+        files = [path / part for part in sorted(set(parts.values()))]
+        return _open_safetensors(*files, configs=configs)
+    for file in sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*")):
+        raise WeightsError(PICKLED.format(name=path / file.name))
+    raise WeightsError(f"{path} holds neither weights.safetensors nor model.safetensors")
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = read_json(path)
+    except ValueError as error:
+        raise WeightsError(str(error)) from None
+    if not isinstance(value, dict):
+        raise WeightsError(f"{path.name} is not a JSON object")
+    return cast(dict[str, Any], value)
+
+
+def _is_plain(name: object) -> bool:
+    return isinstance(name, str) and Path(name).name == name
+
+
+def half_to_single(tensor: Tensor) -> Tensor:
+    """float16 and bfloat16 as float32, exactly; wider floats as they are."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of a tensor that holds NaN or infinity, if any."""
+    return next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)

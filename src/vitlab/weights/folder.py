@@ -1,0 +1,74 @@
+"""vitlab's own folder: weights.safetensors, vitlab.json with everything else, manifest.json with the hashes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitlab.spec import ViTSpec
+from vitlab.store import json_writer, write_folder
+from vitlab.strict_json import from_json, to_json
+from vitlab.weights.containers import Container, WeightsError
+from vitlab.weights.hints import Hints
+from vitlab.weights.layouts import SAME, Entry
+
+CARD = "vitlab.json"
+WEIGHTS = "weights.safetensors"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Card:
+    """Everything a model folder says beside the weights."""
+
+    format: Literal["vitlab-model"]
+    version: int
+    model: ViTSpec
+    class_names: tuple[str, ...] | None = None
+    provenance: dict[str, str] | None = None
+
+
+def matches(container: Container) -> bool:
+    """Whether the tensors lie in a folder of ours."""
+    return CARD in container.configs
+
+
+def read_card(container: Container) -> Card:
+    """The folder's card, checked field by field."""
+    value: dict[str, Any] = container.configs[CARD]
+    version = value.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise WeightsError(f"{CARD} has format version {version}, this vitlab reads up to {VERSION}; update vitlab")
+    try:
+        return from_json(Card, value, CARD)
+    except ValueError as error:
+        raise WeightsError(str(error)) from None
+
+
+def describe(container: Container, hints: Hints) -> ViTSpec:
+    """The model the card speaks of."""
+    return read_card(container).model
+
+
+def class_names(container: Container) -> object:
+    """The card's class names."""
+    return read_card(container).class_names
+
+
+def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
+    """Our names, unchanged."""
+    names = list(container.shapes) if container is not None else []
+    return [Entry(name, (name,), SAME) for name in names]
+
+
+def save(path: Path, tensors: dict[str, Tensor], card: Card) -> None:
+    """Write the folder whole or not at all."""
+    write_folder(
+        path,
+        {
+            WEIGHTS: lambda file: save_file(tensors, file, metadata={"format": "pt"}),
+            CARD: json_writer(to_json(card)),
+        },
+    )

@@ -1,0 +1,131 @@
+"""Google's .npz: vision_transformer (pre-Linen and Linen), AugReg, and big_vision's newer layout."""
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+
+from torch import Tensor
+
+from vitlab.spec import CONVENTIONS, ViTSpec
+from vitlab.weights.containers import Container, WeightsError
+from vitlab.weights.hints import Hints, find_image
+from vitlab.weights.layouts import (
+    CONVOLUTION,
+    KERNEL,
+    OUT_KERNEL,
+    QKV_BIASES,
+    QKV_KERNELS,
+    SAME,
+    WITHOUT_CLASS_ROW,
+    Entry,
+)
+
+PREFIXES = ("opt/target/params/", "opt/target/", "params/")
+POSITIONS = "Transformer/posembed_input/pos_embedding"
+BARE_POSITIONS = "pos_embedding"  # big_vision: no row for the class token
+# Linen counts modules per kind, the released files per layer; ours below are the released ones.
+LINEN = {
+    "MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1",
+    "LayerNorm_1": "LayerNorm_2",
+    "MlpBlock_0": "MlpBlock_3",
+}
+
+
+def matches(container: Container) -> bool:
+    """Whether the tensors are named as Google's files name them."""
+    return any(f"{prefix}embedding/kernel" in container.shapes for prefix in ("", *PREFIXES))
+
+
+def normalised(container: Container) -> Container:
+    """The same tensors under the names of the released files: no prefix, one numbering, layers unstacked."""
+    prefix = next((p for p in PREFIXES if any(n.startswith(p) for n in container.shapes)), "")
+    sources: dict[str, tuple[str, int | None]] = {}
+    for name in container.shapes:
+        if not name.startswith(prefix):
+            continue  # optimizer state beside opt/target
+        canonical = "/".join(LINEN.get(part, part) for part in name.removeprefix(prefix).split("/"))
+        if canonical.startswith("Transformer/encoderblock/"):
+            for layer in range(min(container.shapes[name][:1] or (0,))):
+                sources[canonical.replace("encoderblock", f"encoderblock_{layer}")] = (name, layer)
+        else:
+            sources[canonical] = (name, None)
+    stacked = lru_cache(maxsize=None)(container.read)  # a stacked tensor is read once, not once a layer
+
+    def read(name: str) -> Tensor:
+        source, layer = sources[name]
+        return container.read(source) if layer is None else stacked(source)[layer]
+
+    shapes = {n: container.shapes[s][0 if i is None else 1 :] for n, (s, i) in sources.items()}
+    return replace(container, shapes=shapes, read=read)
+
+
+def describe(container: Container, hints: Hints) -> ViTSpec:
+    """The model the shapes speak of."""
+    patch, _, channels, width = container.shape("embedding/kernel", 4)
+    if channels != 3:
+        raise WeightsError(
+            f"{container.path.name} holds a hybrid (a ResNet before the Transformer); only plain ViTs load"
+        )
+    first = "Transformer/encoderblock_0"
+    heads = container.shape(f"{first}/MultiHeadDotProductAttention_1/query/kernel", 3)[1]
+    mlp = container.shape(f"{first}/MlpBlock_3/Dense_0/kernel", 2)[1]
+    layers = {int(m[1]) for n in container.shapes if (m := re.match(r"Transformer/encoderblock_(\d{1,6})/", n))}
+    has_class = "cls" in container.shapes
+    bare = BARE_POSITIONS in container.shapes
+    rows = container.shape(BARE_POSITIONS if bare else POSITIONS, 3)[1] - (has_class and not bare)
+    return ViTSpec(
+        patch=patch,
+        layers=len(layers),
+        width=width,
+        mlp=mlp,
+        heads=heads,
+        image=find_image(container, rows, patch, None, hints),
+        classes=container.shape("head/kernel", 2)[1] if "head/kernel" in container.shapes else 0,
+        head="mlp" if "pre_logits/kernel" in container.shapes else "linear",
+        pool="class" if has_class else "mean",
+        conventions=CONVENTIONS["paper"],
+    )
+
+
+def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
+    """Every tensor of the model; without a container, as the released files lay it out."""
+    entries = [
+        Entry("patches.weight", ("embedding/kernel",), CONVOLUTION),
+        Entry("patches.bias", ("embedding/bias",), SAME),
+    ]
+    if spec.pool == "class":
+        entries.append(Entry("class_token", ("cls",), SAME))
+    if container is not None and BARE_POSITIONS in container.shapes:
+        layout = WITHOUT_CLASS_ROW if spec.pool == "class" else SAME
+        entries.append(Entry("positions.table", (BARE_POSITIONS,), layout))
+    else:
+        entries.append(Entry("positions.table", (POSITIONS,), SAME))
+    for layer in range(spec.layers):
+        entries += _block(f"blocks.{layer}", f"Transformer/encoderblock_{layer}")
+    entries += _norm("norm", "Transformer/encoder_norm")
+    if spec.head == "mlp":
+        entries += _dense("head.pre_logits", "pre_logits")
+    return entries + (_dense("head.logits", "head") if spec.classes else [])
+
+
+def _block(ours: str, theirs: str) -> list[Entry]:
+    attention = f"{theirs}/MultiHeadDotProductAttention_1"
+    kinds = ("query", "key", "value")
+    return [
+        *_norm(f"{ours}.norm1", f"{theirs}/LayerNorm_0"),
+        Entry(f"{ours}.attention.qkv.weight", tuple(f"{attention}/{k}/kernel" for k in kinds), QKV_KERNELS),
+        Entry(f"{ours}.attention.qkv.bias", tuple(f"{attention}/{k}/bias" for k in kinds), QKV_BIASES),
+        Entry(f"{ours}.attention.out.weight", (f"{attention}/out/kernel",), OUT_KERNEL),
+        Entry(f"{ours}.attention.out.bias", (f"{attention}/out/bias",), SAME),
+        *_norm(f"{ours}.norm2", f"{theirs}/LayerNorm_2"),
+        *_dense(f"{ours}.mlp.dense1", f"{theirs}/MlpBlock_3/Dense_0"),
+        *_dense(f"{ours}.mlp.dense2", f"{theirs}/MlpBlock_3/Dense_1"),
+    ]
+
+
+def _norm(ours: str, theirs: str) -> list[Entry]:
+    return [Entry(f"{ours}.weight", (f"{theirs}/scale",), SAME), Entry(f"{ours}.bias", (f"{theirs}/bias",), SAME)]
+
+
+def _dense(ours: str, theirs: str) -> list[Entry]:
+    return [Entry(f"{ours}.weight", (f"{theirs}/kernel",), KERNEL), Entry(f"{ours}.bias", (f"{theirs}/bias",), SAME)]

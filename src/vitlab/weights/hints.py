@@ -1,0 +1,89 @@
+"""What weights alone do not say about their model: told by a config, by metadata, by the user, or known sizes."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from vitlab.paper.models import SIZES
+from vitlab.spec import Image, image_size
+from vitlab.weights.containers import Container, WeightsError
+
+
+@dataclass(frozen=True)
+class Hints:
+    """`image` and `heads` as the user gave them when loading."""
+
+    image: Image | None = None
+    heads: int | None = None
+
+
+def metadata(image: tuple[int, int], heads: int) -> dict[str, str]:
+    """What vitlab writes into the header of a bare safetensors file, so that nobody has to ask."""
+    return {"format": "pt", "image": f"{image[0]}x{image[1]}", "heads": str(heads)}
+
+
+def find_image(container: Container, rows: int, patch: int, config: object, hints: Hints) -> tuple[int, int]:
+    """The image size behind a position table with `rows` patch rows.
+
+    A stated size that fits comes first, then a square; only a table that is no square may be of the size asked for,
+    because a square one asked for another shape is to be resized.
+    """
+    stated = stated_image(container, config)
+    if stated and rows_of(stated, patch) == rows:
+        return stated
+    side = math.isqrt(rows)
+    if side * side == rows and rows > 0:
+        return side * patch, side * patch
+    if hints.image is not None and rows_of(image_size(hints.image), patch) == rows:
+        return image_size(hints.image)
+    raise WeightsError(
+        f"the position table has {rows} patch rows, which is no square grid; "
+        f"say which image size it was trained at with image=(H, W)"
+    )
+
+
+def find_heads(container: Container, width: int, config: object, hints: Hints) -> int:
+    """The number of attention heads: as the user or the file says, or that of the known size of this width."""
+    written = container.metadata.get("heads", "")
+    if hints.heads is not None:
+        return hints.heads
+    if isinstance(config, int):
+        return config
+    if re.fullmatch(r"\d{1,3}", written):
+        return int(written)
+    known = {size[1]: size[3] for size in SIZES.values()}
+    if width not in known:
+        raise WeightsError(
+            f"the file does not say how many attention heads a model of width {width} has; pass heads=... "
+            f"(known without: {', '.join(f'{w} has {h}' for w, h in known.items())})"
+        )
+    return known[width]
+
+
+def stated_image(container: Container, config: object) -> tuple[int, int] | None:
+    """The image size that a config, or the header of a bare file, states."""
+    return _size(config) or _size(container.metadata.get("image"))
+
+
+def rows_of(image: tuple[int, int], patch: int) -> int:
+    """Patches of an image, or -1 where they are not whole."""
+    whole = image[0] % patch == 0 and image[1] % patch == 0
+    return (image[0] // patch) * (image[1] // patch) if whole else -1
+
+
+def _size(value: Any) -> tuple[int, int] | None:
+    """An image size as configs write it: 224, [224, 224], or "224x224" in metadata."""
+    if isinstance(value, str) and re.fullmatch(r"\d{1,5}x\d{1,5}", value):
+        value = [int(side) for side in value.split("x")]
+    if isinstance(value, int):
+        return value, value
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(side, int) and side > 0 for side in value):
+        return value[0], value[1]
+    return None
+
+
+def triple(values: Any) -> tuple[float, float, float]:
+    """Three numbers of a config, such as a mean per channel."""
+    red, green, blue = (float(value) for value in values)
+    return red, green, blue

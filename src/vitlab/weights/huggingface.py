@@ -1,0 +1,220 @@
+"""Hugging Face transformers: ViTModel and ViTForImageClassification, under the names of 4.x and of 5.x."""
+
+import re
+from dataclasses import replace
+from typing import Any, cast
+
+from vitlab.spec import CONVENTIONS, Conventions, Preprocessing, ViTSpec
+from vitlab.weights.containers import Container, WeightsError
+from vitlab.weights.hints import Hints, find_heads, find_image, triple
+from vitlab.weights.layouts import SAME, STACKED, Entry, norm_and_dense
+
+PATCHES = "embeddings.patch_embeddings.projection"
+IGNORED = ("embeddings.mask_token",)  # masked image modelling; classification never reads it
+
+# 5.x renamed the encoder's modules; files on the hub keep the names of 4.x, which are the ones below.
+NAMES_5 = (
+    (re.compile(r"^layers\."), "encoder.layer."),
+    (re.compile(r"\.attention\.([qkv])_proj\."), lambda m: f".attention.attention.{QKV['qkv'.index(m[1])]}."),
+    (re.compile(r"\.attention\.o_proj\."), ".attention.output.dense."),
+    (re.compile(r"\.mlp\.fc1\."), ".intermediate.dense."),
+    (re.compile(r"\.mlp\.fc2\."), ".output.dense."),
+)
+QKV = ("query", "key", "value")
+GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
+RESAMPLE = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+
+
+def matches(container: Container) -> bool:
+    """Whether the tensors are named as transformers names them."""
+    return any(name.removeprefix("vit.") == f"{PATCHES}.weight" for name in container.shapes)
+
+
+def normalised(container: Container) -> Container:
+    """The same tensors under the names of 4.x, without the `vit.` prefix and the mask token."""
+    names: dict[str, str] = {}
+    for name in container.shapes:
+        canonical = name.removeprefix("vit.")
+        for pattern, new in NAMES_5:
+            canonical = pattern.sub(new, canonical)
+        if canonical not in IGNORED:
+            names[canonical] = name
+    shapes = {canonical: container.shapes[name] for canonical, name in names.items()}
+    return replace(container, shapes=shapes, read=lambda canonical: container.read(names[canonical]))
+
+
+def describe(container: Container, hints: Hints) -> ViTSpec:
+    """The model the shapes, and config.json where there is one, speak of."""
+    config = container.configs.get("config.json", {})
+    kind = config.get("model_type", "vit")
+    if kind != "vit":
+        raise WeightsError(f"config.json is of a {kind!r:.40} model; only 'vit' loads")
+    width, channels, patch, _ = container.shape(f"{PATCHES}.weight", 4)
+    if channels != 3:
+        raise WeightsError(f"{container.path.name} takes {channels} input channels; only RGB models load")
+    layers = {int(m[1]) for n in container.shapes if (m := re.match(r"encoder\.layer\.(\d{1,6})\.", n))}
+    rows = container.shape("embeddings.position_embeddings", 3)[1] - 1
+    classes = container.shape("classifier.weight", 2)[0] if "classifier.weight" in container.shapes else 0
+    return ViTSpec(
+        patch=patch,
+        layers=len(layers),
+        width=width,
+        mlp=container.shape("encoder.layer.0.intermediate.dense.weight", 2)[0],
+        heads=find_heads(container, width, config.get("num_attention_heads"), hints),
+        image=find_image(container, rows, patch, config.get("image_size"), hints),
+        classes=classes,
+        # The pooler is the pre-logits layer of ViTModel; ViTForImageClassification classifies without it.
+        head="mlp" if "pooler.dense.weight" in container.shapes and not classes else "linear",
+        conventions=_conventions(config, container.configs.get("preprocessor_config.json", {})),
+    )
+
+
+def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
+    """Every tensor of the model, without the `vit.` prefix."""
+    entries = [
+        *norm_and_dense("patches", PATCHES),
+        Entry("class_token", ("embeddings.cls_token",), SAME),
+        Entry("positions.table", ("embeddings.position_embeddings",), SAME),
+    ]
+    for layer in range(spec.layers):
+        ours, theirs = f"blocks.{layer}", f"encoder.layer.{layer}"
+        for own, name in BLOCK.items():
+            entries += norm_and_dense(f"{ours}.{own}", f"{theirs}.{name}")
+        for part in ("weight", "bias"):
+            names = tuple(f"{theirs}.attention.attention.{kind}.{part}" for kind in QKV)
+            entries.append(Entry(f"{ours}.attention.qkv.{part}", names, STACKED))
+    entries += norm_and_dense("norm", "layernorm")
+    if spec.head == "mlp":
+        entries += norm_and_dense("head.pre_logits", "pooler.dense")
+    return entries + (norm_and_dense("head.logits", "classifier") if spec.classes else [])
+
+
+BLOCK = {
+    "norm1": "layernorm_before",
+    "attention.out": "attention.output.dense",
+    "norm2": "layernorm_after",
+    "mlp.dense1": "intermediate.dense",
+    "mlp.dense2": "output.dense",
+}
+
+
+def refusals(spec: ViTSpec) -> list[str]:
+    """Why transformers could not run this model as it is."""
+    reasons = []
+    if spec.head == "mlp" and spec.classes:
+        reasons.append(
+            "ViTForImageClassification has no pre-logits layer; call reset_head, or build with head='linear'"
+        )
+    if spec.pool == "mean":
+        reasons.append("its ViT classifies from the class token, this model from the mean of the patches")
+    return reasons
+
+
+def prefixed(spec: ViTSpec, name: str) -> str:
+    """A name of the table as the file has it: under `vit.` where a classifier stands beside."""
+    return name if name.startswith("classifier.") or not spec.classes else f"vit.{name}"
+
+
+def config(spec: ViTSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]:
+    """config.json as `from_pretrained` reads it."""
+    height, width = spec.image
+    names = class_names or tuple(f"LABEL_{i}" for i in range(spec.classes))
+    return {
+        "architectures": ["ViTForImageClassification" if spec.classes else "ViTModel"],
+        "model_type": "vit",
+        "hidden_size": spec.width,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "intermediate_size": spec.mlp,
+        "hidden_act": "gelu_pytorch_tanh" if spec.conventions.gelu == "tanh" else "gelu",
+        "layer_norm_eps": spec.conventions.norm_eps,
+        "image_size": height if height == width else [height, width],
+        "patch_size": spec.patch,
+        "num_channels": 3,
+        "qkv_bias": True,
+        "hidden_dropout_prob": spec.dropout,
+        "attention_probs_dropout_prob": 0.0,
+        "pooler_output_size": spec.width,
+        "pooler_act": "tanh",
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
+
+
+def preprocessor(spec: ViTSpec) -> dict[str, Any]:
+    """preprocessor_config.json: stretching is the ViT processor's, cropping the CLIP processor's."""
+    height, width = spec.image
+    own = spec.conventions.preprocessing
+    size: dict[str, Any]
+    if own.resize == "square":
+        size = {"image_processor_type": "ViTImageProcessor", "size": {"height": height, "width": width}}
+    else:
+        size = {
+            "image_processor_type": "CLIPImageProcessor",
+            "size": {"shortest_edge": int(min(height, width) / own.fraction)},
+            "do_center_crop": True,
+            "crop_size": {"height": height, "width": width},
+        }
+    return {
+        **size,
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        "resample": next(number for number, name in RESAMPLE.items() if name == own.interpolation),
+        "rescale_factor": 1 / 255,
+        "image_mean": list(own.mean),
+        "image_std": list(own.std),
+    }
+
+
+def class_names(container: Container) -> object:
+    """The label names of config.json in class order, unchecked; names that transformers made up count as none."""
+    labels = container.configs.get("config.json", {}).get("id2label")
+    if not isinstance(labels, dict):
+        return None
+    names = [labels.get(str(i)) for i in range(len(labels))]
+    return None if all(name == f"LABEL_{i}" for i, name in enumerate(names)) else names
+
+
+def _conventions(config: dict[str, Any], processor: dict[str, Any]) -> Conventions:
+    """transformers' own, with what config.json and preprocessor_config.json state."""
+    own = CONVENTIONS["hf"]
+    activation = config.get("hidden_act", "gelu")
+    if activation not in GELUS:
+        raise WeightsError(f"config.json asks for the activation {activation!r:.40}; known are {', '.join(GELUS)}")
+    try:
+        return Conventions(
+            cast(Any, GELUS[activation]),
+            float(config.get("layer_norm_eps", own.norm_eps)),
+            own.position_resize,
+            _preprocessing(processor, own.preprocessing),
+        )
+    except (TypeError, ValueError) as error:
+        raise WeightsError(f"config.json or preprocessor_config.json is unusable: {error}") from None
+
+
+def _preprocessing(processor: dict[str, Any], own: Preprocessing) -> Preprocessing:
+    resample = processor.get("resample", 2)
+    if resample not in RESAMPLE:
+        raise ValueError(f"resample {resample!r:.40}; bilinear (2) and bicubic (3) are known")
+    fraction = _crop_fraction(processor)
+    return Preprocessing(
+        resize="shorter" if fraction else "square",
+        fraction=fraction or 1.0,
+        interpolation=cast(Any, RESAMPLE[resample]),
+        antialias=True,
+        mean=triple(processor.get("image_mean", own.mean)),
+        std=triple(processor.get("image_std", own.std)),
+    )
+
+
+def _crop_fraction(processor: dict[str, Any]) -> float | None:
+    """The cropped side by the resized one, where the processor keeps the picture's shape and crops."""
+    size, crop = processor.get("size"), processor.get("crop_size")
+    if not processor.get("do_center_crop") or not isinstance(size, dict) or not isinstance(crop, dict):
+        return None
+    return (
+        float(crop["height"]) / float(size["shortest_edge"])
+        if {"height"} <= set(crop) and "shortest_edge" in size
+        else None
+    )

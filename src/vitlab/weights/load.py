@@ -1,0 +1,179 @@
+"""Everybody's weights in: recognise the file, check every key and shape, read, adapt."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from vitlab.models.build import build_from_spec, empty_model
+from vitlab.models.vit import ViT
+from vitlab.spec import ConventionName, Conventions, Image, ViTSpec, named_conventions
+from vitlab.store import MANIFEST, sha256, verify_folder
+from vitlab.weights import folder, google, huggingface, timm, torchvision
+from vitlab.weights.containers import (
+    Container,
+    NpzError,
+    WeightsError,
+    first_nonfinite,
+    half_to_single,
+    open_container,
+)
+from vitlab.weights.hints import Hints
+from vitlab.weights.layouts import Entry
+
+
+@dataclass(frozen=True)
+class Format:
+    """How one source writes a ViT."""
+
+    matches: Callable[[Container], bool]
+    describe: Callable[[Container, Hints], ViTSpec]
+    table: Callable[[ViTSpec, Container | None], list[Entry]]
+    normalised: Callable[[Container], Container] = lambda container: container
+    class_names: Callable[[Container], object] = lambda container: None
+
+
+FORMATS = {  # the first that matches is taken
+    "vitlab": Format(folder.matches, folder.describe, folder.table, class_names=folder.class_names),
+    "google-npz": Format(google.matches, google.describe, google.table, google.normalised),
+    "hf": Format(
+        huggingface.matches, huggingface.describe, huggingface.table, huggingface.normalised, huggingface.class_names
+    ),
+    "torchvision": Format(torchvision.matches, torchvision.describe, torchvision.table, torchvision.normalised),
+    "timm": Format(timm.matches, timm.describe, timm.table, class_names=timm.class_names),
+}
+
+
+def load_model(
+    path: str | Path,
+    *,
+    image: Image | None = None,
+    classes: int | None = None,
+    conventions: ConventionName | Conventions | None = None,
+    heads: int | None = None,
+    allow_partial: bool = False,
+    allow_nonfinite: bool = False,
+) -> ViT:
+    """A model from weights of Google, timm, Hugging Face, torchvision, DeiT or vitlab, ready for inference.
+
+    The format is recognised from the content and its own conventions are used unless `conventions` says otherwise.
+    Positions are resized to `image`; another number of `classes` gets a fresh zero head. Tensors that are missing,
+    unexpected or mis-shaped are an error that lists them all; with `allow_partial` the missing ones are initialised
+    as the paper does and the others left out. Pickles are refused: see `vitlab convert`.
+    """
+    path = Path(path)
+    hints = Hints(image, heads)
+    container = open_container(path)
+    name, form = _recognise(container)
+    if name == "vitlab":
+        _verify(path)
+    container = form.normalised(container)
+    try:
+        spec = form.describe(container, hints)
+    except WeightsError:
+        raise
+    except ValueError as error:
+        raise WeightsError(f"{path.name} describes no model that can be built: {error}") from None
+    if conventions is not None:
+        spec = replace(spec, conventions=named_conventions(conventions))
+    tensors, missing = _read(container, spec, form.table(spec, container), allow_partial)
+    if name != "vitlab":
+        tensors = {key: half_to_single(tensor) for key, tensor in tensors.items()}
+    bad = None if allow_nonfinite else first_nonfinite(tensors)
+    if bad:
+        raise WeightsError(f"{path.name}: {bad!r} holds NaN or infinity; allow_nonfinite loads it all the same")
+    model = _assemble(spec, tensors, missing)
+    model.class_names = _class_names(form.class_names(container), spec.classes)
+    model.provenance = _provenance(path, name, container)
+    if image is not None:
+        model.resize(image)
+    if classes is not None and classes != model.spec.classes:
+        model.reset_head(classes)
+    return model.eval()
+
+
+def _recognise(container: Container) -> tuple[str, Format]:
+    for name, form in FORMATS.items():
+        if form.matches(container):
+            return name, form
+    some = ", ".join(repr(name)[:60] for name in sorted(container.shapes)[:4])
+    raise WeightsError(
+        f"{container.path.name} holds {len(container.shapes)} tensors ({some}, ...) named as no ViT that vitlab knows"
+    )
+
+
+def _verify(path: Path) -> None:
+    """Every byte of a folder of ours is what was written."""
+    if not (path / MANIFEST).is_file():
+        raise WeightsError(f"{path} has no {MANIFEST}; the folder is incomplete")
+    try:
+        verify_folder(path)
+    except ValueError as error:
+        raise WeightsError(str(error)) from None
+
+
+def _read(
+    container: Container, spec: ViTSpec, table: list[Entry], allow_partial: bool
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Our state dict from their tensors, and the names that could not be had; shapes are judged before any read."""
+    own = {name: parameter.shape for name, parameter in empty_model(spec).state_dict().items()}
+    missing, misshaped, usable, expected = [], [], [], set()
+    for entry in table:
+        if entry.ours not in own:
+            continue  # counted as unexpected below
+        shapes = entry.shapes(own[entry.ours], spec)
+        expected |= set(shapes)
+        absent = [name for name in shapes if name not in container.shapes]
+        wrong = [n for n, s in shapes.items() if n in container.shapes and container.shapes[n] != s]
+        missing += absent
+        misshaped += [f"{name!r} is {container.shapes[name]}, not {shapes[name]}" for name in wrong]
+        if not absent and not wrong:
+            usable.append(entry)
+    empty = {
+        name: torch.zeros(shape) for name, shape in own.items() if 0 in shape
+    }  # the head of a model without classes
+    missing += sorted(set(own) - {entry.ours for entry in table} - set(empty))
+    unexpected = sorted(set(container.shapes) - expected)
+    if (missing or misshaped or unexpected) and not allow_partial:
+        raise WeightsError(_mismatch(container.path.name, missing, misshaped, unexpected))
+    try:
+        tensors = empty | {e.ours: e.layout.read([container.read(name) for name in e.theirs]) for e in usable}
+    except NpzError as error:
+        raise WeightsError(f"{container.path.name} is damaged: {error}") from None
+    return tensors, sorted(set(own) - set(tensors))
+
+
+def _mismatch(name: str, missing: list[str], misshaped: list[str], unexpected: list[str]) -> str:
+    parts = [f"{name} does not fit the model it describes (allow_partial loads what does)"]
+    for title, items in (("missing", missing), ("mis-shaped", misshaped), ("unexpected", unexpected)):
+        if items:
+            shown = [item if title == "mis-shaped" else repr(item) for item in items]
+            parts.append(f"{len(items)} {title}: {', '.join(shown)}")
+    return "; ".join(parts)
+
+
+def _assemble(spec: ViTSpec, tensors: dict[str, Tensor], missing: list[str]) -> ViT:
+    """A module that owns the tensors; what is missing gets the paper's initial values."""
+    if missing:
+        fresh = build_from_spec(spec).state_dict()
+        tensors = tensors | {name: fresh[name] for name in missing}
+    model = empty_model(spec)
+    model.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()}, assign=True)
+    return model
+
+
+def _class_names(names: object, classes: int) -> tuple[str, ...] | None:
+    """Names that fit the classes; a stranger's list of another length or type is ignored."""
+    if not isinstance(names, list | tuple) or len(names) != classes:
+        return None
+    listed = cast(list[Any], names)
+    return tuple(listed) if all(isinstance(name, str) and len(name) <= 1000 for name in listed) else None
+
+
+def _provenance(path: Path, name: str, container: Container) -> dict[str, str]:
+    if name == "vitlab":
+        return dict(folder.read_card(container).provenance or {})
+    return {"source": path.name, "format": name, "sha256": sha256(container.path)}

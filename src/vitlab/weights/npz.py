@@ -1,0 +1,124 @@
+"""Read and write .npz archives of float arrays without numpy's unpickling, and within bounds."""
+
+import io
+import math
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from torch import Tensor
+
+# Everything zipfile, zlib and numpy raise on damaged archives.
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    ValueError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    NotImplementedError,
+    OverflowError,
+    SyntaxError,
+    MemoryError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+)
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+LARGEST_RATIO = 100  # unpacked to packed bytes of the whole archive; weights hardly compress
+LARGEST_MEMBERS = 100_000
+LARGEST_HEADER = 10_000  # bytes of one array's header
+
+
+class NpzError(ValueError):
+    """An archive that is damaged, hostile, or holds something else than float arrays."""
+
+
+class NpzArchive:
+    """The arrays of an archive: `shapes` are read at once, values by `read`, each checked against its header."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._archive = zipfile.ZipFile(path)
+            members = self._archive.infolist()
+            self.is_pickle = any(member.filename.endswith(".pkl") for member in members)
+            self._arrays = {} if self.is_pickle else self._headers(members)
+        except NpzError:
+            raise
+        except DAMAGE as error:
+            _refuse(error)
+        self.shapes = {name: shape for name, (_, shape, _, _) in self._arrays.items()}
+
+    def _headers(self, members: list[zipfile.ZipInfo]) -> dict[str, Any]:
+        unpacked = sum(m.file_size for m in members)
+        allowed = LARGEST_RATIO * self.path.stat().st_size + 2**20
+        if unpacked > allowed:
+            raise NpzError(f"too_large: it would unpack to {unpacked:,} bytes, over {LARGEST_RATIO} times its size")
+        if len(members) > LARGEST_MEMBERS:
+            raise NpzError(f"too_large: {len(members):,} members")
+        arrays: dict[str, Any] = {}
+        for member in members:
+            name = member.filename.removesuffix(".npy")
+            if name in arrays or name == member.filename:
+                raise NpzError(f"member {member.filename!r} stands twice or is no .npy array")
+            if member.compress_type not in METHODS or member.flag_bits & 1:
+                raise NpzError(f"member {member.filename!r} is encrypted or packed in an unusual way")
+            with self._archive.open(member) as stream:
+                arrays[name] = (member, *_header(stream, member))
+        return arrays
+
+    def read(self, name: str) -> Tensor:
+        """One array as a tensor of its own."""
+        member, shape, fortran, dtype = self._arrays[name]
+        try:
+            with self._archive.open(member) as stream:
+                _header(stream, member)
+                data = bytearray(stream.read())  # to the end, so that zipfile checks the CRC
+            values = np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
+        except NpzError:
+            raise
+        except DAMAGE as error:
+            _refuse(error)
+        if dtype == np.uint16:  # bfloat16, which numpy does not know
+            return torch.from_numpy(np.ascontiguousarray(values)).view(torch.bfloat16)
+        return torch.from_numpy(np.ascontiguousarray(values.astype(dtype.newbyteorder("="), copy=False)))
+
+
+def _header(stream: Any, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, Fortran order and dtype of an array whose size agrees with its member's."""
+    version = npy.read_magic(stream)
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    if version not in readers:
+        raise NpzError(f"member {member.filename!r} has npy version {version}")
+    shape, fortran, dtype = readers[version](stream, max_header_size=LARGEST_HEADER)
+    if dtype.hasobject:
+        raise NpzError(f"unsafe_format: member {member.filename!r} holds pickled Python objects")
+    if dtype == np.dtype("V2"):  # how big_vision's files store bfloat16
+        dtype = np.dtype(np.uint16)
+    elif dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
+        raise NpzError(f"member {member.filename!r} holds {dtype}, not float16, float32, float64 or bfloat16")
+    if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != member.file_size - stream.tell():
+        raise NpzError(f"member {member.filename!r} claims shape {shape}, which is not what it holds")
+    return shape, fortran, dtype
+
+
+def _refuse(error: BaseException) -> NoReturn:
+    raise NpzError(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__) from None
+
+
+def write_npz(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write float tensors uncompressed, as the released checkpoints are; the same bytes every time."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, tensor in tensors.items():
+            member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            member.external_attr = 0o600 << 16
+            buffer = io.BytesIO()
+            npy.write_array(buffer, tensor.detach().contiguous().numpy(force=True), allow_pickle=False)
+            with archive.open(member, "w", force_zip64=True) as stream:
+                stream.write(buffer.getbuffer())

@@ -1,0 +1,112 @@
+"""Weights out again: ours, or a format that others read, as long as it can say what the model is."""
+
+import math
+from pathlib import Path
+from typing import Literal
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitlab.models.vit import ViT
+from vitlab.spec import ViTSpec
+from vitlab.store import Writer, json_writer, refuse_existing, replacing, write_folder
+from vitlab.weights import folder, google, huggingface, timm
+from vitlab.weights.containers import WeightsError
+from vitlab.weights.hints import metadata
+from vitlab.weights.layouts import Entry
+from vitlab.weights.npz import write_npz
+
+SaveFormat = Literal["vitlab", "google-npz", "timm", "hf"]
+
+
+def save_model(model: ViT, path: str | Path, format: SaveFormat = "vitlab") -> list[str]:
+    """Write a model, and return what the format could not say, one sentence each.
+
+    vitlab: a folder. google-npz: one file. timm, hf: a folder as their own loaders read it, or one bare file where
+    `path` ends in .safetensors. What would change the model's function is an error, and nothing is written over.
+    """
+    path = Path(path)
+    spec = model.spec
+    refuse_existing(path)
+    if format not in REFUSALS:
+        raise ValueError(f"no format is named {format!r}; known are {', '.join(REFUSALS)}")
+    reasons = REFUSALS[format](spec)
+    if reasons:
+        raise WeightsError(f"{format} cannot hold this model: {'; '.join(reasons)}")
+    tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    if format == "vitlab":
+        card = folder.Card("vitlab-model", folder.VERSION, spec, model.class_names, model.provenance)
+        folder.save(path, {name: tensor.contiguous() for name, tensor in tensors.items()}, card)
+        return []
+    if format == "google-npz":
+        arrays = _translated(tensors, google.table(spec, None), spec)
+        with replacing(path) as temporary:
+            write_npz(temporary, arrays)
+        return _unsaid(spec, model.class_names)
+    if format == "timm":
+        arrays = _translated(tensors, timm.table(spec, None), spec)
+        configs = {"config.json": json_writer(timm.config(spec, model.class_names))}
+    else:
+        arrays = _translated(tensors, huggingface.table(spec, None), spec)
+        arrays = {huggingface.prefixed(spec, name): tensor for name, tensor in arrays.items()}
+        configs = {
+            "config.json": json_writer(huggingface.config(spec, model.class_names)),
+            "preprocessor_config.json": json_writer(huggingface.preprocessor(spec)),
+        }
+    return _write_safetensors(path, arrays, configs, spec, model.class_names)
+
+
+def _write_safetensors(
+    path: Path, arrays: dict[str, Tensor], configs: dict[str, Writer], spec: ViTSpec, names: tuple[str, ...] | None
+) -> list[str]:
+    """A folder with configs, or one bare file that says less."""
+
+    def weights(file: Path) -> None:
+        save_file(arrays, file, metadata=metadata(spec.image, spec.heads))
+
+    if path.suffix == ".safetensors":
+        with replacing(path) as temporary:
+            weights(temporary)
+        return _unsaid(spec, names)
+    write_folder(path, {"model.safetensors": weights, **configs})
+    antialiased = spec.conventions.preprocessing.antialias
+    return (
+        [] if antialiased else ["resizing without antialiasing: other libraries will smooth when they shrink pictures"]
+    )
+
+
+def _translated(tensors: dict[str, Tensor], table: list[Entry], spec: ViTSpec) -> dict[str, Tensor]:
+    """Their tensors from ours."""
+    return {
+        name: part.contiguous()
+        for entry in table
+        for name, part in zip(entry.theirs, entry.layout.write(tensors[entry.ours], spec.heads), strict=True)
+    }
+
+
+def _unsaid(spec: ViTSpec, class_names: tuple[str, ...] | None) -> list[str]:
+    """What a bare file of weights leaves to its reader's memory."""
+    notes = [f"preprocessing: {spec.conventions.preprocessing}"]
+    return [*notes, f"the names of {spec.classes} classes"] if class_names else notes
+
+
+def _npz_refusals(spec: ViTSpec) -> list[str]:
+    """Why Google's code would compute something else from the file."""
+    reasons = []
+    if spec.conventions.gelu != "tanh" or spec.conventions.norm_eps != 1e-6:
+        reasons.append(
+            f"Google's code runs tanh GELU and LayerNorm epsilon 1e-06, this model {spec.conventions.gelu} GELU "
+            f"and {spec.conventions.norm_eps:g}; load it with conventions='paper' if that change is wanted"
+        )
+    patches = math.prod(spec.grid)
+    if spec.grid[0] != spec.grid[1] and math.isqrt(patches) ** 2 == patches:
+        reasons.append(f"its {spec.grid[0]}x{spec.grid[1]} grid would be read as a square")
+    return reasons
+
+
+REFUSALS = {
+    "vitlab": lambda spec: [],
+    "google-npz": _npz_refusals,
+    "timm": timm.refusals,
+    "hf": huggingface.refusals,
+}

@@ -1,0 +1,35 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from agreement import randomised
+from vitlab.models.build import build_from_spec
+from vitlab.spec import ViTSpec
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Several test processes share two cores: more threads each only fight."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def reference() -> Path:
+    """The folder of real weights and reference outputs."""
+    folder = os.environ.get("VITLAB_REFERENCE", "")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("VITLAB_REFERENCE does not name the folder of reference files")
+    return Path(folder).resolve()
+
+
+@pytest.fixture
+def tiny_spec() -> ViTSpec:
+    return ViTSpec(patch=4, layers=3, width=24, mlp=40, heads=3, image=(16, 16), classes=5)
+
+
+@pytest.fixture
+def tiny(tiny_spec):
+    """A small model with every parameter random: a zero head would prove nothing."""
+    return randomised(build_from_spec(tiny_spec))

@@ -1,0 +1,38 @@
+"""The libraries we agree with, made to import on a CPU build of torch and without a network."""
+
+import os
+import warnings
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+
+import torch
+
+# The wheels of torchvision on the registry are built for CUDA; on CPU builds they miss these two operators.
+_library = torch.library.Library("torchvision", "DEF")
+_library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+_library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import timm
+    import torchvision
+    import transformers
+    from timm.layers.pos_embed import resample_abs_pos_embed
+    from timm.models.vision_transformer import VisionTransformer as TimmViT
+    from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
+    from torchvision.models.vision_transformer import interpolate_embeddings
+    from transformers import ViTConfig, ViTForImageClassification, ViTModel
+
+__all__ = [
+    "TimmViT",
+    "TorchvisionViT",
+    "ViTConfig",
+    "ViTForImageClassification",
+    "ViTModel",
+    "interpolate_embeddings",
+    "resample_abs_pos_embed",
+    "timm",
+    "torchvision",
+    "transformers",
+]

@@ -1,0 +1,173 @@
+"""The house rules, checked by reading the code: who may import whom, and what may never appear."""
+
+import ast
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "vitlab"
+
+# The table of docs/tour.md: a part may import itself and what stands here. Torch-free parts say so below.
+MAY_IMPORT = {
+    "strict_json": set(),
+    "spec": {"strict_json"},
+    "paper": {"spec"},
+    "counting": {"spec", "paper"},
+    "store": {"strict_json"},
+    "models": {"spec", "paper"},
+    "weights": {"spec", "strict_json", "paper", "models", "store"},
+    "data": {"spec", "paper", "store"},
+    "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data"},
+    "doctor": set(),
+    "runs": {"spec", "paper", "counting", "store", "models", "weights", "data", "deploy"},
+    "__init__": {"counting", "paper"},
+    "cli": {"__init__", "spec", "paper", "counting"},
+}
+LAZY = {  # inside functions only
+    "__init__": {"models", "weights"},
+    "cli": {"deploy", "weights", "runs", "doctor"},
+}
+WITHOUT_TORCH = {"strict_json", "spec", "paper", "counting", "store", "__init__", "cli"}
+LIBRARIES = {  # what the core may import besides the standard library
+    "torch",
+    "numpy",
+    "PIL",
+    "safetensors",
+    "tyro",
+    "rich",
+    "sklearn",  # [demo], inside a function
+}
+FORBIDDEN_CALLS = {"eval", "exec", "__import__", "import_module", "loads_pickle", "print"}
+
+
+def parts():
+    return sorted(
+        p.name.removesuffix(".py") for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()
+    )
+
+
+def imports(file):
+    """(module, is at the top of the file) for every import outside `if TYPE_CHECKING`."""
+    tree = ast.parse(file.read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    top = {id(node) for node in tree.body}
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, id(node) in top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            if node.module == "vitlab":
+                yield from ((f"vitlab.{alias.name}", id(node) in top) for alias in node.names)
+            else:
+                yield node.module, id(node) in top
+
+
+def files_of(part):
+    folder = PACKAGE / part
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [PACKAGE / f"{part}.py"]
+
+
+def part_of(module):
+    name = module.split(".")[1]
+    return name if name in MAY_IMPORT else "__init__"
+
+
+@pytest.mark.parametrize("part", parts())
+def test_imports_flow_one_way(part):
+    assert part in MAY_IMPORT, f"{part} is new: give it a row in MAY_IMPORT and in docs/tour.md"
+    for file in files_of(part):
+        for module, at_top in imports(file):
+            if module.split(".")[0] != "vitlab":
+                continue
+            allowed = MAY_IMPORT[part] | {part} | (set() if at_top else LAZY.get(part, set()))
+            assert part_of(module) in allowed, f"{file.name} imports {module}"
+
+
+@pytest.mark.parametrize("part", parts())
+def test_libraries_are_those_of_the_design(part):
+    for file in files_of(part):
+        for module, at_top in imports(file):
+            library = module.split(".")[0]
+            if library in sys.stdlib_module_names or library == "vitlab":
+                continue
+            assert library in LIBRARIES, f"{file.name} imports {library}"
+            assert not (library in {"torch", "numpy"} and part in WITHOUT_TORCH and at_top), (
+                f"{file.name} is torch-free"
+            )
+            assert not (library == "sklearn" and at_top), "an extra is imported inside a function"
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_nothing_unpickles_evaluates_or_prints(file):
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [a.name for a in node.names] + [getattr(node, "module", "") or ""]
+            assert not {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"} & {
+                n.split(".")[0] for n in names
+            }
+        if isinstance(node, ast.Call):
+            called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            is_method = isinstance(node.func, ast.Attribute)
+            assert not (called in FORBIDDEN_CALLS and not (is_method and called in {"print", "eval"})), called
+            for keyword in node.keywords:
+                value = getattr(keyword.value, "value", None)
+                assert not (keyword.arg == "weights_only" and value is not True)
+                assert not (keyword.arg == "allow_pickle" and value is not False)
+            if called == "load" and getattr(getattr(node.func, "value", None), "id", "") == "torch":
+                assert any(keyword.arg == "weights_only" for keyword in node.keywords)
+
+
+def test_help_models_and_version_import_neither_torch_nor_numpy():
+    code = (
+        "import sys\n"
+        "from vitlab.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "sys.stderr.write(' '.join(m for m in ('torch', 'numpy', 'PIL') if m in sys.modules))"
+    )
+    for arguments in (["--help"], ["models"], ["--version"], ["predict", "--help"]):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        assert done.stdout.strip()
+        assert done.stderr == ""
+
+
+def test_importing_vitlab_opens_no_socket():
+    code = (
+        "import sys\n"
+        "sys.addaudithook(lambda event, a: event.startswith('socket.') and sys.exit('socket at import'))\n"
+        "import vitlab, vitlab.cli, vitlab.weights.load, vitlab.weights.save, vitlab.deploy.predict"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_a_wheel_builds_with_every_file_of_the_package(tmp_path):
+    pytest.importorskip("build")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    inside = {n for n in zipfile.ZipFile(wheel).namelist() if n.startswith("vitlab/")}
+    tracked = {str(f.relative_to(PACKAGE.parent)) for f in PACKAGE.rglob("*") if f.suffix in {".py", ".tsv", ".typed"}}
+    assert inside == tracked
+
+
+def test_no_file_names_a_path_of_one_machine():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split(
+        "\n"
+    )
+    for name in filter(None, listed):
+        text = (ROOT / name).read_bytes()
+        assert b"/root" + b"/" not in text, name
+        assert b"/home" + b"/" not in text, name

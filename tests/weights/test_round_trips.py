@@ -1,0 +1,178 @@
+"""What is saved comes back bit for bit, and other libraries read it as we meant it."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+
+from agreement import disagreement, randomised
+from vitlab import build_model, load_model, save_model
+from vitlab.models.build import build_from_spec
+from vitlab.spec import CONVENTIONS, ViTSpec
+
+TINY = {"patch": 4, "layers": 2, "width": 24, "mlp": 40, "heads": 3, "image": (16, 16), "classes": 5}
+FORMATS = ["vitlab", "google-npz", "timm", "hf"]
+SPECS = {
+    "linear head": {"head": "linear"},
+    "mlp head": {"head": "mlp"},
+    "mean pooling": {"head": "linear", "pool": "mean"},
+    "no classes": {"head": "linear", "classes": 0},
+    "not square": {"head": "linear", "image": (16, 24)},
+    "exact GELU": {"head": "linear", "conventions": CONVENTIONS["timm"]},
+    "Hugging Face": {"head": "linear", "conventions": CONVENTIONS["hf"]},
+}
+CANNOT = {  # what a format cannot say is an error on saving
+    ("mlp head", "timm"): "pre-logits",
+    ("mlp head", "hf"): "pre-logits",
+    ("mean pooling", "hf"): "class token",
+    ("exact GELU", "google-npz"): "tanh GELU",
+    ("Hugging Face", "google-npz"): "tanh GELU",
+    ("Hugging Face", "timm"): "epsilon",
+}
+
+
+def saved(model, tmp_path, form):
+    path = tmp_path / ("model.npz" if form == "google-npz" else "model")
+    save_model(model, path, form)
+    return path
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("kind", SPECS)
+def test_every_round_trip_is_bit_exact(kind, form, tmp_path):
+    model = randomised(build_from_spec(ViTSpec(**(TINY | SPECS[kind]))))
+    if (kind, form) in CANNOT:
+        with pytest.raises(ValueError, match=CANNOT[kind, form]):
+            saved(model, tmp_path, form)
+        assert not list(tmp_path.iterdir())
+        return
+    image = model.spec.image if form == "google-npz" else None
+    loaded = load_model(saved(model, tmp_path, form), image=image)
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+    functional = ("patch", "layers", "width", "mlp", "heads", "image", "classes", "head", "pool")
+    assert all(getattr(loaded.spec, f) == getattr(model.spec, f) for f in functional)
+    assert loaded.spec.conventions.gelu == model.spec.conventions.gelu
+    assert loaded.spec.conventions.norm_eps == model.spec.conventions.norm_eps
+
+
+@pytest.mark.parametrize("form", ["timm", "hf"])
+def test_bare_files_round_trip_too(form, tmp_path):
+    conventions = CONVENTIONS["timm" if form == "timm" else "hf"]
+    model = randomised(build_from_spec(ViTSpec(**(TINY | {"head": "linear", "conventions": conventions}))))
+    notes = save_model(model, tmp_path / "bare.safetensors", form)
+    assert any("preprocessing" in note for note in notes)
+    assert load_model(tmp_path / "bare.safetensors").spec == model.spec
+
+
+def test_our_folder_carries_everything(tmp_path):
+    model = randomised(build_from_spec(ViTSpec(**(TINY | {"dropout": 0.1, "stochastic_depth": 0.2}))))
+    model.class_names = ("ant", "bee", "cat", "dog", "naïve ‮ name")
+    model.provenance = {"trained_by": "a test"}
+    save_model(model, tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert (loaded.spec, loaded.class_names, loaded.provenance) == (model.spec, model.class_names, model.provenance)
+    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == ["manifest.json", "vitlab.json", "weights.safetensors"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_our_folder_keeps_the_precision(dtype, tmp_path, tiny):
+    save_model(tiny.to(dtype), tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert all(torch.equal(loaded.state_dict()[n], t) and t.dtype == dtype for n, t in tiny.state_dict().items())
+
+
+def test_the_same_model_makes_the_same_bytes(tiny, tmp_path):
+    for form, name in (("vitlab", "weights.safetensors"), ("google-npz", None)):
+        digests = set()
+        for n in (1, 2):
+            path = tmp_path / f"{form}-{n}"
+            save_model(tiny, path, form)
+            digests.add(hashlib.sha256((path / name if name else path).read_bytes()).hexdigest())
+        assert len(digests) == 1
+
+
+def test_saving_never_writes_over_what_is_there(tiny, tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    with pytest.raises(FileExistsError, match="exists already"):
+        save_model(tiny, tmp_path / "precious")
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_loaded_model_does_not_depend_on_its_file_any_more(tiny, tmp_path):
+    save_model(tiny, tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    weights = tmp_path / "m" / "weights.safetensors"
+    weights.write_bytes(b"\0" * weights.stat().st_size)
+    assert torch.equal(loaded.patches.weight, tiny.patches.weight)
+
+
+def test_a_loaded_model_can_be_trained(tiny, tmp_path):
+    save_model(tiny, tmp_path / "m")
+    loaded = load_model(tmp_path / "m").train()
+    loaded(torch.randn(2, 3, 16, 16)).sum().backward()
+    assert all(parameter.grad is not None for parameter in loaded.parameters())
+
+
+@pytest.mark.slow
+class TestPeersReadOurFiles:
+    @pytest.fixture
+    def peers(self):
+        return pytest.importorskip("peers", reason="the peer libraries are not installed", exc_type=ImportError)
+
+    @pytest.fixture
+    def images(self):
+        return torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+    def model(self, conventions, **options):
+        return randomised(
+            build_model("ViT-Ti/16", image=64, classes=7, head="linear", conventions=conventions, **options)
+        )
+
+    def test_timms_npz_loader_gets_identical_tensors(self, peers, tmp_path):
+        model = self.model("paper")
+        save_model(model, tmp_path / "ours.npz", "google-npz")
+        theirs = peers.TimmViT(img_size=64, patch_size=16, embed_dim=192, depth=12, num_heads=3, num_classes=7)
+        theirs.load_pretrained(str(tmp_path / "ours.npz"))
+        save_model(load_model(tmp_path / "ours.npz", conventions="timm"), tmp_path / "t.safetensors", "timm")
+        from safetensors.torch import load_file
+
+        expected = load_file(tmp_path / "t.safetensors")
+        assert theirs.state_dict().keys() == expected.keys()
+        assert all(torch.equal(theirs.state_dict()[name], tensor) for name, tensor in expected.items())
+
+    @pytest.mark.parametrize("conventions", ["timm", "paper"])
+    @pytest.mark.parametrize("pool", ["class", "mean"])
+    def test_timm_opens_our_folder(self, peers, images, tmp_path, conventions, pool):
+        model = self.model(conventions, pool=pool)
+        save_model(model, tmp_path / "m", "timm")
+        theirs = peers.timm.create_model(f"local-dir:{tmp_path / 'm'}", pretrained=True).eval()
+        with torch.inference_mode():
+            assert disagreement(theirs(images), model(images)) <= 5e-6
+        assert tuple(theirs.pretrained_cfg["mean"]) == (0.5, 0.5, 0.5)
+
+    @pytest.mark.parametrize("conventions", ["hf", "paper"])
+    def test_transformers_opens_our_folder(self, peers, images, tmp_path, conventions):
+        model = self.model(conventions)
+        model.class_names = tuple("abcdefg")
+        save_model(model, tmp_path / "m", "hf")
+        theirs = peers.ViTForImageClassification.from_pretrained(tmp_path / "m").eval()
+        with torch.inference_mode():
+            assert disagreement(theirs(images).logits, model(images)) <= 5e-6
+        assert theirs.config.id2label[2] == "c"
+
+    def test_what_transformers_saves_loads_here(self, peers, images, tmp_path):
+        config = peers.ViTConfig(
+            hidden_size=24, num_attention_heads=3, num_hidden_layers=2, intermediate_size=40, image_size=64
+        )
+        theirs = randomised(peers.ViTForImageClassification(config))
+        theirs.save_pretrained(tmp_path / "m")
+        with torch.inference_mode():
+            assert disagreement(load_model(tmp_path / "m")(images), theirs(images).logits) <= 5e-6
+
+    def test_numpy_reads_our_npz(self, tiny, tmp_path):
+        save_model(tiny, tmp_path / "m.npz", "google-npz")
+        with np.load(tmp_path / "m.npz", allow_pickle=False) as arrays:
+            assert arrays["embedding/kernel"].shape == (4, 4, 3, 24)
