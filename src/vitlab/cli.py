@@ -66,7 +66,7 @@ def models(image: Size = "224", classes: int = 1000, head: HeadKind = "mlp", jso
         if rows:
             _console().print(f"\nat {image} pixels, {classes} classes, {head} head; other patch sizes build too")
     for line in unfit:
-        _errors().print(Text(f"left out {line}"))
+        _complain(f"left out {line}")
 
 
 def predict(
@@ -108,9 +108,9 @@ def predict(
         for answer in answers:
             failed += bool(answer.reason)
             _print_answer(answer)
-        _errors().print(Text(f"preprocessing: {preprocessing}\nclass names: {names_from}", style="dim"))
+        _complain(f"preprocessing: {preprocessing}\nclass names: {names_from}", style="dim")
     if failed:
-        _errors().print(Text(f"{failed} of {len(images)} pictures could not be read"))
+        _complain(f"{failed} of {len(images)} pictures could not be read")
     return 1 if failed else 0
 
 
@@ -192,6 +192,8 @@ COMMANDS: dict[str, Any] = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; user errors are one line on standard error and exit code 2."""
+    # OpenMP threads that spin while they wait made small models 40 times slower beside another busy program.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments == ["--version"]:
         _console().print(f"vitlab {__version__}", highlight=False)
@@ -205,10 +207,10 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return result or 0
     except (ValueError, OSError) as error:
-        _errors().print(Text(f"vitlab: {_one_line(error)}"))
+        _complain(f"vitlab: {_one_line(error)}")
         return 2
     except ModuleNotFoundError as error:
-        _errors().print(Text(f"vitlab: {error}; vitlab doctor lists what is missing"))
+        _complain(f"vitlab: {error}; vitlab doctor lists what is missing")
         return 2
     except KeyboardInterrupt:
         return 130
@@ -253,18 +255,14 @@ def _print_json(value: object) -> None:
 
 
 def _console() -> Console:
-    return _plain_when_piped(Console())
+    """Standard output; lines are not folded at 80 columns when nobody looks at them on a terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=1000)
 
 
-def _errors() -> Console:
-    return _plain_when_piped(Console(stderr=True))
-
-
-def _plain_when_piped(console: Console) -> Console:
-    """Lines are not folded at 80 columns when nobody looks at them on a terminal."""
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 1000
-    return console
+def _complain(message: str, style: str = "") -> None:
+    """A line on standard error, folded by nobody but the terminal."""
+    Console(stderr=True).print(Text(message, style=style), soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ class Preprocessing:
         check_choices(self)
         require(0.1 <= self.fraction <= 1, f"fraction {self.fraction} is outside [0.1, 1]")
         require(self.resize == "shorter" or self.fraction == 1, "a fraction below 1 needs resize='shorter'")
+        require(self.antialias or self.interpolation == "bilinear", "bicubic resizing is antialiased")
         require(all(map(math.isfinite, self.mean)), f"mean {self.mean} is not finite")
         require(all(0 < s < math.inf for s in self.std), f"std {self.std} must be positive and finite")
 

@@ -125,6 +125,8 @@ def _decode(data: bytes, suffix: str) -> Decoded:
         if orientation in TRANSPOSE:
             image = image.transpose(TRANSPOSE[orientation])
         image = to_rgb(image)
+        if isinstance(image, WebPImageFile):
+            image = image.copy()  # the plain picture, without the decoder and its two canvases
     except BadImage:
         raise
     except Image.DecompressionBombError as error:  # Pillow's limit is above ours, unless somebody lowered it
@@ -135,8 +137,6 @@ def _decode(data: bytes, suffix: str) -> Decoded:
         if "truncated" in said.lower() or has_no_trailer:
             raise BadImage(Reason.truncated, f"ends too early ({said}); fetch the whole {format} again") from error
         raise BadImage(Reason.corrupt, f"is no sound {format} ({said}); fetch it again or leave it out") from error
-    if isinstance(image, WebPImageFile):
-        image = image.copy()  # the plain picture, without the decoder and its two canvases
     image.info.clear()  # an orientation that was applied must not be found, and applied, again
     return Decoded(image, tuple(notes), format)
 
@@ -184,14 +184,15 @@ def _file_bytes(path: str) -> bytes:
             raise _too_large(status.st_size)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(status.st_size)
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise BadImage(*_unreadable(error)) from None
     finally:
         os.close(descriptor)
 
 
-def _unreadable(error: OSError) -> tuple[Reason, str]:
-    return Reason.unreadable, f"cannot be read ({error.strerror}); check its permissions and its disk"
+def _unreadable(error: OSError | MemoryError) -> tuple[Reason, str]:
+    why = error.strerror if isinstance(error, OSError) else "out of memory"
+    return Reason.unreadable, f"cannot be read ({why}); check its permissions and its disk"
 
 
 def _too_large(size: int) -> BadImage:
@@ -317,6 +318,8 @@ def _check_png(data: bytes) -> None:
             raise BadImage(Reason.truncated, f"ends inside the PNG's chunk {kind!r}; fetch it again or leave it out")
         if zlib.crc32(view[at + 4 : end - 4]) != struct.unpack_from(">I", data, end - 4)[0]:
             raise BadImage(Reason.corrupt, f"has a wrong checksum in the PNG's chunk {kind!r}; fetch it again")
+        if (kind == b"IHDR") != (at == 8):
+            raise BadImage(Reason.corrupt, "does not start with the PNG's one header; fetch it again or leave it out")
         if kind == b"IHDR":
             _check_size(struct.unpack_from(">II", data, at + 8), "PNG")
         if kind == b"acTL":  # Pillow decodes a second one, or one of no frames, with a warning

@@ -108,7 +108,7 @@ DATA: Final[Mapping[DataName, PretrainingData]] = {
     "ImageNet": PretrainingData(1_281_167, held_out=0, classes=1_000, clip_norm=1.0, label_smoothing=1e-4),
 }
 JFT_VALIDATION: Final = 49_511  # images, the first of JFT's own test split; the paper is silent (uncertainty-baselines)
-FIGURE_4_IMAGES: Final = (9_000_000, 30_000_000, 90_000_000, 303_000_000)  # random subsets of JFT, section 4.3
+FIGURE_4_SUBSETS: Final = (9_000_000, 30_000_000, 90_000_000)  # images drawn at random from JFT, section 4.3
 
 
 def training_steps(data: DataName, epochs: int, batch: int = BATCH) -> int:
@@ -141,6 +141,5 @@ class SGDRecipe:
         return tuple(total * epoch // self.epochs for epoch in self.decay_epochs)
 
 
-# BiT's own paper; BiT-L is the one trained on JFT (40 epochs there, 30 by the ViT paper's account).
+# BiT's own paper, for its JFT models (40 epochs there, 30 by the ViT paper's account).
 SGD_JFT: Final = SGDRecipe(0.03, 0.9, 1e-4, warmup=5_000, factor=0.1, epochs=40, decay_epochs=(10, 23, 30, 37))
-SGD_IMAGENET: Final = SGDRecipe(0.03, 0.9, 1e-4, warmup=5_000, factor=0.1, epochs=90, decay_epochs=(30, 60, 80))

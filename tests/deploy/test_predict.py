@@ -1,0 +1,151 @@
+"""From pictures to names: good ones are answered, bad ones named, and the command line says the same."""
+
+import io
+import json
+import os
+
+import pytest
+import torch
+from PIL import Image
+
+from agreement import randomised
+from vitlab import save_model
+from vitlab.cli import main
+from vitlab.data.transforms import evaluation_pixels, normalised
+from vitlab.deploy.predict import class_names, predict
+from vitlab.models.build import build_from_spec
+from vitlab.spec import CONVENTIONS, ViTSpec
+
+
+@pytest.fixture
+def model():
+    spec = ViTSpec(4, 2, 24, 40, 3, (16, 16), 5, head="linear", conventions=CONVENTIONS["timm"])
+    made = randomised(build_from_spec(spec))
+    made.class_names = ("ant", "bee", "[red]cat", "dog", "evil\x1b[2J\u202ename")
+    return made
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    paths = []
+    for number in range(19):  # more than one batch
+        pixels = torch.randint(0, 256, (20 + number, 30, 3), generator=generator, dtype=torch.uint8)
+        paths.append(tmp_path / f"p{number}.png")
+        Image.fromarray(pixels.numpy()).save(paths[-1])
+    return paths
+
+
+def test_answers_equal_the_model_on_each_picture(model, pictures):
+    answers = list(predict(model, pictures, top=5))
+    assert [answer.image for answer in answers] == [str(path) for path in pictures]
+    how = model.spec.conventions.preprocessing
+    for path, answer in zip(pictures, answers, strict=True):
+        pixels = evaluation_pixels(Image.open(path), (16, 16), how)
+        with torch.inference_mode():
+            expected = model(normalised(pixels[None], how)).softmax(-1)[0]
+        assert answer.guesses[0].index == expected.argmax()
+        assert [g.probability for g in answer.guesses] == pytest.approx(
+            sorted(expected.tolist(), reverse=True), abs=1e-5
+        )
+        assert answer.guesses[0].name == model.class_names[answer.guesses[0].index]
+
+
+def test_a_bad_picture_is_named_and_the_others_are_answered(model, pictures, tmp_path):
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "page.jpg").write_text("<html>404</html>")
+    os.mkfifo(tmp_path / "fifo.jpg")
+    bad = [tmp_path / "empty.jpg", tmp_path / "page.jpg", tmp_path / "fifo.jpg", tmp_path / "absent.png"]
+    mixed = [pictures[0], *bad, pictures[1]]
+    answers = list(predict(model, mixed))
+    assert [answer.reason for answer in answers] == ["", "empty", "not_an_image", "special_file", "missing", ""]
+    (alone,) = predict(model, pictures[1:2])
+    assert [g.index for g in answers[-1].guesses] == [g.index for g in alone.guesses]
+
+
+def test_a_model_without_classes_says_what_to_do(model, pictures):
+    model.reset_head(0)
+    with pytest.raises(ValueError, match="no classes"):
+        next(predict(model, pictures))
+
+
+def test_names_come_from_the_model_from_imagenet_or_are_numbers(model):
+    assert class_names(model)[0] == model.class_names
+    model.reset_head(1000)
+    names, whence = class_names(model)
+    assert names[207] == "golden retriever"
+    assert "assumed ImageNet" in whence
+    model.reset_head(3)
+    assert class_names(model)[0] == ("class 0", "class 1", "class 2")
+
+
+class TestCommand:
+    @pytest.fixture
+    def folder(self, model, tmp_path):
+        save_model(model, tmp_path / "model")
+        return tmp_path / "model"
+
+    def test_json_has_every_answer(self, folder, model, pictures, capsys):
+        assert main(["predict", str(folder), *map(str, pictures), "--top", "2", "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        answers = list(predict(model, pictures, top=2))
+        assert [a["image"] for a in printed["answers"]] == [a.image for a in answers]
+        assert all(len(a["guesses"]) == 2 for a in printed["answers"])
+        assert printed["answers"][3]["guesses"][0]["index"] == answers[3].guesses[0].index
+        assert "mean 0.5" in printed["preprocessing"]
+
+    def test_table_shows_names_and_reasons_without_control_characters(self, folder, pictures, tmp_path, capsys):
+        strange = tmp_path / "new\nline\x1b[31m\u202e=cmd<img>.png"
+        strange.write_bytes(pictures[0].read_bytes())
+        assert main(["predict", str(folder), str(strange), str(tmp_path / "gone.jpg")]) == 1
+        captured = capsys.readouterr()
+        assert "[red]cat" in captured.out  # not read as markup
+        assert "missing" in captured.out
+        assert "1 of 2 pictures could not be read" in captured.err
+        for text in (captured.out, captured.err):
+            assert "\x1b[31m" not in text
+            assert "\x1b[2J" not in text
+            assert "\u202e" not in text
+
+    def test_a_name_that_is_not_utf8(self, folder, pictures, tmp_path, capsys):
+        raw = os.fsencode(tmp_path) + b"/bad\xff.png"
+        with open(raw, "wb") as file:  # noqa: PTH123 - Path cannot hold these bytes portably
+            file.write(pictures[0].read_bytes())
+        assert main(["predict", str(folder), os.fsdecode(raw)]) == 0
+        assert "\\udcff" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["predict", "absent", "x.png"], "cannot read absent"),
+            (["predict", "MODEL", "x.png", "--image", "15"], "nearest sizes are 12x12 or 16x16"),
+            (["predict", "MODEL", "x.png", "--image", "big"], "is no size"),
+            (["predict", "MODEL", "x.png", "--top", "0"], "top 0"),
+            (["predict", "MODEL"], "no picture"),
+            (["convert", "MODEL", "MODEL"], "exists already"),
+        ],
+    )
+    def test_mistakes_are_one_line_and_exit_two(self, folder, arguments, message, capsys):
+        assert main([str(folder) if a == "MODEL" else a for a in arguments]) == 2
+        captured = capsys.readouterr()
+        assert message in captured.err
+        assert captured.err.count("\n") == 1
+
+    def test_another_resolution(self, folder, pictures, capsys):
+        assert main(["predict", str(folder), str(pictures[0]), "--image", "24x32", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["answers"][0]["guesses"]
+
+    def test_convert_then_predict(self, folder, pictures, tmp_path, capsys):
+        assert main(["convert", str(folder), str(tmp_path / "timm"), "--to", "timm"]) == 0
+        first = main(["predict", str(folder), str(pictures[0]), "--json"]), capsys.readouterr().out
+        second = main(["predict", str(tmp_path / "timm"), str(pictures[0]), "--json"]), capsys.readouterr().out
+        start = first[1].index("{")
+        assert json.loads(first[1][start:])["answers"] == json.loads(second[1])["answers"]
+
+
+def test_notes_are_passed_on(model, tmp_path):
+    buffer = io.BytesIO()
+    Image.new("RGB", (20, 20)).save(buffer, "PNG")
+    (tmp_path / "really.jpg").write_bytes(buffer.getvalue())
+    (answer,) = predict(model, [tmp_path / "really.jpg"])
+    assert answer.notes == ("format_mismatch",)
