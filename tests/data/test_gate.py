@@ -16,7 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from vitlab.data.gate import LARGEST_FILE, BadImage, Decoded, Note, Reason, read_image, sniff, to_rgb
+from vitlab.data.colours import to_rgb
+from vitlab.data.gate import Decoded, read_image
+from vitlab.data.refusals import LARGEST_FILE, BadImage, Note, Reason
+from vitlab.data.structure import sniff
 
 FORMATS = ["JPEG", "PNG", "WEBP", "GIF", "BMP"]
 
@@ -761,7 +764,8 @@ IN_A_CHILD = """
     import resource, sys
     from pathlib import Path
     from PIL import Image
-    from vitlab.data.gate import BadImage, read_image
+    from vitlab.data.gate import read_image
+    from vitlab.data.refusals import BadImage
 
     path, megabytes, how = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -99,17 +99,20 @@ class TestSelfSupervision:
         recipe, row = selfsupervision.RECIPE, pretraining.pretraining_row("ViT-B/16", "JFT-300M")
         shared = recipe.batch, recipe.image, recipe.warmup, recipe.weight_decay, recipe.dropout
         assert shared == (pretraining.BATCH, pretraining.IMAGE, pretraining.WARMUP, row.weight_decay, row.dropout)
-        assert (recipe.learning_rate, recipe.decay) != (row.learning_rate, row.decay)
+        assert recipe.learning_rate != row.learning_rate
+        assert recipe.decay != row.decay
 
     def test_targets_follow_from_patch_and_colour_bits(self):
         colours, patch = (2**selfsupervision.COLOUR_BITS) ** 3, 16
         targets = {"mean-colour": (1, colours), "colours-4x4": (4 * 4, colours), "pixels": (3 * patch**2, None)}
         assert dict(selfsupervision.TARGETS) == targets
 
-    def test_shares_that_do_not_add_up_are_refused(self):
-        fields = vars(selfsupervision.RECIPE) | {"masked": 0.9}
-        with pytest.raises(ValueError, match="must add up to 1"):
-            selfsupervision.MaskedPatchRecipe(**fields)
+    @pytest.mark.parametrize(
+        ("change", "message"), [({"masked": 0.9}, "must add up to 1"), ({"corrupted": 1.5}, r"outside \(0, 1\]")]
+    )
+    def test_impossible_shares_are_refused(self, change, message):
+        with pytest.raises(ValueError, match=message):
+            selfsupervision.MaskedPatchRecipe(**(vars(selfsupervision.RECIPE) | change))
 
     def test_result_lies_two_points_above_scratch_and_four_below_supervision(self):
         table = results.SELF_SUPERVISION
@@ -139,12 +142,17 @@ class TestFinetuning:
         with pytest.raises(ValueError, match=r"'MNIST'; it has ImageNet, .*VTAB"):
             finetuning.finetuning_row("MNIST")
 
-    def test_larger_images_are_whole_numbers_of_patches(self):
+    def test_images_are_whole_numbers_of_patches(self):
+        assert {side % patch for side in (pretraining.IMAGE, finetuning.IMAGE, vtab.IMAGE) for patch in (16, 32)} == {0}
         assert all(side % int(model[-2:]) == 0 for model, side in finetuning.TABLE_2_IMAGENET_IMAGE.items())
 
     def test_polyak_average_remembers_its_start_for_one_imagenet_run(self):
         left = finetuning.POLYAK ** finetuning.finetuning_row("ImageNet").steps
         assert left == pytest.approx(math.exp(-2), rel=1e-3)
+
+    def test_imagenet_is_the_same_for_pretraining_and_transfer(self):
+        before, after = pretraining.DATA["ImageNet"], finetuning.IMAGE_SETS["ImageNet"]
+        assert (before.images, before.classes) == (after.train, after.classes)
 
     def test_vtab_shares_its_sets_with_the_transfer_tasks(self):
         tasks = {task.key: task for task in vtab.TASKS}
@@ -214,8 +222,11 @@ class TestVtab:
         assert len({task.key for task in vtab.TASKS}) == 19
         assert {group: sum(task.group == group for task in vtab.TASKS) for group in GROUPS} == GROUPS
 
-    def test_training_takes_a_thousand_images(self):
+    def test_training_takes_a_thousand_images_a_fifth_of_them_for_development(self):
         assert {task.train.images + task.validation.images for task in vtab.TASKS} == {1000}
+        assert {task.validation.images / 1000 for task in vtab.TASKS} == {
+            finetuning.finetuning_row("VTAB").dev_fraction
+        }
 
     def test_no_image_is_in_two_slices(self):
         for task in vtab.TASKS:
@@ -348,9 +359,16 @@ class TestResults:
         with pytest.raises(ValueError, match="stands twice"):
             results.Table("doubled", ("a",), (("x", (1.0,)), ("x", (2.0,))))
 
-    def test_tables_cannot_be_changed(self):
-        with pytest.raises(FrozenInstanceError):
-            TABLE_5.rows = ()
+
+ROWS = (pretraining.TABLE_3[0], pretraining.DATA["ImageNet"], pretraining.SGD_JFT, selfsupervision.RECIPE, TABLE_5)
+ROWS += (finetuning.TABLE_4[0], finetuning.IMAGE_SETS["ImageNet"], finetuning.HYPER_RULES[0], vtab.TASKS[0])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row).__name__)
+def test_rows_cannot_be_changed(row):
+    name, value = next(iter(vars(row).items()))
+    with pytest.raises(FrozenInstanceError):
+        setattr(row, name, value)
 
 
 @pytest.mark.parametrize("module", [finetuning, pretraining, results, selfsupervision, vtab])

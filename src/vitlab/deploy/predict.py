@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitlab.data.gate import BadImage, read_image
+from vitlab.data.gate import read_image
+from vitlab.data.refusals import BadImage
 from vitlab.data.transforms import evaluation_pixels, normalised
 from vitlab.models.vit import ViT
 from vitlab.paper.imagenet import imagenet_classes

@@ -1,0 +1,60 @@
+"""Why an image is refused or remarked on, and the limits it must keep."""
+
+from enum import StrEnum, auto
+
+LARGEST_FILE = 50_000_000  # bytes
+LARGEST_SIDE = 32_768  # pixels
+LARGEST_ASPECT = 100  # longer side / shorter side
+# Pillow holds a colour pixel in 4 bytes, so the largest JPEG costs 262 MB (measured); it costs 511 MB when it has to
+# be turned, 521 MB in CMYK, 641 MB when it is progressive and not subsampled, and the largest WebP costs 508 MB.
+MOST_PIXELS = {
+    "JPEG": 64_000_000,
+    "PNG": 32_000_000,
+    "WEBP": 32_000_000,
+    "GIF": 32_000_000,
+    "BMP": 32_000_000,
+}
+MOST_SCANS = 100  # of a JPEG, each a pass over all pixels; encoders write about 10, and 220 KB with 1,000 cost 7 s
+MOST_PIECES = {  # which Pillow walks in Python; LARGEST_FILE has room for fewer if they are of the usual size
+    "JPEG": 1_000,  # segments; Pillow's time for EXIF is quadratic in them
+    "PNG": 250_000,  # chunks
+    "GIF": 250_000,  # blocks
+}
+ALLOWED = ", ".join(MOST_PIXELS)
+
+
+class Reason(StrEnum):
+    """Why an image is refused."""
+
+    missing = auto()
+    special_file = auto()  # directory, FIFO, device, socket, loop of links
+    unreadable = auto()  # permissions, a failing disk
+    empty = auto()
+    too_large = auto()  # bytes
+    not_an_image = auto()
+    unsupported_mode = auto()
+    too_many_pixels = auto()
+    aspect_ratio = auto()
+    truncated = auto()
+    corrupt = auto()
+
+
+class Note(StrEnum):
+    """What is odd about an image that is accepted all the same."""
+
+    format_mismatch = auto()  # a PNG named .jpg
+    animated = auto()  # the first frame is used
+    broken_exif = auto()
+
+
+class BadImage(ValueError):  # noqa: N818  it is the image that is bad, not the program
+    """An image that is refused; `str` is one line, safe to print whatever the file is called."""
+
+    def __init__(self, reason: Reason, detail: str, name: str = "") -> None:
+        super().__init__(reason, detail, name)  # all of them, so that it can be pickled between processes
+        self.reason = reason
+        self.detail = detail
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.name[-200:]!r} {self.detail}" if self.name else f"the image {self.detail}"

@@ -1,0 +1,165 @@
+"""What the bytes of an image must look like before a decoder may see them: magic, chunks, sizes, end marks."""
+
+import itertools
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+
+from vitlab.data.refusals import LARGEST_ASPECT, LARGEST_SIDE, MOST_PIECES, MOST_PIXELS, MOST_SCANS, BadImage, Reason
+
+MAGIC = {
+    b"\xff\xd8\xff": "JPEG",
+    b"\x89PNG\r\n\x1a\n": "PNG",
+    b"GIF87a": "GIF",
+    b"GIF89a": "GIF",
+    b"II*\0": "TIFF",
+    b"MM\0*": "TIFF",
+    b"II+\0": "TIFF",  # BigTIFF
+    b"MM\0+": "TIFF",
+}
+BMP_HEADERS = {12, 40, 52, 56, 64, 108, 124}  # sizes in bytes of the known versions
+
+
+def sniff(data: bytes) -> str | None:
+    """JPEG, PNG, WEBP, GIF, BMP or TIFF by the first bytes, None for all else; names mean nothing here."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "WEBP"
+    if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in BMP_HEADERS:
+        return "BMP"
+    return next((format for magic, format in MAGIC.items() if data.startswith(magic)), None)
+
+
+def check_structure(data: bytes, format: str) -> None:
+    """Raise BadImage unless the bytes are a whole file of the format, within the limits."""
+    try:
+        CHECKS[format](data)
+    except (struct.error, IndexError):  # a check looked for a field behind the last byte
+        raise BadImage(Reason.truncated, f"ends inside its headers; fetch the whole {format} again") from None
+
+
+def check_size(size: tuple[int, int], format: str) -> None:
+    width, height = size
+    found = f"is {width} x {height} = {width * height:,} pixels"
+    if min(size) < 1:
+        raise BadImage(Reason.corrupt, f"{found}; fetch it again or leave it out")
+    if max(size) > LARGEST_SIDE or width * height > MOST_PIXELS[format]:
+        allowed = f"a {format} may have {MOST_PIXELS[format]:,} and {LARGEST_SIDE:,} along a side"
+        raise BadImage(Reason.too_many_pixels, f"{found}; {allowed}; make it smaller")
+    if max(size) > LARGEST_ASPECT * min(size):
+        allowed = f"one side may be {LARGEST_ASPECT} times the other"
+        raise BadImage(Reason.aspect_ratio, f"{found}; {allowed}; crop it or leave it out")
+
+
+# In coded data FF 00 is a byte and FF D0..D7 a restart; FF 01 and FF D8 have no length either, FF FF is padding.
+JPEG_MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")
+JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+
+
+def _check_jpeg(data: bytes) -> None:
+    """From marker to marker, as the decoder goes, to the end mark."""
+    at, pieces, scans = 2, 0, 0
+    while found := JPEG_MARKER.search(data, at):
+        marker, at = found[1][0], found.end()
+        if marker == 0xD9:
+            return
+        if marker in JPEG_FRAMES:
+            height, width = struct.unpack_from(">HH", data, at + 3)
+            check_size((width, height), "JPEG")
+        scans += marker == 0xDA
+        if scans > MOST_SCANS:
+            raise BadImage(Reason.corrupt, f"has over {MOST_SCANS} scans; save it as a baseline JPEG")
+        pieces = _one_more(pieces, "JPEG")
+        at += struct.unpack_from(">H", data, at)[0]
+    raise BadImage(Reason.truncated, "ends before the JPEG's end mark; fetch it again or leave it out")
+
+
+def _one_more(pieces: int, format: str) -> int:
+    if pieces == MOST_PIECES[format]:
+        raise BadImage(Reason.corrupt, f"is in over {pieces:,} pieces, too many for a {format}; save it again")
+    return pieces + 1
+
+
+def _check_png(data: bytes) -> None:
+    """Every chunk whole and with the right checksum, to the end chunk: Pillow does not look at those of the pixels."""
+    at, pieces, kind, has_frames = 8, 0, b"", False
+    view = memoryview(data)
+    while kind != b"IEND":
+        length, kind = struct.unpack_from(">I4s", data, at)
+        end = at + 12 + length
+        if end > len(data):
+            raise BadImage(Reason.truncated, f"ends inside the PNG's chunk {kind!r}; fetch it again or leave it out")
+        if zlib.crc32(view[at + 4 : end - 4]) != struct.unpack_from(">I", data, end - 4)[0]:
+            raise BadImage(Reason.corrupt, f"has a wrong checksum in the PNG's chunk {kind!r}; fetch it again")
+        if (kind == b"IHDR") != (at == 8):
+            raise BadImage(Reason.corrupt, "does not start with the PNG's one header; fetch it again or leave it out")
+        if kind == b"IHDR":
+            check_size(struct.unpack_from(">II", data, at + 8), "PNG")
+        if kind == b"acTL":  # Pillow decodes a second one, or one of no frames, with a warning
+            if has_frames or not 0 < struct.unpack_from(">I", data, at + 8)[0] <= 2**31:
+                raise BadImage(Reason.corrupt, "is no sound animated PNG; save it as a plain PNG")
+            has_frames = True
+        pieces = _one_more(pieces, "PNG")
+        at = end
+
+
+def _check_webp(data: bytes) -> None:
+    """The canvas, which Pillow allocates as soon as it opens the file, and the size in bytes."""
+    match struct.unpack_from("4s", data, 12)[0]:
+        case b"VP8 ":
+            width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", data, 26))
+        case b"VP8L":
+            bits = struct.unpack_from("<I", data, 21)[0]
+            width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case b"VP8X":
+            width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
+        case kind:
+            raise BadImage(Reason.corrupt, f"has {kind!r} where a WEBP has its pixels; fetch it again or leave it out")
+    check_size((width, height), "WEBP")
+    declared = 8 + struct.unpack_from("<I", data, 4)[0]
+    if len(data) < declared:
+        raise BadImage(Reason.truncated, f"has {len(data):,} of the WEBP's {declared:,} bytes; fetch it again")
+
+
+def _check_gif(data: bytes) -> None:
+    width, height = struct.unpack_from("<HH", data, 6)
+    for right, bottom in itertools.islice(gif_frames(data), 1):  # Pillow lets the first frame enlarge the canvas
+        width, height = max(width, right), max(height, bottom)
+    check_size((width, height), "GIF")
+
+
+def gif_frames(data: bytes) -> Iterator[tuple[int, int]]:
+    """Right and bottom edge of each frame, block by block; ends where the blocks do."""
+
+    def colours(flags: int) -> int:
+        return 3 << (flags & 7) + 1 if flags & 0x80 else 0  # bytes of a palette
+
+    at, pieces = 13 + colours(data[10]), 0
+    while (kind := data[at : at + 1]) not in (b"", b";"):
+        pieces = _one_more(pieces, "GIF")
+        at += 1
+        if kind not in (b"!", b","):
+            continue  # Pillow reads over junk between blocks
+        if kind == b",":
+            left, top, width, height, flags = struct.unpack_from("<4HB", data, at)
+            yield left + width, top + height
+            at += 9 + colours(flags)
+        at += 1  # an extension's label, or the code size of a frame
+        while size := data[at]:
+            pieces = _one_more(pieces, "GIF")
+            at += 1 + size
+        at += 1
+
+
+def _check_bmp(data: bytes) -> None:
+    if data[14] > 12 and struct.unpack_from("<I", data, 30)[0] in (1, 2):  # decoded in Python: 20 s at 50 MB
+        raise BadImage(Reason.unsupported_mode, "is a run-length encoded BMP; save it as a plain BMP or PNG")
+
+
+CHECKS: dict[str, Callable[[bytes], None]] = {
+    "JPEG": _check_jpeg,
+    "PNG": _check_png,
+    "WEBP": _check_webp,
+    "GIF": _check_gif,
+    "BMP": _check_bmp,
+}
