@@ -157,7 +157,7 @@ def convert(
     console.print(Text(f"{name_of(spec)}, {spec.image[0]}x{spec.image[1]}, {spec.classes} classes, {spec.head} head"))
     console.print(Text(f"from {model.provenance.get('format', 'vitlab')} to {to}: {_printable(str(target))}"))
     for note in notes:
-        console.print(Text(f"not in the file: {note}" if ":" in note or "names" in note else note))
+        console.print(Text(f"note: {note}"))
 
 
 def demo(out: Path = Path("demo-out")) -> None:

@@ -101,6 +101,12 @@ def test_saving_never_writes_over_what_is_there(tiny, tmp_path):
     assert (tmp_path / "precious").read_text() == "mine"
 
 
+def test_class_names_must_be_as_many_as_classes(tiny, tmp_path):
+    tiny.class_names = ("one", "two")
+    with pytest.raises(ValueError, match="2 class names for 5 classes"):
+        save_model(tiny, tmp_path / "m")
+
+
 def test_a_loaded_model_does_not_depend_on_its_file_any_more(tiny, tmp_path):
     save_model(tiny, tmp_path / "m")
     loaded = load_model(tmp_path / "m")

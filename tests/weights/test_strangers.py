@@ -123,6 +123,14 @@ class TestConvertingPickles:
         converted, _ = convert(tmp_path / "w.pt", tmp_path / "out", heads=3)
         assert torch.equal(converted.patches.weight, model.patches.weight)
 
+    def test_a_hugging_face_pickle_keeps_its_config(self, tmp_path):
+        spec = ViTSpec(4, 2, 24, 40, 3, (16, 16), 5, head="linear", conventions=CONVENTIONS["hf"])
+        save_model(randomised(build_from_spec(spec)), tmp_path / "hub", "hf")
+        torch.save(load_file(tmp_path / "hub" / "model.safetensors"), tmp_path / "hub" / "pytorch_model.bin")
+        (tmp_path / "hub" / "model.safetensors").unlink()
+        converted, _ = convert(tmp_path / "hub" / "pytorch_model.bin", tmp_path / "out")
+        assert converted.spec == spec
+
     def test_an_entry_that_is_not_there_lists_those_that_are(self, timm_file, tmp_path):
         torch.save({"state_dict": load_file(timm_file), "epoch": 3}, tmp_path / "w.pt")
         with pytest.raises(WeightsError, match=r"no entry 'model_ema'.*epoch.*state_dict"):
@@ -267,6 +275,17 @@ class TestKeys:
         loaded = load_model(self.rewritten(timm_file, change), heads=3, allow_partial=True)
         assert torch.equal(loaded.norm.bias, torch.zeros(24))
         assert torch.equal(loaded.patches.weight, model.patches.weight)
+
+    def test_integers_where_floats_belong_are_refused(self, timm_file):
+        path = self.rewritten(
+            timm_file, lambda tensors: tensors.update({"norm.bias": torch.zeros(24, dtype=torch.int32)})
+        )
+        with pytest.raises(WeightsError, match=r"norm\.bias.*int32"):
+            load_model(path, heads=3)
+
+    def test_mixed_precision_becomes_float32(self, timm_file):
+        path = self.rewritten(timm_file, lambda tensors: tensors.update({"norm.bias": torch.zeros(24).double()}))
+        assert {p.dtype for p in load_model(path, heads=3).parameters()} == {torch.float32}
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
     def test_weights_that_are_not_finite_are_refused_unless_asked_for(self, timm_file, value):

@@ -145,9 +145,11 @@ class ViT(nn.Module):
         """Put a fresh zero head for `classes` classes in place of the old one, as fine-tuning does."""
         self.spec = replace(self.spec, classes=classes, head=head)
         old = self.norm.weight
-        self.head = HEADS[head](self.spec.width, classes).to(device=old.device, dtype=old.dtype)
+        with torch.device("meta" if old.is_meta else "cpu"):
+            fresh = HEADS[head](self.spec.width, classes)
         if not old.is_meta:
-            self.head.initialise(torch.Generator().manual_seed(0), bias=0.0)
+            fresh.initialise(torch.Generator().manual_seed(0), bias=0.0)
+        self.head = fresh.to(device=old.device, dtype=old.dtype)
         self.class_names = None
 
     def initialise(self, generator: torch.Generator, head_bias: float = 0.0) -> None:

@@ -40,6 +40,7 @@ class Container:
 
 CONFIGS = ("vitlab.json", "config.json", "preprocessor_config.json")
 INDEX = "model.safetensors.index.json"
+ZIP = b"PK\x03\x04"
 PICKLED = (
     "{name} is a PyTorch pickle, which can run code when opened; "
     "turn it into safe weights first: vitlab convert {name} OUT"
@@ -60,15 +61,12 @@ def _open_file(path: Path) -> Container:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise WeightsError(f"{path} is not a regular file")
-    with path.open("rb") as file:
-        start = file.read(16)
-    if start.startswith(b"PK\x03\x04"):
-        arrays = NpzArchive(path)
-        if arrays.is_pickle:
-            raise WeightsError(PICKLED.format(name=path.name))
-        return Container(path, arrays.shapes, arrays.read)
-    if is_pickle(start):
+    if is_pickle(path):
         raise WeightsError(PICKLED.format(name=path.name))
+    start = _start(path)
+    if start.startswith(ZIP):
+        arrays = NpzArchive(path)
+        return Container(path, arrays.shapes, arrays.read)
     if len(start) > 8 and start[8:9] == b"{":
         return _open_safetensors(path)
     raise WeightsError(
@@ -77,9 +75,17 @@ def _open_file(path: Path) -> Container:
     )
 
 
-def is_pickle(start: bytes) -> bool:
-    """Whether a file's first bytes are those of a pickle stream, as old .pt files have."""
+def is_pickle(path: Path) -> bool:
+    """Whether a file is a pickle by its content: an archive of torch.save, or a stream as old .pt files have."""
+    start = _start(path)
+    if start.startswith(ZIP):
+        return NpzArchive(path).is_pickle
     return len(start) > 1 and start[0] == 0x80 and start[1] <= 5
+
+
+def _start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(16)
 
 
 def _open_safetensors(path: Path, *others: Path, configs: Mapping[str, dict[str, Any]] | None = None) -> Container:
@@ -129,9 +135,15 @@ def _is_plain(name: object) -> bool:
     return isinstance(name, str) and Path(name).name == name
 
 
-def half_to_single(tensor: Tensor) -> Tensor:
-    """float16 and bfloat16 as float32, exactly; wider floats as they are."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+def usable(tensors: Mapping[str, Tensor], *, keep_half: bool) -> dict[str, Tensor]:
+    """Float tensors of one precision: half becomes float32 unless kept, mixtures become float32."""
+    kinds = {tensor.dtype for tensor in tensors.values()}
+    if unknown := kinds - {torch.float16, torch.bfloat16, torch.float32, torch.float64}:
+        name = next(name for name, tensor in tensors.items() if tensor.dtype in unknown)
+        raise WeightsError(f"{name!r} holds {tensors[name].dtype}; weights are float16, bfloat16, float32 or float64")
+    if kinds == {torch.float64} or (keep_half and len(kinds) == 1):
+        return dict(tensors)
+    return {name: tensor.float() for name, tensor in tensors.items()}
 
 
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:

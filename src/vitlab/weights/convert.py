@@ -1,6 +1,7 @@
 """From any weights file to any format, pickles included."""
 
 import contextlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -10,11 +11,10 @@ from pathlib import Path
 from vitlab.models.vit import ViT
 from vitlab.spec import ConventionName, Image
 from vitlab.weights import timm
-from vitlab.weights.containers import WeightsError, open_container
+from vitlab.weights.containers import CONFIGS, WeightsError, is_pickle, open_container
 from vitlab.weights.load import load_model
 from vitlab.weights.save import SaveFormat, save_model
 
-PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 LONGEST = 900  # seconds a pickle may take
 
 
@@ -34,11 +34,11 @@ def convert(
 
     `entry` names the dictionary inside a pickle to take, such as model_ema.
     """
+    notes = []
     with _safe(source, entry) as (safe, found):
-        notes = []
         if conventions is None and found == "model" and timm.matches(open_container(safe)):
             conventions = "deit"
-            notes.append("conventions of DeiT were assumed (ImageNet mean and std); --conventions says otherwise")
+            notes.append("conventions of DeiT are assumed (ImageNet mean and std), because the weights are in 'model'")
         model = load_model(
             safe, image=image, classes=classes, conventions=conventions, heads=heads, allow_partial=allow_partial
         )
@@ -49,18 +49,26 @@ def convert(
 
 @contextlib.contextmanager
 def _safe(source: Path, entry: str) -> Iterator[tuple[Path, str]]:
-    """`source` itself, or a temporary safetensors file with the tensors of a pickle, and the entry they came from."""
-    if not source.is_file() or source.suffix.lower() not in PICKLE_SUFFIXES:
+    """`source` itself, or temporary safetensors with the tensors of a pickle, and the entry they came from."""
+    if not source.is_file() or not is_pickle(source):
         yield source, ""
         return
     with tempfile.TemporaryDirectory(prefix="vitlab-") as scratch:
-        safe = Path(scratch) / f"{source.stem}.safetensors"
-        command = [sys.executable, "-I", "-m", "vitlab.weights.unpickle", str(source.resolve()), str(safe), entry]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False, env={})
-        except subprocess.TimeoutExpired:
-            raise WeightsError(f"{source.name} was not read within {LONGEST} seconds") from None
-        if done.returncode != 0:
-            reason = (done.stderr.strip().splitlines() or ["it was stopped by its limits"])[-1]
-            raise WeightsError(f"{source.name} was refused: {reason}")
-        yield safe, open_container(safe).metadata.get("entry", "")
+        safe = Path(scratch) / "model.safetensors"
+        _unpickle(source, safe, entry)
+        beside = [source.with_name(name) for name in CONFIGS if source.with_name(name).is_file()]
+        for config in beside:  # as Hugging Face's folders have
+            shutil.copy(config, scratch)
+        yield (Path(scratch) if beside else safe), open_container(safe).metadata.get("entry", "")
+
+
+def _unpickle(source: Path, target: Path, entry: str) -> None:
+    """Run the child process; see `unpickle.py`."""
+    command = [sys.executable, "-I", "-m", "vitlab.weights.unpickle", str(source.resolve()), str(target), entry]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False, env={})
+    except subprocess.TimeoutExpired:
+        raise WeightsError(f"{source.name} was not read within {LONGEST} seconds") from None
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["it was stopped by its limits"])[-1]
+        raise WeightsError(f"{source.name} was refused: {reason}")

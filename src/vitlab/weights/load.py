@@ -18,8 +18,8 @@ from vitlab.weights.containers import (
     NpzError,
     WeightsError,
     first_nonfinite,
-    half_to_single,
     open_container,
+    usable,
 )
 from vitlab.weights.hints import Hints
 from vitlab.weights.layouts import Entry
@@ -80,8 +80,7 @@ def load_model(
     if conventions is not None:
         spec = replace(spec, conventions=named_conventions(conventions))
     tensors, missing = _read(container, spec, form.table(spec, container), allow_partial)
-    if name != "vitlab":
-        tensors = {key: half_to_single(tensor) for key, tensor in tensors.items()}
+    tensors = usable(tensors, keep_half=name == "vitlab")
     bad = None if allow_nonfinite else first_nonfinite(tensors)
     if bad:
         raise WeightsError(f"{path.name}: {bad!r} holds NaN or infinity; allow_nonfinite loads it all the same")
@@ -120,7 +119,7 @@ def _read(
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Our state dict from their tensors, and the names that could not be had; shapes are judged before any read."""
     own = {name: parameter.shape for name, parameter in empty_model(spec).state_dict().items()}
-    missing, misshaped, usable, expected = [], [], [], set()
+    missing, misshaped, fitting, expected = [], [], [], set()
     for entry in table:
         if entry.ours not in own:
             continue  # counted as unexpected below
@@ -131,7 +130,7 @@ def _read(
         missing += absent
         misshaped += [f"{name!r} is {container.shapes[name]}, not {shapes[name]}" for name in wrong]
         if not absent and not wrong:
-            usable.append(entry)
+            fitting.append(entry)
     empty = {
         name: torch.zeros(shape) for name, shape in own.items() if 0 in shape
     }  # the head of a model without classes
@@ -140,7 +139,7 @@ def _read(
     if (missing or misshaped or unexpected) and not allow_partial:
         raise WeightsError(_mismatch(container.path.name, missing, misshaped, unexpected))
     try:
-        tensors = empty | {e.ours: e.layout.read([container.read(name) for name in e.theirs]) for e in usable}
+        tensors = empty | {e.ours: e.layout.read([container.read(name) for name in e.theirs]) for e in fitting}
     except NpzError as error:
         raise WeightsError(f"{container.path.name} is damaged: {error}") from None
     return tensors, sorted(set(own) - set(tensors))

@@ -33,6 +33,8 @@ def save_model(model: ViT, path: str | Path, format: SaveFormat = "vitlab") -> l
     reasons = REFUSALS[format](spec)
     if reasons:
         raise WeightsError(f"{format} cannot hold this model: {'; '.join(reasons)}")
+    if model.class_names is not None and len(model.class_names) != spec.classes:
+        raise ValueError(f"{len(model.class_names)} class names for {spec.classes} classes; set as many as there are")
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     if format == "vitlab":
         card = folder.Card("vitlab-model", folder.VERSION, spec, model.class_names, model.provenance)
@@ -86,8 +88,8 @@ def _translated(tensors: dict[str, Tensor], table: list[Entry], spec: ViTSpec) -
 
 def _unsaid(spec: ViTSpec, class_names: tuple[str, ...] | None) -> list[str]:
     """What a bare file of weights leaves to its reader's memory."""
-    notes = [f"preprocessing: {spec.conventions.preprocessing}"]
-    return [*notes, f"the names of {spec.classes} classes"] if class_names else notes
+    notes = [f"the file does not say the preprocessing: {spec.conventions.preprocessing}"]
+    return [*notes, f"the file does not say the names of the {spec.classes} classes"] if class_names else notes
 
 
 def _npz_refusals(spec: ViTSpec) -> list[str]:
