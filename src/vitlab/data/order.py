@@ -1,0 +1,112 @@
+"""The order of training samples as a pure function: position in an endless stream -> (epoch, sample number).
+
+Nothing is stored and nothing is shuffled in memory: any position of a billion-image set is found in constant time, so
+resuming costs nothing and neither workers nor ranks can change what is trained on. In each epoch, blocks of
+neighbouring samples are permuted, then the samples inside a window of blocks, so that disks and object stores still
+read locally while a batch mixes many blocks.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+ROUNDS = 4  # of the Feistel network
+
+
+@dataclass(frozen=True)
+class Order:
+    """The stream of `samples` samples under a seed; `shuffle=False` runs through them in their own order."""
+
+    samples: int
+    seed: int = 0
+    shuffle: bool = True
+    block: int = 1024  # neighbouring samples that stay together
+    window: int = 64  # blocks whose samples are mixed
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"an order needs at least 1 sample, not {self.samples}")
+        if self.block < 1 or self.window < 1:
+            raise ValueError(f"block {self.block} and window {self.window} must be at least 1")
+
+    def at(self, position: int) -> tuple[int, int]:
+        """(epoch, sample number) at a position, 0 or more, of the endless stream."""
+        if position < 0:
+            raise ValueError(f"position {position} is before the start of the stream")
+        epoch, place = divmod(position, self.samples)
+        return epoch, self._sample(epoch, place) if self.shuffle else place
+
+    def batch(self, step: int, batch: int, *, rank: int = 0, ranks: int = 1) -> Iterator[tuple[int, int]]:
+        """What rank `rank` of `ranks` sees of batch `step`: positions [step * batch, (step + 1) * batch), divided."""
+        if not 0 <= rank < ranks:
+            raise ValueError(f"rank {rank} is outside 0..{ranks - 1}")
+        first, last = (step * batch + batch * r // ranks for r in (rank, rank + 1))
+        return (self.at(position) for position in range(first, last))
+
+    def _sample(self, epoch: int, place: int) -> int:
+        """The sample at a place of an epoch: its window, its place in the window, its block, its number."""
+        blocks = -(-self.samples // self.block)
+        key = _key(self.seed, epoch, 0)
+        # The last block may be short. Knowing the slot it moved to tells where every other slot starts.
+        short_slot = unpermuted(blocks - 1, blocks, key)
+        gap = blocks * self.block - self.samples
+
+        def start(slot: int) -> int:
+            return slot * self.block - (gap if slot > short_slot else 0)
+
+        window = place // (self.block * self.window)
+        if window * self.window < blocks and place >= start(min((window + 1) * self.window, blocks)):
+            window += 1  # the short block lies before, so windows start earlier
+        first, last = window * self.window, min((window + 1) * self.window, blocks)
+        begin, end = start(first), start(last)
+        moved = begin + permuted(place - begin, end - begin, _key(self.seed, epoch, 1 + window))
+        slot = moved // self.block
+        if slot + 1 < blocks + 1 and moved >= start(slot + 1):
+            slot += 1
+        return permuted(slot, blocks, key) * self.block + moved - start(slot)
+
+
+def permuted(number: int, size: int, key: bytes) -> int:
+    """A permutation of 0..size-1 that is computed, not stored: a Feistel network, walked until it is in range."""
+    half, mask = _half(size)
+    while True:
+        left, right = number >> half, number & mask
+        for round in range(ROUNDS):
+            left, right = right, left ^ (_mix(right, key, round) & mask)
+        number = left << half | right
+        if number < size:
+            return number
+
+
+def unpermuted(number: int, size: int, key: bytes) -> int:
+    """The inverse of `permuted`."""
+    half, mask = _half(size)
+    while True:
+        left, right = number >> half, number & mask
+        for round in reversed(range(ROUNDS)):
+            left, right = right ^ (_mix(left, key, round) & mask), left
+        number = left << half | right
+        if number < size:
+            return number
+
+
+def _half(size: int) -> tuple[int, int]:
+    """Bits of each half of a number below `size`, and their mask; at most 4 numbers in range are tried for one."""
+    half = ((size - 1).bit_length() + 1) // 2
+    return half, (1 << half) - 1
+
+
+def _mix(value: int, key: bytes, round: int) -> int:
+    """64 well-mixed bits of a value under a key (the finaliser of SplitMix64 on both)."""
+    offset = 8 * round
+    z = (value + int.from_bytes(key[offset : offset + 8], "little")) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+    return z ^ z >> 31
+
+
+@lru_cache(maxsize=64)
+def _key(seed: int, epoch: int, purpose: int) -> bytes:
+    """32 bytes that differ for every seed, epoch and purpose."""
+    return hashlib.blake2b(f"{seed}/{epoch}/{purpose}".encode(), digest_size=32).digest()
