@@ -11,6 +11,8 @@ HeadKind = Literal["mlp", "linear"]
 Pool = Literal["class", "mean"]
 PositionResize = Literal["paper", "timm", "hf", "torchvision", "deit"]
 ConventionName = Literal["paper", "timm", "hf", "torchvision", "deit"]
+Interpolation = Literal["bilinear", "bicubic", "area"]
+CropKind = Literal["inception", "uniform-area", "square-crop", "shorter-crop", "none"]
 Image = int | tuple[int, int]
 
 
@@ -18,13 +20,13 @@ Image = int | tuple[int, int]
 class Preprocessing:
     """How a photograph becomes the pixels a model was trained to see.
 
-    `square` stretches the picture to the model's size; `shorter` keeps its shape, brings it to
-    size / `fraction` and crops the centre.
+    `square` stretches the picture to size / `fraction`, `shorter` brings it there with its own shape; then the
+    centre is cropped.
     """
 
     resize: Literal["square", "shorter"] = "square"
     fraction: float = 1.0
-    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    interpolation: Interpolation = "bilinear"
     antialias: bool = False
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
@@ -32,15 +34,36 @@ class Preprocessing:
     def __post_init__(self) -> None:
         check_choices(self)
         require(0.1 <= self.fraction <= 1, f"fraction {self.fraction} is outside [0.1, 1]")
-        require(self.resize == "shorter" or self.fraction == 1, "a fraction below 1 needs resize='shorter'")
-        require(self.antialias or self.interpolation == "bilinear", "bicubic resizing is antialiased")
+        require(self.antialias or self.interpolation != "bicubic", "bicubic resizing is antialiased")
         require(all(map(math.isfinite, self.mean)), f"mean {self.mean} is not finite")
         require(all(0 < s < math.inf for s in self.std), f"std {self.std} must be positive and finite")
 
     def __str__(self) -> str:
-        how = "stretch" if self.resize == "square" else f"shorter side, crop {self.fraction:g}"
+        how = "stretch" if self.resize == "square" else "shorter side"
+        how += f", crop {self.fraction:g}" if self.fraction < 1 else ""
         smooth = "antialiased" if self.antialias else "not antialiased"
         return f"{how}, {self.interpolation} {smooth}, mean {_triple(self.mean)}, std {_triple(self.std)}"
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """What training does to a picture at random; the default is the authors' crop and flip.
+
+    `smallest_area` is for the crops that draw a box; `enlarged` for those that resize to a larger picture first.
+    """
+
+    crop: CropKind = "inception"
+    smallest_area: float = 0.05
+    enlarged: float = 448 / 384
+    flip: bool = True
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = False
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        require(0 < self.smallest_area <= 1, f"smallest_area {self.smallest_area} is outside (0, 1]")
+        require(1 <= self.enlarged <= 8, f"enlarged {self.enlarged} is outside [1, 8]")
+        require(self.antialias or self.interpolation != "bicubic", "bicubic resizing is antialiased")
 
 
 @dataclass(frozen=True)

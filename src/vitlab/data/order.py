@@ -7,7 +7,6 @@ read locally while a batch mixes many blocks.
 """
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -36,13 +35,6 @@ class Order:
             raise ValueError(f"position {position} is before the start of the stream")
         epoch, place = divmod(position, self.samples)
         return epoch, self._sample(epoch, place) if self.shuffle else place
-
-    def batch(self, step: int, batch: int, *, rank: int = 0, ranks: int = 1) -> Iterator[tuple[int, int]]:
-        """What rank `rank` of `ranks` sees of batch `step`: positions [step * batch, (step + 1) * batch), divided."""
-        if not 0 <= rank < ranks:
-            raise ValueError(f"rank {rank} is outside 0..{ranks - 1}")
-        first, last = (step * batch + batch * r // ranks for r in (rank, rank + 1))
-        return (self.at(position) for position in range(first, last))
 
     def _sample(self, epoch: int, place: int) -> int:
         """The sample at a place of an epoch: its window, its place in the window, its block, its number."""

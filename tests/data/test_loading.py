@@ -1,0 +1,301 @@
+"""Batches are the same whatever the workers, ranks, stops and resumes; bad samples are booked, deaths explained."""
+
+import io
+import os
+import random
+import signal
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitlab.data.accounting import Account, TooManyBadImages
+from vitlab.data.augmentation import draws, inception_box, training_pixels, uniform_area_box
+from vitlab.data.loading import WorkerDied, counted, evaluation_batches, on_device, share, training_batches
+from vitlab.data.order import Order
+from vitlab.data.refusals import BadImage
+from vitlab.data.resizing import resized
+from vitlab.data.source import Sample
+from vitlab.spec import CONVENTIONS, Augmentation
+
+SIZE = (8, 8)
+
+
+class Numbers:
+    """A source whose pictures say their number; `bad` ones are broken, `deadly` ones kill the process."""
+
+    class_names = ("even", "odd")
+
+    def __init__(self, samples, bad=(), deadly=()):
+        self.samples, self.bad, self.deadly = samples, frozenset(bad), frozenset(deadly)
+
+    def __len__(self):
+        return self.samples
+
+    def id(self, index):
+        return f"n{index}"
+
+    def label(self, index):
+        return (index % 2,)
+
+    def item(self, index):
+        if index in self.deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index in self.bad:
+            return Sample(b"\xff\xd8\xff broken", self.label(index), self.id(index))
+        pixels = np.random.default_rng(index).integers(0, 256, (12, 10, 3), dtype=np.uint8)
+        return Sample(pixels, self.label(index), self.id(index))
+
+
+def train(source, *, seed=0, **options):
+    options = {"batch": 7, "size": SIZE, "augmentation": Augmentation(), "stop": 6} | options
+    return list(training_batches(source, Order(len(source), seed=seed, block=4, window=2), **options))
+
+
+def evaluate(source, **options):
+    options = {"batch": 7, "size": SIZE, "preprocessing": CONVENTIONS["paper"].preprocessing} | options
+    return list(evaluation_batches(source, **options))
+
+
+def ids(batches):
+    return [name for batch in batches for name in batch.ids]
+
+
+def test_ids_are_the_same_for_any_stops_and_ranks():
+    rng = random.Random(0)
+    for _ in range(290):
+        samples, batch, seed = rng.randrange(1, 60), rng.randrange(1, 20), rng.randrange(100)
+        order = Order(samples, seed=seed, block=rng.randrange(1, 9), window=rng.randrange(1, 5))
+        steps = rng.randrange(1, 12)
+        unbroken = [order.at(position) for position in range(steps * batch)]
+        stops = sorted(rng.randrange(steps + 1) for _ in range(rng.randrange(1, 6)))
+        resumed = []
+        for begin, end in zip([0, *stops], [*stops, steps], strict=True):
+            ranks = rng.randrange(1, 5)  # another number after every stop
+            for step in range(begin, end):
+                whole = range(step * batch, (step + 1) * batch)
+                parts = [share(whole, rank, ranks) for rank in range(ranks)]
+                assert max(map(len, parts)) - min(map(len, parts)) <= 1
+                resumed += [order.at(position) for part in parts for position in part]
+        assert resumed == unbroken
+        for epoch in range(steps * batch // samples):
+            numbers = [number for e, number in unbroken if e == epoch]
+            assert sorted(numbers) == list(range(samples))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker")
+@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_real_workers_and_ranks_give_the_same_batches(workers, ranks):
+    source = Numbers(23)
+    expected = train(source)
+    parts = [train(source, workers=workers, rank=rank, ranks=ranks) for rank in range(ranks)]
+    for step, whole in enumerate(expected):
+        assert sum((part[step].ids for part in parts), ()) == whole.ids
+        assert torch.equal(torch.cat([part[step].pixels for part in parts]), whole.pixels)
+        assert sum((part[step].labels for part in parts), ()) == whole.labels
+
+
+@pytest.mark.slow
+def test_resuming_with_other_workers_continues_exactly():
+    source = Numbers(23)
+    expected = train(source, stop=9)
+    resumed = [
+        *train(source, stop=2),
+        *train(source, start=2, stop=5, workers=2),
+        *train(source, start=5, stop=9, workers=1),
+    ]
+    assert ids(resumed) == ids(expected)
+    assert all(torch.equal(a.pixels, b.pixels) for a, b in zip(resumed, expected, strict=True))
+
+
+def test_the_same_sample_is_augmented_differently_in_every_epoch():
+    source = Numbers(1)
+    first, second = train(source, batch=1, stop=2)
+    assert first.ids == second.ids
+    assert not torch.equal(first.pixels, second.pixels)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("samples", [1, 2, 7, 20])
+def test_evaluation_has_every_sample_once(samples, ranks):
+    source = Numbers(samples)
+    seen = [name for rank in range(ranks) for name in ids(evaluate(source, rank=rank, ranks=ranks, batch=3))]
+    assert seen == [f"n{i}" for i in range(samples)]
+
+
+def test_evaluation_continues_from_any_sample():
+    assert ids(evaluate(Numbers(20), start=13)) == [f"n{i}" for i in range(13, 20)]
+
+
+class TestBadImages:
+    def test_are_quarantined_by_name_and_the_others_stay(self):
+        (batch,) = evaluate(Numbers(5, bad={1, 3}), batch=5)
+        assert batch.ids == ("n0", "n2", "n4")
+        assert len(batch.pixels) == len(batch.labels) == 3
+        assert [(bad.id, bad.reason) for bad in batch.bad] == [("n1", "truncated"), ("n3", "truncated")]
+
+    def test_a_batch_of_nothing_but_bad_images_is_empty(self):
+        (batch,) = evaluate(Numbers(2, bad={0, 1}))
+        assert batch.pixels.shape == (0, 3, 8, 8)
+
+    def test_found_is_used_and_quarantined_and_excluded(self):
+        source = Numbers(40, bad={5, 17})
+        account = Account(found=43)
+        account.excluded["not an image suffix"] = 3
+        list(counted(evaluate(source), account, max_bad=1.0))
+        assert account.is_balanced
+        assert list(account.lines()) == [
+            "found        43",
+            "used         38",
+            "quarantined  2 truncated",
+            "excluded     3 not an image suffix",
+        ]
+        account.used -= 1
+        assert not account.is_balanced
+
+    def test_evaluation_stops_at_the_first_and_names_it(self):
+        with pytest.raises(TooManyBadImages, match=r"1 bad images, none is allowed: 'n17' \(truncated\)"):
+            list(counted(evaluate(Numbers(40, bad={17})), Account(40), max_bad=0))
+
+    def test_training_stops_above_its_share(self):
+        source = Numbers(40, bad={3})
+        batches = train(source, stop=12)
+        list(counted(batches[:1], Account(40), max_bad=0.5))
+        with pytest.raises(TooManyBadImages, match=r"0\.10% of 40 are allowed"):
+            list(counted(batches, Account(40), max_bad=0.001))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_a_killed_worker_is_an_error_that_names_the_sample():
+    with pytest.raises(WorkerDied, match="n4"):
+        evaluate(Numbers(20, deadly={4}), batch=2, workers=2)
+
+
+def test_labels_as_numbers_and_as_rows():
+    (batch,) = evaluate(Numbers(3))
+    assert batch.one_label().tolist() == [0, 1, 0]
+    assert batch.multi_hot(2).tolist() == [[1, 0], [0, 1], [1, 0]]
+
+
+def test_prefetching_changes_nothing():
+    batches = evaluate(Numbers(20), batch=3)
+    assert ids(on_device(iter(batches), torch.device("cpu"))) == ids(batches)
+
+
+class TestDraws:
+    def test_no_two_of_a_hundred_thousand_collide(self):
+        seen = {draws(0, epoch, number).integers(2**63) for epoch in range(10) for number in range(10_000)}
+        assert len(seen) == 100_000
+
+    def test_seed_epoch_and_number_each_matter(self):
+        values = {
+            draws(*key).integers(2**63) for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 10, 0), (0, 1, 10)]
+        }
+        assert len(values) == 6
+        assert draws(3, 4, 5).random() == draws(3, 4, 5).random()
+
+
+class TestInceptionCrop:
+    # mean, median, 10 and 90 per cent of the area of TensorFlow's boxes, to two places
+    STATISTICS = (((500, 375), (0.34, 0.30, 0.08, 0.67)), ((400, 400), (0.38, 0.33, 0.09, 0.74)))
+
+    @pytest.mark.parametrize(("size", "expected"), STATISTICS)
+    def test_areas_are_distributed_as_tensorflows(self, size, expected):
+        rng = draws(0, 0, 0)
+        boxes = [inception_box(*size, 0.05, rng) for _ in range(40_000)]
+        areas = np.array([(right - left) * (lower - upper) for left, upper, right, lower in boxes]) / (
+            size[0] * size[1]
+        )
+        measured = (areas.mean(), *np.quantile(areas, (0.5, 0.1, 0.9)))
+        assert measured == pytest.approx(expected, abs=0.01)
+        assert areas.min() >= 0.05
+        torchvision = [uniform_area_box(*size, 0.05, rng) for _ in range(20_000)]
+        wide = np.mean([(b[2] - b[0]) * (b[3] - b[1]) for b in torchvision]) / (size[0] * size[1])
+        assert wide > areas.mean() + 0.05
+
+    @pytest.mark.parametrize("size", [(1, 1), (2, 500), (500, 2), (3, 3), (640, 7), (100, 100)])
+    def test_boxes_lie_inside_the_picture(self, size):
+        rng = draws(0, 0, 1)
+        for _ in range(300):
+            left, upper, right, lower = inception_box(*size, 0.05, rng)
+            assert 0 <= left < right <= size[0]
+            assert 0 <= upper < lower <= size[1]
+            if (right - left, lower - upper) != size:
+                assert 0.7 <= (right - left) / (lower - upper) <= 1.45 or min(size) <= 8
+
+
+@pytest.mark.parametrize("crop", ["inception", "uniform-area", "square-crop", "shorter-crop", "none"])
+@pytest.mark.parametrize("shape", [(30, 50), (50, 30), (5, 9), (1, 1)])
+def test_every_crop_gives_the_size_and_repeats_itself(crop, shape):
+    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    how = Augmentation(crop=crop)
+    one, two = (training_pixels(image, (12, 16), how, draws(0, 0, 0)) for _ in range(2))
+    assert one.shape == (3, 12, 16)
+    assert torch.equal(one, two)
+
+
+def test_flips_mirror_half_of_the_pictures():
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8))
+    straight = training_pixels(image, SIZE, Augmentation(crop="none", flip=False), draws(0, 0, 0))
+    flipped = 0
+    for number in range(400):
+        pixels = training_pixels(image, SIZE, Augmentation(crop="none"), draws(0, 0, number))
+        if torch.equal(pixels, straight.flip(-1)):
+            flipped += 1
+        else:
+            assert torch.equal(pixels, straight)
+    assert 160 < flipped < 240
+
+
+class TestResizing:
+    @pytest.fixture
+    def image(self):
+        return Image.fromarray(np.random.default_rng(1).integers(0, 256, (37, 53, 3), dtype=np.uint8))
+
+    @pytest.mark.parametrize("how", ["bilinear", "bicubic"])
+    @pytest.mark.parametrize("box", [None, (3, 5, 40, 30)])
+    def test_antialiased_kinds_are_pillows(self, image, how, box):
+        kind = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[how]
+        assert resized(image, (20, 24), how, antialias=True, box=box) == image.resize((24, 20), kind, box=box)
+
+    def test_area_is_the_mean_under_each_pixel(self, image):
+        old = np.asarray(image).astype(float)
+        fine = old.repeat(20, axis=0).repeat(24, axis=1)  # 37 * 20 rows and 53 * 24 columns
+        expected = fine.reshape(20, 37, 24, 53, 3).mean(axis=(1, 3))
+        assert np.abs(np.asarray(resized(image, (20, 24), "area", antialias=False)) - expected).max() <= 0.5 + 1e-9
+
+    def test_the_result_is_bounded(self, image):
+        with pytest.raises(ValueError, match="more than"):
+            resized(image, (5000, 5000), "bilinear", antialias=True)
+
+
+@pytest.mark.slow
+def test_a_long_loop_keeps_memory_flat():
+    import resource
+
+    source = Numbers(2000)
+    batches = training_batches(source, Order(2000), batch=50, size=SIZE, augmentation=Augmentation(), stop=1000)
+    for step, _ in enumerate(batches):
+        if step == 100:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 10_000  # KB, over 45,000 images
+
+
+def test_bad_bytes_in_a_source_go_through_the_gate():
+    buffer = io.BytesIO()
+    Image.new("RGB", (9, 9)).save(buffer, "PNG")
+
+    class Encoded(Numbers):
+        def item(self, index):
+            data = buffer.getvalue()
+            return Sample(data if index else data[:40], (0,), self.id(index))
+
+    (batch,) = evaluate(Encoded(2))
+    assert batch.ids == ("n1",)
+    assert batch.bad[0].reason == "truncated"
+    assert issubclass(BadImage, ValueError)
