@@ -1,0 +1,158 @@
+"""Parts of a data set: development splits, nested subsets, k shots of a class, and the order TFDS stores sets in."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from vitlab.data.order import permuted
+from vitlab.data.source import Sample, Source
+
+FINGERPRINT_SAMPLES = 100_000  # at most so many, evenly spaced, are looked at
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Some samples of a source; `number` tells which, so that a subset of a billion needs no list."""
+
+    source: Source
+    samples: int
+    number: Callable[[int], int]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """All classes of the source, also those no sample of the subset has."""
+        return self.source.class_names
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def item(self, index: int) -> Sample:
+        """See `Source.item`."""
+        return self.source.item(self._inside(index))
+
+    def label(self, index: int) -> tuple[int, ...]:
+        """See `Source.label`."""
+        return self.source.label(self._inside(index))
+
+    def id(self, index: int) -> str:
+        """See `Source.id`."""
+        return self.source.id(self._inside(index))
+
+    def _inside(self, index: int) -> int:
+        if not 0 <= index < self.samples:
+            raise IndexError(f"sample {index} of a subset of {self.samples}")
+        return self.number(index)
+
+
+def take(source: Source, numbers: Sequence[int] | np.ndarray) -> Subset:
+    """The samples of these numbers, in this order."""
+    held = np.asarray(numbers, dtype=np.int64)
+    return Subset(source, len(held), partial(_entry, held))
+
+
+def tfds_order(keys: Iterable[str], split: str) -> list[int]:
+    """Places of the keys in the order TFDS stores a split: by the MD5 of the split's name and the key.
+
+    For CIFAR the keys are running numbers; for sets of files, names relative to the root.
+    """
+    salt = split.encode()
+    digests = [hashlib.md5(salt + key.encode("utf-8", "surrogateescape")).digest() for key in keys]
+    return sorted(range(len(digests)), key=digests.__getitem__)
+
+
+def in_tfds_order(source: Source, split: str = "train", keys: Iterable[str] | None = None) -> Subset:
+    """A source in the order of TFDS; its ids are the keys unless others are given."""
+    return take(source, tfds_order(map(source.id, range(len(source))) if keys is None else keys, split))
+
+
+def development_split(source: Source, fraction: float, split: str = "train") -> tuple[Subset, Subset]:
+    """(training, development): the last `fraction` of the set in TFDS order, to pick a learning rate on.
+
+    The order is that of hashes, so the classes are mixed also where the source lists them one after another.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction {fraction} is outside (0, 1)")
+    order = tfds_order(map(source.id, range(len(source))), split)
+    kept = round(len(order) * (1 - fraction))  # to the closest sample, as TFDS rounds its percentages
+    if not 0 < kept < len(order):
+        raise ValueError(f"{fraction:g} of {len(order)} samples leaves one of the two parts empty")
+    return take(source, order[:kept]), take(source, order[kept:])
+
+
+def nested_subset(source: Source, samples: int, seed: int = 0) -> Subset:
+    """A random subset; a smaller one of the same seed lies inside a larger one. Constant memory at any size."""
+    if not 1 <= samples <= len(source):
+        raise ValueError(f"a subset of {samples:,} samples of a set of {len(source):,}")
+    key = hashlib.blake2b(f"subset/{seed}".encode(), digest_size=32).digest()
+    return Subset(source, samples, partial(_permuted, len(source), key))
+
+
+def first_shots(source: Source, shots: int) -> Subset:
+    """The first `shots` samples of every class in the source's order, as the authors' few-shot evaluation had it."""
+    return take(source, sorted(n for numbers in _by_class(source, shots).values() for n in numbers[:shots]))
+
+
+def seeded_shots(source: Source, shots: int, seed: int) -> Subset:
+    """`shots` samples of every class drawn by `seed`, as big_vision does it; fewer shots lie inside more."""
+    chosen = []
+    for _, numbers in sorted(_by_class(source, shots).items()):
+        chosen += np.random.default_rng(seed).permutation(numbers)[:shots].tolist()
+    return take(source, sorted(chosen))
+
+
+def _by_class(source: Source, shots: int) -> dict[int, list[int]]:
+    """Numbers of the samples of each class; every class must have enough of them."""
+    if shots < 1:
+        raise ValueError(f"shots {shots} must be at least 1")
+    found: dict[int, list[int]] = defaultdict(list)
+    for number in range(len(source)):
+        for label in source.label(number):
+            found[label].append(number)
+    for label, name in enumerate(source.class_names):
+        if len(found[label]) < shots:
+            raise ValueError(f"class {name!r} has {len(found[label])} samples; {shots} are asked for")
+    return found
+
+
+# -- Is it still the same data? ------------------------------------------------------------------
+
+
+def fingerprint(source: Source) -> str:
+    """A hash of the classes, the number of samples, and the ids and labels of up to 100,000 of them."""
+    digest = hashlib.sha256()
+    step = max(1, len(source) // FINGERPRINT_SAMPLES)
+    for text in (*source.class_names, str(len(source))):
+        digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
+    for number in range(0, len(source), step):
+        entry = f"{source.id(number)}\0{source.label(number)}\0"
+        digest.update(entry.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def check_class_names(expected: Sequence[str], found: Sequence[str]) -> None:
+    """Raise unless the classes are the same in the same order: a permuted label map scores nonsense silently."""
+    if tuple(expected) == tuple(found):
+        return
+    missing, added = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    if missing or added:
+        raise ValueError(
+            f"the classes differ: {len(expected)} expected, {len(found)} found; "
+            f"missing {missing[:10]!r}, new {added[:10]!r}; use data with the model's classes, or train a new head"
+        )
+    place = next(i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b)
+    raise ValueError(
+        f"the classes are in another order: number {place} is {expected[place]!r} for the model and {found[place]!r} "
+        f"in the data; bring the data into the model's order"
+    )
+
+
+def _entry(held: np.ndarray, index: int) -> int:
+    return int(held[index])
+
+
+def _permuted(samples: int, key: bytes, index: int) -> int:
+    return permuted(index, samples, key)
