@@ -14,7 +14,7 @@ demo: .venv/demo.stamp  ## a small ViT learns to read digits, is saved, and read
 	@$(BIN)/vitlab demo
 
 test: .venv/test.stamp  ## all tests
-	@$(BIN)/python -m pytest -n 2
+	@VITLAB_REQUIRE_PEERS=1 $(BIN)/python -m pytest -n 2
 
 fast: .venv/test.stamp  ## the tests that take seconds
 	@$(BIN)/python -m pytest -n 2 -m "not slow"
@@ -29,7 +29,9 @@ wheel: .venv/test.stamp  ## build dist/vitlab-*.whl
 	@$(BIN)/python -m build --wheel --no-isolation
 
 soak: .venv/test.stamp  ## the long proofs; output goes to evidence/
-	@VITLAB_MUTATIONS=100000 $(BIN)/python -m pytest tests/weights/test_mutations.py -s -o timeout=7200 | tee evidence/mutations.txt
+	@mkdir -p evidence
+	@VITLAB_MUTATIONS=100000 $(BIN)/python -m pytest tests/weights/test_mutations.py -s -o timeout=7200 > evidence/mutations.txt
+	@cat evidence/mutations.txt
 
 clean:  ## remove the virtual environment and what tools left behind
 	rm -rf .venv dist .pytest_cache .ruff_cache .hypothesis

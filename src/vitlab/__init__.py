@@ -9,12 +9,13 @@ from vitlab.counting import count
 from vitlab.paper.models import list_models
 
 if TYPE_CHECKING:
+    from vitlab.deploy.predict import predict, preprocess
     from vitlab.models.build import build_model
     from vitlab.weights.load import load_model
     from vitlab.weights.save import save_model
 
 __version__ = "0.1.0"
-__all__ = ["build_model", "count", "list_models", "load_model", "save_model"]
+__all__ = ["build_model", "count", "list_models", "load_model", "predict", "preprocess", "save_model"]
 
 
 def __getattr__(name: str) -> object:
@@ -24,6 +25,10 @@ def __getattr__(name: str) -> object:
         from vitlab.weights.load import load_model as found
     elif name == "save_model":
         from vitlab.weights.save import save_model as found
+    elif name == "predict":
+        from vitlab.deploy.predict import predict as found
+    elif name == "preprocess":
+        from vitlab.deploy.predict import preprocess as found
     else:
         raise AttributeError(f"vitlab has no {name!r}; it offers {', '.join(__all__)}")
     return found

@@ -6,7 +6,7 @@ import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from vitlab import __version__
-from vitlab.counting import count
-from vitlab.paper.models import MODELS, SIZES, canonical, list_models
-from vitlab.spec import ConventionName, HeadKind
+from vitlab.counting import count_spec
+from vitlab.paper.models import MODELS, list_models, vit_spec
+from vitlab.spec import ConventionName, HeadKind, SaveFormat
 
 if TYPE_CHECKING:
     from vitlab.deploy.predict import Answer
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 Size = Annotated[str, tyro.conf.arg(metavar="SIDE|HEIGHTxWIDTH")]
 Model = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 Pictures = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE ...")]
-SaveFormat = Literal["vitlab", "google-npz", "timm", "hf"]
 
 
 def models(image: Size = "224", classes: int = 1000, head: HeadKind = "mlp", json: bool = False) -> None:
@@ -36,37 +35,31 @@ def models(image: Size = "224", classes: int = 1000, head: HeadKind = "mlp", jso
         head: mlp is the head of pre-training, linear that of fine-tuning.
         json: Print JSON instead of a table.
     """
+    size = _size(image)
     table = Table("model", "paper", box=None, header_style="bold")
     for column in ("layers", "width", "heads", "tokens", "parameters", "GMACs"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     rows, unfit = [], []
     for name in list_models():
-        layers, width, _, heads = SIZES[canonical(name).removeprefix("ViT-").partition("/")[0]]
         try:
-            cost = count(name, image=_size(image) or 224, classes=classes, head=head)
+            spec = vit_spec(name, image=size, classes=classes, head=head)
         except ValueError as error:
-            unfit.append(f"{name}: {error}")
+            unfit.append(f"left out {name}: {error}")
             continue
-        rows.append(
-            {"model": name, "paper": MODELS[name], "layers": layers, "width": width, "heads": heads, **asdict(cost)}
-        )
-        numbers = (
-            str(layers),
-            str(width),
-            str(heads),
-            f"{cost.tokens:,}",
-            f"{cost.parameters:,}",
-            f"{cost.macs / 1e9:,.2f}",
-        )
-        table.add_row(name, MODELS[name] or "later work", *numbers)
+        cost = count_spec(spec)
+        sizes = {"layers": spec.layers, "width": spec.width, "heads": spec.heads}
+        rows.append({"model": name, "paper": MODELS[name], **sizes, **asdict(cost)})
+        numbers = (f"{cost.tokens:,}", f"{cost.parameters:,}", f"{cost.macs / 1e9:,.2f}")
+        table.add_row(name, MODELS[name] or "later work", *map(str, sizes.values()), *numbers)
+    if not rows:
+        raise ValueError(f"no model takes images of {image} pixels with {classes} classes; {unfit[0]}")
     if json:
         _print_json(rows)
     else:
         _console().print(table)
-        if rows:
-            _console().print(f"\nat {image} pixels, {classes} classes, {head} head; other patch sizes build too")
+        _console().print(f"\nat {image} pixels, {classes} classes, {head} head; other patch sizes build too")
     for line in unfit:
-        _complain(f"left out {line}")
+        _complain(line)
 
 
 def predict(
@@ -77,6 +70,8 @@ def predict(
     conventions: ConventionName | None = None,
     image: Size = "",
     heads: int | None = None,
+    allow_partial: bool = False,
+    allow_nonfinite: bool = False,
 ) -> int:
     """Say what is in pictures, with a model of any supported format.
 
@@ -88,6 +83,8 @@ def predict(
         conventions: Whose GELU, epsilon and preprocessing to use; the file's own if left out.
         image: Resolution to run at; the model's own if left out.
         heads: Attention heads, for files that do not say.
+        allow_partial: Load what fits although tensors are missing, unexpected or mis-shaped.
+        allow_nonfinite: Load weights that hold NaN or infinity.
     """
     from vitlab.deploy.predict import class_names
     from vitlab.deploy.predict import predict as answers_of
@@ -95,7 +92,14 @@ def predict(
 
     if not images:
         raise ValueError("no picture was given; name at least one image file")
-    loaded = load_model(model, conventions=conventions, image=_size(image), heads=heads)
+    loaded = load_model(
+        model,
+        conventions=conventions,
+        image=_size(image),
+        heads=heads,
+        allow_partial=allow_partial,
+        allow_nonfinite=allow_nonfinite,
+    )
     answers = answers_of(loaded, images, top)
     names_from = class_names(loaded)[1]
     preprocessing = str(loaded.spec.conventions.preprocessing)
@@ -124,6 +128,7 @@ def convert(
     heads: int | None = None,
     entry: str = "",
     allow_partial: bool = False,
+    allow_nonfinite: bool = False,
 ) -> None:
     """Turn weights of any supported format, also .pt and .pth, into another.
 
@@ -132,11 +137,12 @@ def convert(
         target: Where to write; it must not exist yet. A name ending in .safetensors makes one bare file.
         to: The format to write.
         image: Resize the positions to this resolution.
-        classes: Put a fresh head for this many classes.
+        classes: Put a fresh zero head for this many classes, if the file has another number.
         conventions: Whose GELU, epsilon and preprocessing to use; the source's own if left out.
         heads: Attention heads, for files that do not say.
         entry: The dictionary inside a .pt file to take, such as model_ema.
         allow_partial: Load what fits although tensors are missing, unexpected or mis-shaped.
+        allow_nonfinite: Load weights that hold NaN or infinity.
     """
     from vitlab.paper.models import name_of
     from vitlab.weights.convert import convert as run
@@ -151,6 +157,7 @@ def convert(
         heads=heads,
         entry=entry,
         allow_partial=allow_partial,
+        allow_nonfinite=allow_nonfinite,
     )
     spec = model.spec
     console = _console()
@@ -168,7 +175,8 @@ def demo(out: Path = Path("demo-out")) -> None:
     """
     from vitlab.runs.demo import run_demo
 
-    run_demo(out, _console())
+    program = sys.argv[0] if Path(sys.argv[0]).name == "vitlab" else "vitlab"
+    run_demo(out, _console(), program)
 
 
 def doctor() -> None:
@@ -202,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
         result = tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
             prog="vitlab",
-            description="The Vision Transformer paper as a working laboratory.",
+            description="The Vision Transformer paper as a working laboratory. --version prints the version.",
             args=arguments,
         )
         return result or 0
@@ -224,9 +232,10 @@ def _print_answer(answer: "Answer") -> None:
     if answer.reason:
         console.print(Text(f"  {answer.reason}: {_printable(answer.detail)}", style="red"))
         return
+    full, thin = ("█", "▏") if "utf" in console.encoding.lower() else ("#", "|")
     table = Table(box=None, show_header=False, padding=(0, 1))
     for guess in answer.guesses:
-        bar = Text("█" * round(20 * guess.probability) or "▏", style="cyan")
+        bar = Text(full * round(20 * guess.probability) or thin, style="cyan")
         table.add_row(f"{100 * guess.probability:6.2f} %", Text(_printable(guess.name)), bar)
     console.print(table)
 

@@ -15,7 +15,9 @@ class Count:
     macs: int
 
 
-def count(name: str, *, image: Image = 224, classes: int = 1000, head: HeadKind = "mlp", pool: Pool = "class") -> Count:
+def count(
+    name: str, *, image: Image | None = None, classes: int = 1000, head: HeadKind = "mlp", pool: Pool = "class"
+) -> Count:
     """Count a model of the paper by its name."""
     return count_spec(vit_spec(name, image=image, classes=classes, head=head, pool=pool))
 

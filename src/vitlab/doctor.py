@@ -6,8 +6,6 @@ import platform
 import re
 from collections.abc import Iterator
 
-import torch
-
 
 def findings() -> Iterator[tuple[str, str]]:
     """(what, how it is) lines, versions first."""
@@ -16,15 +14,25 @@ def findings() -> Iterator[tuple[str, str]]:
     for package, extra in _requirements():
         if not extra:
             yield package, _version(package) or "missing: pip install vitlab"
-    yield "device", _device()
-    yield "threads", f"{torch.get_num_threads()} of {os.cpu_count()} processors"
+    if _version("torch"):
+        yield from _torch()
     extras = sorted({extra for _, extra in _requirements() if extra})
     for extra in extras:
         missing = [package for package, of in _requirements() if of == extra and not _version(package)]
         yield f"[{extra}]", f"lacks {', '.join(missing)}: pip install 'vitlab[{extra}]'" if missing else "there"
 
 
+def _torch() -> Iterator[tuple[str, str]]:
+    """What torch can run on; imported here, so that doctor works where torch is missing."""
+    import torch
+
+    yield "device", _device()
+    yield "threads", f"{torch.get_num_threads()} of {os.cpu_count()} processors"
+
+
 def _device() -> str:
+    import torch
+
     if torch.cuda.is_available():
         return f"cuda ({torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}), cpu"
     return "mps, cpu" if torch.backends.mps.is_available() else "cpu"

@@ -1,16 +1,18 @@
 """What a model is, as frozen values that are checked when they are made. Standard library only."""
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import Literal
 
-from vitlab.strict_json import check_choices, require
+from vitlab.strict_json import check_fields, require
 
 Gelu = Literal["tanh", "exact"]
 HeadKind = Literal["mlp", "linear"]
 Pool = Literal["class", "mean"]
-PositionResize = Literal["paper", "timm", "hf", "torchvision", "deit"]
 ConventionName = Literal["paper", "timm", "hf", "torchvision", "deit"]
+PositionResize = ConventionName
+SaveFormat = Literal["vitlab", "google-npz", "timm", "hf"]
 Interpolation = Literal["bilinear", "bicubic", "area"]
 CropKind = Literal["inception", "uniform-area", "square-crop", "shorter-crop", "none"]
 Image = int | tuple[int, int]
@@ -32,7 +34,7 @@ class Preprocessing:
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_fields(self)
         require(0.1 <= self.fraction <= 1, f"fraction {self.fraction} is outside [0.1, 1]")
         require(self.antialias or self.interpolation != "bicubic", "bicubic resizing is antialiased")
         require(all(map(math.isfinite, self.mean)), f"mean {self.mean} is not finite")
@@ -60,7 +62,7 @@ class Augmentation:
     antialias: bool = False
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_fields(self)
         require(0 < self.smallest_area <= 1, f"smallest_area {self.smallest_area} is outside (0, 1]")
         require(1 <= self.enlarged <= 8, f"enlarged {self.enlarged} is outside [1, 8]")
         require(self.antialias or self.interpolation != "bicubic", "bicubic resizing is antialiased")
@@ -76,7 +78,7 @@ class Conventions:
     preprocessing: Preprocessing = Preprocessing()
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_fields(self)
         require(0 < self.norm_eps <= 0.1, f"norm_eps {self.norm_eps} is outside (0, 0.1]")
 
 
@@ -127,7 +129,7 @@ class ViTSpec:
     conventions: Conventions = Conventions()
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_fields(self)
         for name, largest in LIMITS.items():
             value = getattr(self, name)
             require(1 <= value <= largest, f"{name} {value} is outside 1..{largest:,}")
@@ -150,21 +152,25 @@ class ViTSpec:
 
 # Bounds that hold before anything is allocated, for specs that come out of strangers' files.
 LIMITS = {"patch": 1024, "layers": 200, "width": 16_384, "mlp": 131_072, "heads": 256}
-LARGEST_SIDE = 32_768
+LARGEST_IMAGE = 32_768
 
 
 def image_size(image: Image) -> tuple[int, int]:
     """224 -> (224, 224); (H, W) stays."""
-    height, width = (image, image) if isinstance(image, int) else image
-    return int(height), int(width)
+    sides = image if isinstance(image, tuple | list) else (image, image)
+    try:
+        height, width = (operator.index(side) for side in sides)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"image {image!r} is no size; give one side as 384, or height and width as (384, 512)"
+        ) from None
+    return height, width
 
 
 def check_image(image: tuple[int, int], patch: int) -> None:
     """Raise unless (H, W) is a whole number of patches; the message names the nearest sizes."""
     height, width = image
-    require(
-        0 < height <= LARGEST_SIDE and 0 < width <= LARGEST_SIDE, f"image {height}x{width} is outside 1..{LARGEST_SIDE}"
-    )
+    require(min(image) > 0 and max(image) <= LARGEST_IMAGE, f"image {height}x{width} is outside 1..{LARGEST_IMAGE}")
     if height % patch == 0 and width % patch == 0:
         return
     below = [max(side // patch, 1) * patch for side in image]

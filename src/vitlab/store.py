@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         yield temporary
+        _make_readable(temporary)
         _sync(temporary)
         temporary.replace(path)
         _sync(path.parent)
@@ -38,6 +39,7 @@ def write_folder(path: Path, files: Mapping[str, Writer]) -> None:
         temporary.mkdir()
         for name, write in files.items():
             write(temporary / name)
+            _make_readable(temporary / name)
             _sync(temporary / name)
         _write_manifest(temporary, files)
         _sync(temporary)
@@ -53,10 +55,12 @@ def refuse_existing(path: Path) -> None:
         raise FileExistsError(f"{path} exists already; choose another name or remove it first")
 
 
-def verify_folder(path: Path) -> None:
-    """Raise unless every file of the folder's manifest is there with its size and SHA-256."""
+def verify_folder(path: Path, required: Iterable[str]) -> None:
+    """Raise unless the manifest lists the required files and every file on it has its size and SHA-256."""
     manifest = read_json(path / MANIFEST)
     require(isinstance(manifest, dict), f"{MANIFEST} of {path} is not an object")
+    unlisted = sorted(set(required) - set(cast(dict[str, Any], manifest)))
+    require(not unlisted, f"{MANIFEST} of {path} does not list {', '.join(unlisted)}; the folder is incomplete")
     for name, entry in cast(dict[str, Any], manifest).items():
         require(Path(name).name == name, f"{MANIFEST} of {path} names {name!r}, which is not a plain file name")
         file = path / name
@@ -85,6 +89,13 @@ def _write_manifest(folder: Path, names: Mapping[str, Writer]) -> None:
     entries = {n: {"bytes": (folder / n).stat().st_size, "sha256": sha256(folder / n)} for n in sorted(names)}
     json_writer(entries)(folder / MANIFEST)
     _sync(folder / MANIFEST)
+
+
+def _make_readable(path: Path) -> None:
+    """The permissions any new file would have; safetensors makes its files private."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def _sync(path: Path) -> None:

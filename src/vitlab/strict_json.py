@@ -91,15 +91,19 @@ def _decode(hint: typing.Any, value: object, where: str) -> object:
     if dataclasses.is_dataclass(hint):
         return from_json(typing.cast(type, hint), value, where)
     if hint is float and type(value) in (int, float):
-        number = float(typing.cast(float, value))
+        try:
+            number = float(typing.cast(float, value))
+        except OverflowError:  # an integer of hundreds of digits
+            number = math.inf
         require(math.isfinite(number), f"{where} must be finite")  # 1e999 is valid JSON
         return number
     require(type(value) is hint, f"{where} must be {hint.__name__}, not {value!r:.60}")
     return value
 
 
-def check_choices(spec: object) -> None:
-    """Raise unless every field annotated with a `Literal` holds one of its values."""
+def check_fields(spec: object) -> None:
+    """Raise unless every field of a dataclass holds a value of its annotated type; whole numbers pass as floats."""
     for name, hint in typing.get_type_hints(type(spec)).items():
-        if typing.get_origin(hint) is Literal:
-            _decode(hint, getattr(spec, name), f"{type(spec).__name__}.{name}")
+        value = getattr(spec, name)
+        if not (isinstance(hint, type) and isinstance(value, hint) and not isinstance(value, bool)):
+            _decode(hint, value, f"{type(spec).__name__}.{name}")

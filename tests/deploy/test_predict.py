@@ -12,7 +12,7 @@ from agreement import randomised
 from vitlab import save_model
 from vitlab.cli import main
 from vitlab.data.transforms import evaluation_pixels, normalised
-from vitlab.deploy.predict import class_names, predict
+from vitlab.deploy.predict import class_names, predict, preprocess
 from vitlab.models.build import build_from_spec
 from vitlab.spec import CONVENTIONS, ViTSpec
 
@@ -61,6 +61,21 @@ def test_a_bad_picture_is_named_and_the_others_are_answered(model, pictures, tmp
     assert [answer.reason for answer in answers] == ["", "empty", "not_an_image", "special_file", "missing", ""]
     (alone,) = predict(model, pictures[1:2])
     assert [g.index for g in answers[-1].guesses] == [g.index for g in alone.guesses]
+
+
+def test_a_long_thin_picture_does_not_stop_the_others(model, pictures, tmp_path):
+    Image.new("RGB", (4000, 40)).save(tmp_path / "thin.png")
+    model.resize(1024)
+    answers = list(predict(model, [tmp_path / "thin.png", pictures[0]]))
+    assert [answer.reason for answer in answers] == ["aspect_ratio", ""]
+
+
+def test_preprocess_gives_what_predict_sees(model, pictures):
+    images = preprocess(model, pictures[:3])
+    assert images.shape == (3, 3, 16, 16)
+    with torch.inference_mode():
+        best = model(images).argmax(-1).tolist()
+    assert best == [answer.guesses[0].index for answer in predict(model, pictures[:3])]
 
 
 def test_a_model_without_classes_says_what_to_do(model, pictures):
@@ -122,6 +137,10 @@ class TestCommand:
             (["predict", "MODEL", "x.png", "--image", "big"], "is no size"),
             (["predict", "MODEL", "x.png", "--top", "0"], "top 0"),
             (["predict", "MODEL"], "no picture"),
+            (["models", "--image", "foo"], "is no size"),
+            (["models", "--image", "225"], "no model takes images of 225 pixels"),
+            (["convert", "MODEL", "out", "--entry", "model"], "no pickle"),
+            (["convert", "MODEL", "out.safetensors"], "names a file"),
             (["convert", "MODEL", "MODEL"], "exists already"),
         ],
     )

@@ -4,6 +4,7 @@ import pytest
 
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import MODELS, SIZES, canonical, name_of, slug, vit_spec
+from vitlab.spec import ViTSpec
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,8 @@ from vitlab.paper.models import MODELS, SIZES, canonical, name_of, slug, vit_spe
         ("vit_h_14", "ViT-H/14"),
         ("vit-base-16", "ViT-B/16"),
         ("ViT-S/8", "ViT-S/8"),
+        ("google/vit-base-patch16-224-in21k", "ViT-B/16"),
+        ("deit_tiny_patch16_224", "ViT-Ti/16"),
     ],
 )
 def test_other_spellings_mean_the_same_model(other, name):
@@ -36,6 +39,26 @@ def test_unknown_names_say_what_exists(wrong):
 def test_a_typo_gets_a_proposal():
     with pytest.raises(ValueError, match="did you mean ViT-L/16"):
         canonical("VIT-L/16")
+
+
+def test_a_name_that_states_its_resolution_is_built_at_it():
+    assert vit_spec("vit_base_patch16_384").image == (384, 384)
+    assert vit_spec("vit_base_patch16_384", image=224).image == (224, 224)
+    assert vit_spec("ViT-B/16").image == (224, 224)
+
+
+@pytest.mark.parametrize("options", [{"image": "384"}, {"image": (224,)}, {"image": (224.5, 224)}, {"image": 224.0}])
+def test_sizes_that_are_none_are_refused(options):
+    with pytest.raises(ValueError, match="is no size"):
+        vit_spec("ViT-B/16", **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"patch": 16.0}, {"layers": "12"}, {"heads": True}, {"dropout": "0"}, {"image": 224}]
+)
+def test_a_spec_holds_values_of_its_types_or_is_not_made(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        ViTSpec(**({"patch": 16, "layers": 1, "width": 8, "mlp": 8, "heads": 2} | options))
 
 
 def test_slugs_stay_apart_without_letter_case_and_lead_back():

@@ -42,6 +42,10 @@ class TestGoogle:
         assert loaded.spec == model.spec
         assert torch.equal(logits(loaded), logits(model))
 
+    def test_heads_that_contradict_the_file_are_refused(self, arrays, tmp_path):
+        with pytest.raises(ValueError, match="has 3 attention heads, not 6"):
+            load_model(tmp_path / "released.npz", heads=6)
+
     def test_released_names(self, model, arrays, tmp_path):
         assert "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel" in arrays
         assert "pre_logits/kernel" in arrays
@@ -194,6 +198,14 @@ class TestTimm:
         loaded = load_model(tmp_path / "old.safetensors", heads=3)
         assert loaded.spec.head == "mlp"
         assert torch.equal(loaded.head.pre_logits.weight, model.head.pre_logits.weight)
+
+    @pytest.mark.parametrize("pooling", ["avg", "max"])
+    def test_pooling_that_is_not_built_is_refused(self, pooling, tmp_path):
+        save_model(make(head="linear", conventions=CONVENTIONS["timm"]), tmp_path / "m", "timm")
+        path = tmp_path / "m" / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"global_pool": pooling}))
+        with pytest.raises(ValueError, match=f"pools by '{pooling}' with a class token"):
+            load_model(tmp_path / "m")
 
     def test_distilled_deit_is_refused_by_name(self, tmp_path):
         save_model(make(head="linear", conventions=CONVENTIONS["timm"]), tmp_path / "timm.safetensors", "timm")

@@ -1,6 +1,7 @@
 """What is saved comes back bit for bit, and other libraries read it as we meant it."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from agreement import disagreement, randomised
 from vitlab import build_model, load_model, save_model
 from vitlab.models.build import build_from_spec
-from vitlab.spec import CONVENTIONS, ViTSpec
+from vitlab.spec import CONVENTIONS, Preprocessing, ViTSpec
 
 TINY = {"patch": 4, "layers": 2, "width": 24, "mlp": 40, "heads": 3, "image": (16, 16), "classes": 5}
 FORMATS = ["vitlab", "google-npz", "timm", "hf"]
@@ -88,7 +89,7 @@ def test_the_same_model_makes_the_same_bytes(tiny, tmp_path):
     for form, name in (("vitlab", "weights.safetensors"), ("google-npz", None)):
         digests = set()
         for n in (1, 2):
-            path = tmp_path / f"{form}-{n}"
+            path = tmp_path / f"{n}{'' if name else '.npz'}"
             save_model(tiny, path, form)
             digests.add(hashlib.sha256((path / name if name else path).read_bytes()).hexdigest())
         assert len(digests) == 1
@@ -99,6 +100,59 @@ def test_saving_never_writes_over_what_is_there(tiny, tmp_path):
     with pytest.raises(FileExistsError, match="exists already"):
         save_model(tiny, tmp_path / "precious")
     assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("form", ["timm", "hf"])
+def test_bare_files_refuse_what_they_cannot_say(form, tmp_path):
+    model = randomised(build_from_spec(ViTSpec(**(TINY | {"head": "linear"}))))  # tanh GELU
+    with pytest.raises(ValueError, match="bare file is run with exact GELU"):
+        save_model(model, tmp_path / "bare.safetensors", form)
+
+
+@pytest.mark.parametrize("form", ["vitlab", "timm", "hf"])
+@pytest.mark.parametrize("name", ["timm", "hf", "deit", "torchvision", "few-shot"])
+def test_preprocessing_and_dropout_come_back(form, name, tmp_path):
+    few_shot = Preprocessing("square", 224 / 256, "bilinear", antialias=True)
+    preprocessing = few_shot if name == "few-shot" else CONVENTIONS[name].preprocessing
+    conventions = replace(CONVENTIONS["timm"], preprocessing=preprocessing)
+    options = {"head": "linear", "conventions": conventions, "dropout": 0.1, "image": (224, 224), "patch": 16}
+    model = randomised(build_from_spec(ViTSpec(**(TINY | options))))
+    loaded = load_model(saved(model, tmp_path, form))
+    found = loaded.spec.conventions.preprocessing
+    assert replace(found, fraction=preprocessing.fraction) == preprocessing
+    sides = [int(224 / how.fraction + 1e-6) for how in (found, preprocessing)]  # files may state this side instead
+    assert sides[0] == sides[1]
+    assert loaded.spec.dropout == 0.1
+
+
+def test_timm_keeps_stochastic_depth_and_hf_says_that_it_does_not(tmp_path):
+    model = randomised(build_from_spec(ViTSpec(**(TINY | {"head": "linear", "stochastic_depth": 0.2}))))
+    save_model(model, tmp_path / "t", "timm")
+    assert load_model(tmp_path / "t").spec.stochastic_depth == 0.2
+    assert any("stochastic depth" in note for note in save_model(model, tmp_path / "h", "hf"))
+
+
+def test_a_crop_that_is_not_square_is_refused_for_hugging_face(tmp_path):
+    spec = ViTSpec(**(TINY | {"head": "linear", "image": (24, 16), "conventions": CONVENTIONS["timm"]}))
+    with pytest.raises(ValueError, match="crop squares only"):
+        save_model(build_from_spec(spec), tmp_path / "m", "hf")
+
+
+@pytest.mark.parametrize(("form", "name"), [("vitlab", "m.safetensors"), ("google-npz", "m"), ("timm", "m.npz")])
+def test_a_name_that_promises_another_format_is_refused(form, name, tiny, tmp_path):
+    with pytest.raises(ValueError, match=r"\.npz|folder"):
+        save_model(tiny, tmp_path / name, form)
+
+
+def test_saved_files_have_ordinary_permissions(tiny, tmp_path):
+    save_model(tiny, tmp_path / "m")
+    (tmp_path / "plain").touch()
+    assert {p.stat().st_mode for p in (tmp_path / "m").iterdir()} == {(tmp_path / "plain").stat().st_mode}
+
+
+def test_bfloat16_is_written_to_npz_as_float32(tiny, tmp_path):
+    save_model(tiny.bfloat16(), tmp_path / "m.npz", "google-npz")
+    assert torch.equal(load_model(tmp_path / "m.npz").patches.weight, tiny.patches.weight.float())
 
 
 def test_class_names_must_be_as_many_as_classes(tiny, tmp_path):

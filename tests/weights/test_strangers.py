@@ -1,11 +1,12 @@
 """Files of strangers: no code runs, every refusal is one line that says why, and nothing is loaded halfway."""
 
+import argparse
+import hashlib
 import io
 import json
 import os
 import pickle
 import struct
-import time
 import zipfile
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def test_no_pickle_ever_runs_on_loading(tmp_path):
 
 def test_loading_a_pickle_names_the_command_that_converts_it(tmp_path):
     torch.save({"w": torch.zeros(2)}, tmp_path / "weights.pth")
-    with pytest.raises(WeightsError, match=r"vitlab convert weights\.pth"):
+    with pytest.raises(WeightsError, match=r"vitlab convert \S*weights\.pth OUT"):
         load_model(tmp_path / "weights.pth")
 
 
@@ -115,7 +116,20 @@ class TestConvertingPickles:
         assert converted.spec.conventions == CONVENTIONS["deit"]
         loaded = load_model(tmp_path / "out")
         assert torch.equal(loaded.patches.weight, model.patches.weight)
-        assert loaded.provenance["source"] == "deit.pth"
+        digest = hashlib.sha256((tmp_path / "deit.pth").read_bytes()).hexdigest()
+        assert (loaded.provenance["source"], loaded.provenance["sha256"]) == ("deit.pth", digest)
+
+    def test_a_cut_file_is_named(self, timm_file, tmp_path):
+        torch.save(load_file(timm_file), tmp_path / "cut.pth")
+        data = (tmp_path / "cut.pth").read_bytes()
+        (tmp_path / "cut.pth").write_bytes(data[: len(data) // 2])
+        with pytest.raises(WeightsError, match=r"cut\.pth"):
+            convert(tmp_path / "cut.pth", tmp_path / "out")
+
+    def test_the_class_that_torch_refuses_is_named(self, tmp_path):
+        torch.save({"model": {"w": torch.zeros(2)}, "args": argparse.Namespace(lr=1)}, tmp_path / "deit.pth")
+        with pytest.raises(WeightsError, match=r"argparse\.Namespace.*state_dict alone"):
+            convert(tmp_path / "deit.pth", tmp_path / "out")
 
     @pytest.mark.parametrize("wrapper", ["module.", "_orig_mod."])
     def test_wrapped_names_and_plain_dictionaries(self, model, timm_file, tmp_path, wrapper):
@@ -185,11 +199,9 @@ class TestMalformedSafetensors:
     @pytest.mark.parametrize("length", [2**63, 2**64 - 1, 99 * 2**20, 10])
     def test_header_length_that_lies(self, length, tmp_path):
         (tmp_path / "f.safetensors").write_bytes(struct.pack("<Q", length) + b'{"a": 1}' + b" " * 100)
-        start = time.monotonic()
         with pytest.raises(WeightsError) as error:
             load_model(tmp_path / "f.safetensors")
         one_line(error)
-        assert time.monotonic() - start < 5
 
 
 class TestMalformedNpz:
@@ -223,6 +235,12 @@ class TestMalformedNpz:
         path = self.archive(tmp_path / "f.npz", [(f"w{i}.npy", data) for i in range(4)], zipfile.ZIP_DEFLATED)
         with pytest.raises(WeightsError, match="too_large"):
             load_model(path)
+
+    def test_layers_stacked_by_the_million_cost_nothing(self, tmp_path):
+        arrays = {"Transformer/encoderblock/LayerNorm_0/scale": np.zeros((10**9, 0), np.float32)}
+        np.savez(tmp_path / "f.npz", **arrays, **{"embedding/kernel": np.zeros((1, 1, 3, 1), np.float32)})
+        with pytest.raises(WeightsError, match="1 to 200 are read"):
+            load_model(tmp_path / "f.npz")
 
     def test_duplicate_members(self, tmp_path):
         header = "{'descr': '<f4', 'fortran_order': False, 'shape': (), }"
@@ -331,11 +349,9 @@ class TestOurFolder:
     @pytest.mark.parametrize("field", BOMBS)
     def test_config_bombs_are_schema_errors(self, folder, field):
         self.card(folder, lambda card: card["model"].__setitem__(field, BOMBS[field]))
-        start = time.monotonic()
         with pytest.raises(WeightsError, match=field) as error:
             load_model(folder)
         one_line(error)
-        assert time.monotonic() - start < 5
 
     def test_a_card_that_does_not_match_the_weights_allocates_nothing(self, folder):
         self.card(folder, lambda card: card["model"].update(layers=200, width=16_384, mlp=131_072, heads=128))
@@ -356,7 +372,21 @@ class TestOurFolder:
     @pytest.mark.parametrize("name", ["weights.safetensors", "vitlab.json", MANIFEST])
     def test_a_deleted_file_is_named(self, folder, name):
         (folder / name).unlink()
-        with pytest.raises(WeightsError):
+        expected = {"weights.safetensors": "weights", "vitlab.json": "heads|named as no ViT", MANIFEST: MANIFEST}[name]
+        with pytest.raises(WeightsError, match=expected):
+            load_model(folder)
+
+    def test_a_manifest_must_list_weights_and_card(self, folder):
+        (folder / MANIFEST).write_text("{}")
+        with pytest.raises(WeightsError, match=r"does not list vitlab\.json, weights\.safetensors"):
+            load_model(folder)
+
+    def test_a_card_with_too_few_names_or_version_zero(self, folder):
+        self.card(folder, lambda card: card.update(class_names=["one"]))
+        with pytest.raises(WeightsError, match="1 class names for 5 classes"):
+            load_model(folder)
+        self.card(folder, lambda card: card.update(class_names=None, version=0))
+        with pytest.raises(WeightsError, match="version 0"):
             load_model(folder)
 
     def test_every_flipped_byte_is_found(self, folder):
@@ -390,6 +420,9 @@ class TestHuggingFaceConfigs:
             ("num_attention_heads", 7),
             ("num_attention_heads", 10**9),
             ("model_type", "bert"),
+            ("hidden_act", []),
+            ("layer_norm_eps", 10**400),
+            ("hidden_dropout_prob", "high"),
         ],
     )
     def test_bad_values_are_one_line(self, key, value, tmp_path):
@@ -401,6 +434,45 @@ class TestHuggingFaceConfigs:
         with pytest.raises(WeightsError) as error:
             load_model(tmp_path / "m")
         one_line(error)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"size": {"shortest_edge": 0}, "do_center_crop": True, "crop_size": {"height": 224}},
+            {"image_mean": [10**400] * 3},
+            {"image_mean": 5},
+            {"rescale_factor": 1.0},
+            {"do_resize": False},
+            {"resample": 0},
+            {"size": {"shortest_edge": 256}},
+        ],
+    )
+    def test_processors_that_cannot_be_described_are_refused(self, change, tmp_path):
+        save_model(
+            randomised(build_from_spec(ViTSpec(4, 2, 24, 40, 3, (16, 16), 5, head="linear"))), tmp_path / "m", "hf"
+        )
+        path = tmp_path / "m" / "preprocessor_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        with pytest.raises(WeightsError) as error:
+            load_model(tmp_path / "m")
+        one_line(error)
+
+    @pytest.mark.parametrize(
+        ("change", "expected"),
+        [
+            ({"size": 256, "crop_size": 224, "do_center_crop": True}, ("square", 0.875, 0.5)),
+            ({"size": {"shortest_edge": 256}, "crop_size": 224, "do_center_crop": True}, ("shorter", 0.875, 0.5)),
+            ({"do_normalize": False}, ("square", 1.0, 0.0)),
+        ],
+    )
+    def test_processors_are_read_as_their_library_reads_them(self, change, expected, tmp_path):
+        save_model(
+            randomised(build_from_spec(ViTSpec(4, 2, 24, 40, 3, (16, 16), 5, head="linear"))), tmp_path / "m", "hf"
+        )
+        path = tmp_path / "m" / "preprocessor_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        how = load_model(tmp_path / "m").spec.conventions.preprocessing
+        assert (how.resize, how.fraction, how.mean[0]) == expected
 
     def test_shard_names_may_not_leave_the_folder(self, tmp_path):
         (tmp_path / "m").mkdir()

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from PIL import Image
@@ -180,7 +181,7 @@ def _load(source: Source, view: _Training | _Evaluation, wanted: Iterable[range]
     loader = DataLoader(
         reader,
         batch_size=None,
-        sampler=wanted,  # pyrefly: ignore[bad-argument-type] - any iterable of what __getitem__ takes
+        sampler=cast(Any, wanted),  # any iterable of what __getitem__ takes
         num_workers=workers,
         prefetch_factor=AHEAD if workers else None,
         worker_init_fn=_one_thread if workers else None,

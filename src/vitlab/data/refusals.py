@@ -37,6 +37,9 @@ class Reason(StrEnum):
     aspect_ratio = auto()
     truncated = auto()
     corrupt = auto()
+    hash_mismatch = auto()  # with what a manifest says
+    changed = auto()  # since the source was opened
+    outside_root = auto()  # a link that leaves the data folder
 
 
 class Note(StrEnum):

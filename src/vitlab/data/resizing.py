@@ -7,6 +7,7 @@ half-pixel centres, and shrinking by plain bilinear does not smooth.
 import numpy as np
 from PIL import Image
 
+from vitlab.data.refusals import BadImage, Reason
 from vitlab.spec import Interpolation
 
 RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -20,7 +21,8 @@ def resized(
     """The picture, or a box of it, at exactly (height, width) of 8-bit pixels."""
     height, width = size
     if height * width > LARGEST_RESULT:
-        raise ValueError(f"resizing to {width}x{height} makes more than {LARGEST_RESULT:,} pixels")
+        found = f"is {image.width} x {image.height}, which becomes {width} x {height} with its shape kept"
+        raise BadImage(Reason.aspect_ratio, f"{found}; {LARGEST_RESULT:,} pixels are allowed; crop it or leave it out")
     left, upper, right, lower = box or (0, 0, image.width, image.height)
     if (right - left, lower - upper) == (width, height):
         return image.crop((left, upper, right, lower)) if box else image

@@ -23,7 +23,10 @@ class Sample:
 class Source(Protocol):
     """Samples by number, 0 to len-1; opening one is cheap and reading one touches no other."""
 
-    class_names: tuple[str, ...]
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of their numbers."""
+        ...
 
     def __len__(self) -> int: ...
 

@@ -1,7 +1,5 @@
 """From an upright RGB picture to the pixels a model is evaluated on."""
 
-import math
-
 import numpy as np
 import torch
 from PIL import Image
@@ -14,7 +12,7 @@ from vitlab.spec import Preprocessing
 def evaluation_pixels(image: Image.Image, size: tuple[int, int], how: Preprocessing) -> Tensor:
     """RGB picture -> (3, H, W) of 0..255 in uint8; `size` is (H, W)."""
     height, width = size
-    rows, columns = math.floor(height / how.fraction), math.floor(width / how.fraction)
+    rows, columns = (int(side / how.fraction + 1e-6) for side in size)  # 224 / (224 / 248) is 248
     if how.resize == "shorter":
         scale = max(rows / image.height, columns / image.width)
         # The side that decides is exact; the other is rounded down, as the reference loaders do.

@@ -47,6 +47,13 @@ def predict(model: ViT, images: Sequence[str | Path], top: int = 5) -> Iterator[
         yield from _answer_batch(model, images[start : start + BATCH], names, min(top, model.spec.classes))
 
 
+def preprocess(model: ViT, images: Sequence[str | Path]) -> Tensor:
+    """Picture files -> (B, 3, H, W) ready for the model; raises BadImage for the first that cannot be read."""
+    how = model.spec.conventions.preprocessing
+    pixels = [evaluation_pixels(read_image(image).image, model.spec.image, how) for image in images]
+    return normalised(torch.stack(pixels), how)
+
+
 def class_names(model: ViT) -> tuple[tuple[str, ...], str]:
     """A name for every class, and where the names come from."""
     if model.class_names is not None:

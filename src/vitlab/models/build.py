@@ -10,7 +10,7 @@ from vitlab.spec import ConventionName, Conventions, HeadKind, Image, Pool, ViTS
 def build_model(
     name: str,
     *,
-    image: Image = 224,
+    image: Image | None = None,
     classes: int = 1000,
     head: HeadKind = "mlp",
     pool: Pool = "class",

@@ -122,7 +122,9 @@ class ViT(nn.Module):
 
     def layer_features(self, images: Tensor) -> Iterator[Tensor]:
         """Yield (B, n, D) after each layer, then once more after the final norm: L+1 tensors, one at a time."""
-        z = self.tokens(images)
+        return self._layer_features(self.tokens(images))
+
+    def _layer_features(self, z: Tensor) -> Iterator[Tensor]:
         for block in self.layers:
             z = block(z)
             yield z
@@ -130,7 +132,9 @@ class ViT(nn.Module):
 
     def layer_attention(self, images: Tensor) -> Iterator[Tensor]:
         """Yield the attention probabilities (B, h, n, n) of each layer, one layer in memory at a time."""
-        z = self.tokens(images)
+        return self._layer_attention(self.tokens(images))
+
+    def _layer_attention(self, z: Tensor) -> Iterator[Tensor]:
         for block in self.layers:
             z, probabilities = block.explain(z)
             yield probabilities

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from vitlab.spec import check_choices
+from vitlab.spec import check_fields
 
 TransferName = Literal["ImageNet", "CIFAR-100", "CIFAR-10", "Oxford-IIIT Pets", "Oxford Flowers-102", "VTAB"]
 ImageSetName = Literal["ImageNet", "CIFAR-100", "CIFAR-10", "Oxford-IIIT Pets", "Oxford Flowers-102"]
@@ -26,7 +26,7 @@ class FinetuningRow:
     dev_fraction: float
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_fields(self)
 
 
 # Development shares: appendix B.1.1; VTAB's is 200 of its 1000 images. The paper is silent on warm-up: 500 and 100

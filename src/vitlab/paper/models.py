@@ -1,6 +1,7 @@
 """Model names and sizes: table 1 of the paper, and the neighbours that its readers use."""
 
 import difflib
+import operator
 import re
 
 from vitlab.spec import ConventionName, Conventions, HeadKind, Image, Pool, ViTSpec, image_size, named_conventions
@@ -45,7 +46,11 @@ WORDS = {
 }
 
 _OURS = re.compile(r"(?:ViT-)?(Ti|S|b|B|L|H|g|G)[/_](\d+)")  # ViT-B/16, and Google's ViT-B_16, B/16, B_16
-_LONG = re.compile(r"vit[-_](tiny|small|halfbase|base|large|huge|giant|gigantic)[-_](?:patch)?(\d+)(?:_\d+)?(?:\..*)?")
+# timm's vit_base_patch16_224.augreg_in21k, Hugging Face's google/vit-base-patch16-224-in21k, DeiT's, and our slugs
+_LONG = re.compile(
+    r"(?:google/)?(?:vit|deit)[-_](tiny|small|halfbase|base|large|huge|giant|gigantic)[-_](?:patch)?(\d+)"
+    r"(?:[-_](\d+))?(?:-in21k)?(?:\..*)?"
+)
 _TORCHVISION = re.compile(r"vit_([blh])_(\d+)")
 
 
@@ -69,9 +74,9 @@ def canonical(name: str) -> str:
         size, patch = match[1].upper(), match[2]
     else:
         near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.4)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(
-            f"no model is named {name!r}{hint} Names are ViT-SIZE/PATCH with SIZE one of {', '.join(SIZES)}"
+            f"no model is named {name!r}; {hint}names are ViT-SIZE/PATCH with SIZE one of {', '.join(SIZES)}"
         )
     return f"ViT-{size}/{int(patch)}"
 
@@ -89,7 +94,7 @@ def slug(name: str) -> str:
 def vit_spec(
     name: str,
     *,
-    image: Image = 224,
+    image: Image | None = None,
     classes: int = 1000,
     head: HeadKind = "mlp",
     pool: Pool = "class",
@@ -97,7 +102,10 @@ def vit_spec(
     stochastic_depth: float = 0.0,
     conventions: ConventionName | Conventions = "paper",
 ) -> ViTSpec:
-    """The complete description of a model by its name; every keyword's default is the paper's choice."""
+    """The complete description of a model by its name; every keyword's default is the paper's choice.
+
+    `image` is 224 unless the name says otherwise, as timm's vit_base_patch16_384 does.
+    """
     size, patch = _parts(name)
     layers, width, mlp, heads = SIZES[size]
     return ViTSpec(
@@ -106,8 +114,8 @@ def vit_spec(
         width=width,
         mlp=mlp,
         heads=heads,
-        image=image_size(image),
-        classes=classes,
+        image=image_size(_stated_image(name) if image is None else image),
+        classes=operator.index(classes),
         head=head,
         pool=pool,
         dropout=dropout,
@@ -123,6 +131,11 @@ def name_of(spec: ViTSpec) -> str:
         if sizes == known and size != "b":  # b and S are the same network
             return f"ViT-{size}/{spec.patch}"
     return f"ViT (L={spec.layers}, D={spec.width}, MLP={spec.mlp}, h={spec.heads})/{spec.patch}"
+
+
+def _stated_image(name: str) -> int:
+    match = _LONG.fullmatch(name)
+    return int(match[3]) if match and match[3] else 224
 
 
 def _parts(name: str) -> tuple[str, int]:

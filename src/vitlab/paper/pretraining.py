@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from vitlab.spec import check_choices
+from vitlab.spec import check_fields
 
 DataName = Literal["JFT-300M", "ImageNet-21k", "ImageNet"]
 Decay = Literal["linear", "cosine"]
@@ -28,7 +28,7 @@ class PretrainingRow:
     dropout: float
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_fields(self)
 
 
 # fmt: off

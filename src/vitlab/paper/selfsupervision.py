@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from vitlab.paper.pretraining import DataName, Decay
-from vitlab.spec import check_choices
+from vitlab.spec import check_fields
 
 TargetName = Literal["mean-colour", "colours-4x4", "pixels"]
 
@@ -48,7 +48,7 @@ class MaskedPatchRecipe:
     dropout: float
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_fields(self)
         if not 0 < self.corrupted <= 1:
             raise ValueError(f"corrupted {self.corrupted} is outside (0, 1]")
         if not math.isclose(self.masked + self.swapped + self.kept, 1):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from vitlab.spec import check_choices
+from vitlab.spec import check_fields
 
 Group = Literal["natural", "specialized", "structured"]
 
@@ -43,7 +43,7 @@ class VtabTask:
     train: Slice = TRAIN
 
     def __post_init__(self) -> None:
-        check_choices(self)
+        check_fields(self)
 
 
 # Classes, slices and label rules are those of google-research/task_adaptation with TFDS. The exceptions to flips and

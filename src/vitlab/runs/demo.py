@@ -1,5 +1,6 @@
 """The newcomer's first minute: a small ViT learns to read handwritten digits, is saved, and reads a few."""
 
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ HELD_OUT = 0.2
 SHOWN = 6  # digit pictures written out and predicted
 
 
-def run_demo(out: Path, console: Console) -> None:
+def run_demo(out: Path, console: Console, program: str = "vitlab") -> None:
     """Train, save under `out`, load again and predict; everything printed was measured in this run."""
     out = _free(out)
     (train_x, train_y), (test_x, test_y) = load_digits()
@@ -43,9 +44,9 @@ def run_demo(out: Path, console: Console) -> None:
     save_model(model, out / "model")
     pictures = [_write_picture(out, i, test_x[i], int(test_y[i])) for i in range(SHOWN)]
     _print_answers(load_model(out / "model"), pictures, console)
-    files = " ".join(str(picture) for picture in pictures[:2])
+    command = shlex.join([program, "predict", str(out / "model"), *map(str, pictures[:2])])
     console.print(Text(f"\nThe model is in {out / 'model'}, the pictures beside it. Try it yourself:"))
-    console.print(Text(f"  vitlab predict {out / 'model'} {files}", style="bold"), soft_wrap=True)
+    console.print(Text(f"  {command}", style="bold"), soft_wrap=True)
 
 
 def load_digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

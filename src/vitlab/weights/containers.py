@@ -1,7 +1,9 @@
 """Named tensors in files of strangers: shapes first, values on demand, no code from the file ever runs."""
 
+import contextlib
+import shlex
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -41,20 +43,27 @@ class Container:
 CONFIGS = ("vitlab.json", "config.json", "preprocessor_config.json")
 INDEX = "model.safetensors.index.json"
 ZIP = b"PK\x03\x04"
-PICKLED = (
-    "{name} is a PyTorch pickle, which can run code when opened; "
-    "turn it into safe weights first: vitlab convert {name} OUT"
-)
 
 
 def open_container(path: Path) -> Container:
     """Open a weights file, or a folder with one, by looking at its content."""
-    try:
+    with explained(path):
         return _open_folder(path) if path.is_dir() else _open_file(path)
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """What goes wrong inside, as a WeightsError that names the file."""
+    try:
+        yield
+    except WeightsError:
+        raise
     except (SafetensorError, NpzError) as error:
         raise WeightsError(f"{path.name} is damaged or not what it claims: {error}") from None
     except OSError as error:
         raise WeightsError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError as error:  # a path with a NUL in it
+        raise WeightsError(f"cannot read {str(path)!r}: {error}") from None
 
 
 def _open_file(path: Path) -> Container:
@@ -62,7 +71,7 @@ def _open_file(path: Path) -> Container:
     if not stat.S_ISREG(status.st_mode):
         raise WeightsError(f"{path} is not a regular file")
     if is_pickle(path):
-        raise WeightsError(PICKLED.format(name=path.name))
+        raise WeightsError(_pickled(path))
     start = _start(path)
     if start.startswith(ZIP):
         arrays = NpzArchive(path)
@@ -72,6 +81,13 @@ def _open_file(path: Path) -> Container:
     raise WeightsError(
         f"{path.name} holds no weights that vitlab knows; it reads .npz of Google, .safetensors of timm, Hugging Face, "
         f"torchvision or DeiT, folders with config.json, and vitlab's own folders"
+    )
+
+
+def _pickled(path: Path) -> str:
+    command = f"vitlab convert {shlex.quote(str(path))} OUT"
+    return (
+        f"{path.name} is a PyTorch pickle, which can run code when opened; turn it into safe weights first: {command}"
     )
 
 
@@ -117,7 +133,7 @@ def _open_folder(path: Path) -> Container:
         files = [path / part for part in sorted(set(parts.values()))]
         return _open_safetensors(*files, configs=configs)
     for file in sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*")):
-        raise WeightsError(PICKLED.format(name=path / file.name))
+        raise WeightsError(_pickled(file))
     raise WeightsError(f"{path} holds neither weights.safetensors nor model.safetensors")
 
 

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vitlab.models.vit import ViT
-from vitlab.spec import ConventionName, Image
+from vitlab.spec import ConventionName, Image, SaveFormat
+from vitlab.store import sha256
 from vitlab.weights import timm
-from vitlab.weights.containers import CONFIGS, WeightsError, is_pickle, open_container
+from vitlab.weights.containers import CONFIGS, WeightsError, explained, is_pickle, open_container
 from vitlab.weights.load import load_model
-from vitlab.weights.save import SaveFormat, save_model
+from vitlab.weights.save import save_model
 
 LONGEST = 900  # seconds a pickle may take
 
@@ -29,6 +30,7 @@ def convert(
     heads: int | None = None,
     entry: str = "",
     allow_partial: bool = False,
+    allow_nonfinite: bool = False,
 ) -> tuple[ViT, list[str]]:
     """Load `source`, save it as `to`; return the model and what the new format could not say.
 
@@ -40,17 +42,27 @@ def convert(
             conventions = "deit"
             notes.append("conventions of DeiT are assumed (ImageNet mean and std), because the weights are in 'model'")
         model = load_model(
-            safe, image=image, classes=classes, conventions=conventions, heads=heads, allow_partial=allow_partial
+            safe,
+            image=image,
+            classes=classes,
+            conventions=conventions,
+            heads=heads,
+            allow_partial=allow_partial,
+            allow_nonfinite=allow_nonfinite,
         )
     if safe != source:
-        model.provenance["source"] = source.name
+        model.provenance |= {"source": source.name, "sha256": sha256(source)}
     return model, notes + save_model(model, target, to)
 
 
 @contextlib.contextmanager
 def _safe(source: Path, entry: str) -> Iterator[tuple[Path, str]]:
     """`source` itself, or temporary safetensors with the tensors of a pickle, and the entry they came from."""
-    if not source.is_file() or not is_pickle(source):
+    with explained(source):
+        pickled = source.is_file() and is_pickle(source)
+    if not pickled:
+        if entry:
+            raise ValueError(f"{source.name} is no pickle and has no entries to choose from; leave entry out")
         yield source, ""
         return
     with tempfile.TemporaryDirectory(prefix="vitlab-") as scratch:

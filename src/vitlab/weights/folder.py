@@ -42,9 +42,14 @@ def read_card(container: Container) -> Card:
     if isinstance(version, int) and version > VERSION:
         raise WeightsError(f"{CARD} has format version {version}, this vitlab reads up to {VERSION}; update vitlab")
     try:
-        return from_json(Card, value, CARD)
+        card = from_json(Card, value, CARD)
     except ValueError as error:
         raise WeightsError(str(error)) from None
+    if card.version < 1:
+        raise WeightsError(f"{CARD} has format version {card.version}; versions start at 1")
+    if card.class_names is not None and len(card.class_names) != card.model.classes:
+        raise WeightsError(f"{CARD} has {len(card.class_names)} class names for {card.model.classes} classes")
+    return card
 
 
 def describe(container: Container, hints: Hints) -> ViTSpec:

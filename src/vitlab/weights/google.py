@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from torch import Tensor
 
-from vitlab.spec import CONVENTIONS, ViTSpec
+from vitlab.spec import CONVENTIONS, LIMITS, ViTSpec
 from vitlab.weights.containers import Container, WeightsError
 from vitlab.weights.hints import Hints, find_image
 from vitlab.weights.layouts import (
@@ -45,7 +45,7 @@ def normalised(container: Container) -> Container:
             continue  # optimizer state beside opt/target
         canonical = "/".join(LINEN.get(part, part) for part in name.removeprefix(prefix).split("/"))
         if canonical.startswith("Transformer/encoderblock/"):
-            for layer in range(min(container.shapes[name][:1] or (0,))):
+            for layer in range(_stacked_layers(container, name)):
                 sources[canonical.replace("encoderblock", f"encoderblock_{layer}")] = (name, layer)
         else:
             sources[canonical] = (name, None)
@@ -59,6 +59,15 @@ def normalised(container: Container) -> Container:
     return replace(container, shapes=shapes, read=read)
 
 
+def _stacked_layers(container: Container, name: str) -> int:
+    shape = container.shapes[name]
+    if not shape or 0 in shape or shape[0] > LIMITS["layers"]:
+        raise WeightsError(
+            f"{container.path.name}: {name!r} stacks layers in shape {shape}; 1 to {LIMITS['layers']} are read"
+        )
+    return shape[0]
+
+
 def describe(container: Container, hints: Hints) -> ViTSpec:
     """The model the shapes speak of."""
     patch, _, channels, width = container.shape("embedding/kernel", 4)
@@ -68,6 +77,8 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
         )
     first = "Transformer/encoderblock_0"
     heads = container.shape(f"{first}/MultiHeadDotProductAttention_1/query/kernel", 3)[1]
+    if hints.heads not in (None, heads):
+        raise WeightsError(f"{container.path.name} has {heads} attention heads, not {hints.heads}; leave heads out")
     mlp = container.shape(f"{first}/MlpBlock_3/Dense_0/kernel", 2)[1]
     layers = {int(m[1]) for n in container.shapes if (m := re.match(r"Transformer/encoderblock_(\d{1,6})/", n))}
     has_class = "cls" in container.shapes

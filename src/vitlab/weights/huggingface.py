@@ -65,6 +65,7 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
         classes=classes,
         # The pooler is the pre-logits layer of ViTModel; ViTForImageClassification classifies without it.
         head="mlp" if "pooler.dense.weight" in container.shapes and not classes else "linear",
+        dropout=_dropout(config),
         conventions=_conventions(config, container.configs.get("preprocessor_config.json", {})),
     )
 
@@ -107,6 +108,11 @@ def refusals(spec: ViTSpec) -> list[str]:
         )
     if spec.pool == "mean":
         reasons.append("its ViT classifies from the class token, this model from the mean of the patches")
+    own = spec.conventions.preprocessing
+    if own.resize == "shorter" and spec.image[0] != spec.image[1]:
+        reasons.append("its processors crop squares only, this model crops a picture that is none")
+    if own.interpolation == "area":
+        reasons.append("its processors do not resize by area")
     return reasons
 
 
@@ -142,21 +148,19 @@ def config(spec: ViTSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]
 
 
 def preprocessor(spec: ViTSpec) -> dict[str, Any]:
-    """preprocessor_config.json: stretching is the ViT processor's, cropping the CLIP processor's."""
+    """preprocessor_config.json: stretching is the ViT processor's, with a crop DeiT's, keeping the shape CLIP's."""
     height, width = spec.image
     own = spec.conventions.preprocessing
-    size: dict[str, Any]
-    if own.resize == "square":
-        size = {"image_processor_type": "ViTImageProcessor", "size": {"height": height, "width": width}}
+    rows, columns = (int(side / own.fraction + 1e-6) for side in spec.image)
+    if own.resize == "shorter":
+        how: dict[str, Any] = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": rows}}
     else:
-        size = {
-            "image_processor_type": "CLIPImageProcessor",
-            "size": {"shortest_edge": int(min(height, width) / own.fraction)},
-            "do_center_crop": True,
-            "crop_size": {"height": height, "width": width},
-        }
+        kind = "ViTImageProcessor" if own.fraction == 1 else "DeiTImageProcessor"
+        how = {"image_processor_type": kind, "size": {"height": rows, "width": columns}}
+    if own.resize == "shorter" or own.fraction < 1:
+        how |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
     return {
-        **size,
+        **how,
         "do_resize": True,
         "do_rescale": True,
         "do_normalize": True,
@@ -176,11 +180,18 @@ def class_names(container: Container) -> object:
     return None if all(name == f"LABEL_{i}" for i, name in enumerate(names)) else names
 
 
+def _dropout(config: dict[str, Any]) -> float:
+    rate = config.get("hidden_dropout_prob", 0.0)
+    if not isinstance(rate, int | float):
+        raise WeightsError(f"config.json has hidden_dropout_prob {rate!r:.40}; a number is expected")
+    return rate
+
+
 def _conventions(config: dict[str, Any], processor: dict[str, Any]) -> Conventions:
     """transformers' own, with what config.json and preprocessor_config.json state."""
     own = CONVENTIONS["hf"]
     activation = config.get("hidden_act", "gelu")
-    if activation not in GELUS:
+    if not isinstance(activation, str) or activation not in GELUS:
         raise WeightsError(f"config.json asks for the activation {activation!r:.40}; known are {', '.join(GELUS)}")
     try:
         return Conventions(
@@ -189,32 +200,38 @@ def _conventions(config: dict[str, Any], processor: dict[str, Any]) -> Conventio
             own.position_resize,
             _preprocessing(processor, own.preprocessing),
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError, KeyError) as error:
         raise WeightsError(f"config.json or preprocessor_config.json is unusable: {error}") from None
 
 
 def _preprocessing(processor: dict[str, Any], own: Preprocessing) -> Preprocessing:
+    """What a processor does, or an error where it does something that cannot be said here."""
     resample = processor.get("resample", 2)
     if resample not in RESAMPLE:
         raise ValueError(f"resample {resample!r:.40}; bilinear (2) and bicubic (3) are known")
-    fraction = _crop_fraction(processor)
+    if not processor.get("do_resize", True) or not processor.get("do_rescale", True):
+        raise ValueError("pictures that are not resized, or not brought to 0..1, cannot be described")
+    if abs(float(processor.get("rescale_factor", 1 / 255)) * 255 - 1) > 1e-3:
+        raise ValueError(f"rescale_factor {processor['rescale_factor']!r:.40}; 1/255 is known")
+    normalises = bool(processor.get("do_normalize", True))
+    keeps_shape, fraction = _crop(processor)
     return Preprocessing(
-        resize="shorter" if fraction else "square",
-        fraction=fraction or 1.0,
+        resize="shorter" if keeps_shape else "square",
+        fraction=fraction,
         interpolation=cast(Any, RESAMPLE[resample]),
         antialias=True,
-        mean=triple(processor.get("image_mean", own.mean)),
-        std=triple(processor.get("image_std", own.std)),
+        mean=triple(processor.get("image_mean", own.mean)) if normalises else (0.0, 0.0, 0.0),
+        std=triple(processor.get("image_std", own.std)) if normalises else (1.0, 1.0, 1.0),
     )
 
 
-def _crop_fraction(processor: dict[str, Any]) -> float | None:
-    """The cropped side by the resized one, where the processor keeps the picture's shape and crops."""
-    size, crop = processor.get("size"), processor.get("crop_size")
-    if not processor.get("do_center_crop") or not isinstance(size, dict) or not isinstance(crop, dict):
-        return None
-    return (
-        float(crop["height"]) / float(size["shortest_edge"])
-        if {"height"} <= set(crop) and "shortest_edge" in size
-        else None
-    )
+def _crop(processor: dict[str, Any]) -> tuple[bool, float]:
+    """Whether pictures keep their shape, and the cropped side by the resized one. Sizes may be numbers or objects."""
+    size, crop = (processor.get(key) for key in ("size", "crop_size"))
+    keeps_shape = isinstance(size, dict) and "shortest_edge" in size
+    if not processor.get("do_center_crop") or size is None or crop is None:
+        if keeps_shape:
+            raise ValueError("pictures that keep their shape and are not cropped cannot be described")
+        return False, 1.0
+    whole = float(size["shortest_edge"] if keeps_shape else size["height"] if isinstance(size, dict) else size)
+    return keeps_shape, float(crop["height"] if isinstance(crop, dict) else crop) / whole

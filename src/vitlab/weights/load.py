@@ -109,7 +109,7 @@ def _verify(path: Path) -> None:
     if not (path / MANIFEST).is_file():
         raise WeightsError(f"{path} has no {MANIFEST}; the folder is incomplete")
     try:
-        verify_folder(path)
+        verify_folder(path, (folder.CARD, folder.WEIGHTS))
     except ValueError as error:
         raise WeightsError(str(error)) from None
 

@@ -112,6 +112,12 @@ def _refuse(error: BaseException) -> NoReturn:
     raise NpzError(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__) from None
 
 
+def _array(tensor: Tensor) -> np.ndarray:
+    """bfloat16 becomes float32, exactly: numpy has no such type."""
+    tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return tensor.detach().contiguous().numpy(force=True)
+
+
 def write_npz(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write float tensors uncompressed, as the released checkpoints are; the same bytes every time."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
@@ -119,6 +125,6 @@ def write_npz(path: Path, tensors: dict[str, Tensor]) -> None:
             member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             member.external_attr = 0o600 << 16
             buffer = io.BytesIO()
-            npy.write_array(buffer, tensor.detach().contiguous().numpy(force=True), allow_pickle=False)
+            npy.write_array(buffer, _array(tensor), allow_pickle=False)
             with archive.open(member, "w", force_zip64=True) as stream:
                 stream.write(buffer.getbuffer())

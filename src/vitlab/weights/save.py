@@ -2,21 +2,18 @@
 
 import math
 from pathlib import Path
-from typing import Literal
 
 from safetensors.torch import save_file
 from torch import Tensor
 
 from vitlab.models.vit import ViT
-from vitlab.spec import ViTSpec
+from vitlab.spec import CONVENTIONS, SaveFormat, ViTSpec
 from vitlab.store import Writer, json_writer, refuse_existing, replacing, write_folder
 from vitlab.weights import folder, google, huggingface, timm
 from vitlab.weights.containers import WeightsError
 from vitlab.weights.hints import metadata
 from vitlab.weights.layouts import Entry
 from vitlab.weights.npz import write_npz
-
-SaveFormat = Literal["vitlab", "google-npz", "timm", "hf"]
 
 
 def save_model(model: ViT, path: str | Path, format: SaveFormat = "vitlab") -> list[str]:
@@ -30,7 +27,9 @@ def save_model(model: ViT, path: str | Path, format: SaveFormat = "vitlab") -> l
     refuse_existing(path)
     if format not in REFUSALS:
         raise ValueError(f"no format is named {format!r}; known are {', '.join(REFUSALS)}")
-    reasons = REFUSALS[format](spec)
+    _check_name(path, format)
+    bare = path.suffix == ".safetensors"
+    reasons = [*REFUSALS[format](spec), *(_bare_refusals(spec, format) if bare else [])]
     if reasons:
         raise WeightsError(f"{format} cannot hold this model: {'; '.join(reasons)}")
     if model.class_names is not None and len(model.class_names) != spec.classes:
@@ -71,10 +70,12 @@ def _write_safetensors(
             weights(temporary)
         return _unsaid(spec, names)
     write_folder(path, {"model.safetensors": weights, **configs})
-    antialiased = spec.conventions.preprocessing.antialias
-    return (
-        [] if antialiased else ["resizing without antialiasing: other libraries will smooth when they shrink pictures"]
-    )
+    notes = []
+    if not spec.conventions.preprocessing.antialias:
+        notes.append("other libraries smooth pictures when they shrink them, this model's resizing does not")
+    if spec.stochastic_depth and "preprocessor_config.json" in configs:
+        notes.append(f"the files do not say the stochastic depth of {spec.stochastic_depth:g}")
+    return notes
 
 
 def _translated(tensors: dict[str, Tensor], table: list[Entry], spec: ViTSpec) -> dict[str, Tensor]:
@@ -84,6 +85,28 @@ def _translated(tensors: dict[str, Tensor], table: list[Entry], spec: ViTSpec) -
         for entry in table
         for name, part in zip(entry.theirs, entry.layout.write(tensors[entry.ours], spec.heads), strict=True)
     }
+
+
+def _check_name(path: Path, format: SaveFormat) -> None:
+    """A file's name must not promise another format than it gets."""
+    if format == "google-npz" and path.suffix != ".npz":
+        raise ValueError(f"{path.name!r} is to be a google-npz file; give it a name that ends in .npz")
+    if path.suffix == ".npz" and format != "google-npz":
+        raise ValueError(f"{path.name!r} ends in .npz, which is the format google-npz, not {format}")
+    if format == "vitlab" and path.suffix == ".safetensors":
+        raise ValueError(f"vitlab writes a folder, {path.name!r} names a file; a bare file is of format timm or hf")
+
+
+def _bare_refusals(spec: ViTSpec, format: SaveFormat) -> list[str]:
+    """Why a file without config.json would be run as another function."""
+    usual = CONVENTIONS["hf" if format == "hf" else "timm"]
+    own = spec.conventions
+    if (own.gelu, own.norm_eps) == (usual.gelu, usual.norm_eps):
+        return []
+    return [
+        f"a bare file is run with {usual.gelu} GELU and LayerNorm epsilon {usual.norm_eps:g}, this model has "
+        f"{own.gelu} and {own.norm_eps:g}; write a folder, whose config.json says so"
+    ]
 
 
 def _unsaid(spec: ViTSpec, class_names: tuple[str, ...] | None) -> list[str]:

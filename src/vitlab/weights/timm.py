@@ -29,6 +29,7 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
     config = container.configs.get("config.json", {})
     arguments = config.get("model_args") if isinstance(config.get("model_args"), dict) else {}
     has_class = "cls_token" in container.shapes
+    _check_pooling(config.get("global_pool", arguments.get("global_pool")), has_class)
     rows = _patch_rows(container, patch, arguments, hints) if has_class else container.shape("pos_embed", 3)[1]
     return ViTSpec(
         patch=patch,
@@ -40,6 +41,8 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
         classes=container.shape("head.weight", 2)[0] if "head.weight" in container.shapes else 0,
         head="mlp" if "pre_logits.fc.weight" in container.shapes else "linear",
         pool="class" if has_class else "mean",
+        dropout=_rate(arguments, "proj_drop_rate"),
+        stochastic_depth=_rate(arguments, "drop_path_rate"),
         conventions=_conventions(config, arguments),
     )
 
@@ -88,6 +91,8 @@ def refusals(spec: ViTSpec) -> list[str]:
     if spec.conventions.norm_eps != 1e-6:
         epsilon = f"{spec.conventions.norm_eps:g}"
         reasons.append(f"timm's LayerNorm epsilon is 1e-06, this model's {epsilon}; load it with conventions='timm'")
+    if spec.conventions.preprocessing.interpolation == "area":
+        reasons.append("timm does not resize by area")
     return reasons
 
 
@@ -118,6 +123,9 @@ def config(spec: ViTSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]
         "class_token": spec.pool == "class",
         "global_pool": "token" if spec.pool == "class" else "avg",
         "fc_norm": False,
+        "pos_drop_rate": spec.dropout,
+        "proj_drop_rate": spec.dropout,
+        "drop_path_rate": spec.stochastic_depth,
         "act_layer": "gelu_tanh" if spec.conventions.gelu == "tanh" else "gelu",
     }
     names = {"label_names": list(class_names)} if class_names else {}
@@ -137,6 +145,21 @@ def class_names(container: Container) -> object:
     return container.configs.get("config.json", {}).get("label_names")
 
 
+def _check_pooling(stated: object, has_class: bool) -> None:
+    """A class token is read alone, without one the patches are averaged; timm can do more, which is not built here."""
+    expected = "token" if has_class else "avg"
+    if stated not in (None, expected):
+        given = "with" if has_class else "without"
+        raise WeightsError(f"config.json pools by {stated!r:.40} {given} a class token; only {expected!r} loads")
+
+
+def _rate(arguments: dict[str, Any], key: str) -> float:
+    rate = arguments.get(key, 0.0)
+    if not isinstance(rate, int | float):
+        raise WeightsError(f"config.json has {key} {rate!r:.40}; a number is expected")
+    return rate
+
+
 def _conventions(config: dict[str, Any], arguments: dict[str, Any]) -> Conventions:
     """timm's own, with the normalisation and the activation that config.json states."""
     own = CONVENTIONS["timm"]
@@ -149,13 +172,13 @@ def _conventions(config: dict[str, Any], arguments: dict[str, Any]) -> Conventio
         squash = stated.get("crop_mode") == "squash"
         preprocessing = Preprocessing(
             resize="square" if squash else "shorter",
-            fraction=1.0 if squash else float(stated.get("crop_pct", preprocessing.fraction)),
+            fraction=float(stated.get("crop_pct", preprocessing.fraction)),
             interpolation=stated.get("interpolation", preprocessing.interpolation),
             antialias=True,
             mean=triple(stated.get("mean", preprocessing.mean)),
             std=triple(stated.get("std", preprocessing.std)),
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise WeightsError(f"config.json has an unusable pretrained_cfg: {error}") from None
     return Conventions(
         "tanh" if activation == "gelu_tanh" else "exact", own.norm_eps, own.position_resize, preprocessing

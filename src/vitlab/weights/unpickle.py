@@ -1,9 +1,10 @@
 """A child process that turns somebody's .pt or .pth into safetensors: `python -m vitlab.weights.unpickle IN OUT ENTRY`.
 
 Pickle can run code. Here torch's restricted unpickler reads it, in a process of its own that cannot reach the
-network, start programs or write more than one file, with limits on memory and time. There is no fallback.
+network or start programs, with limits on memory, time and the size of what it writes. There is no fallback.
 """
 
+import re
 import resource
 import sys
 from pathlib import Path
@@ -43,7 +44,9 @@ def main() -> None:
     except MemoryError:
         _fail("it needs more memory than such a file should")
     except Exception as error:  # whatever a hostile file provokes, the answer is the same
-        _fail(f"it holds more than plain tensors, or is damaged ({type(error).__name__})")
+        refused = re.search(r"GLOBAL ([\w.]{1,100})", str(error))
+        what = f"Python objects of {refused[1]}" if refused else "more than plain tensors, or is damaged"
+        _fail(f"it holds {what} ({type(error).__name__}); save its state_dict alone and try again")
     found, tensors = _tensors(value, entry)
     try:
         save_file(
@@ -90,7 +93,7 @@ def _tensors(value: object, entry: str) -> tuple[str, dict]:
     chosen = entry or next((name for name in ENTRIES if named(value.get(name))), "")
     tensors = named(value[chosen] if chosen else value)
     if not tensors:
-        _fail(f"no named tensors; its entries are {sorted(map(str, value))[:20]}")
+        _fail(f"no named tensors found; its entries are {sorted(map(str, value))[:20]}, one can be chosen with --entry")
     for wrapper in WRAPPERS:
         if all(name.startswith(wrapper) for name in tensors):
             tensors = {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}

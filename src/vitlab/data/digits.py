@@ -1,0 +1,65 @@
+"""The 1,797 handwritten digits that come with scikit-learn: real images that need no download."""
+
+from operator import index as whole
+from typing import Literal, get_args
+
+import numpy as np
+
+from vitlab.data.source import Sample
+
+Split = Literal["all", "train", "test"]
+BRIGHTEST = 16  # the scans have 17 grey levels
+TEST_EVERY = 5  # per class, samples 5, 10, 15, ... in the order of the file are the test set: 355 of 1,797
+
+
+class DigitsSource:
+    """Scans of 8x8, grey as RGB; a sample keeps its number in the whole set as its id, whatever the split."""
+
+    class_names = tuple(map(str, range(10)))
+
+    def __init__(self, split: Split = "all") -> None:
+        if split not in get_args(Split):
+            raise ValueError(f"split is {split!r}; the digits have {', '.join(get_args(Split))}")
+        scans, labels = _load()
+        chosen = np.ones(len(labels), bool) if split == "all" else _is_test(labels) == (split == "test")
+        self.numbers = np.flatnonzero(chosen)
+        self.scans, self.labels = scans[chosen], labels[chosen]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def item(self, index: int) -> Sample:
+        """(8, 8, 3) of uint8 and the digit."""
+        grey = self.scans[self._checked(index)]
+        return Sample(np.repeat(grey[..., None], 3, axis=2), self.label(index), self.id(index))
+
+    def label(self, index: int) -> tuple[int, ...]:
+        """The digit."""
+        return (int(self.labels[self._checked(index)]),)
+
+    def id(self, index: int) -> str:
+        """Its number among all 1,797."""
+        return str(self.numbers[self._checked(index)])
+
+    def _checked(self, index: int) -> int:
+        if not 0 <= whole(index) < len(self):
+            raise IndexError(f"sample {index} does not exist: these digits have 0 to {len(self) - 1}")
+        return whole(index)
+
+
+def _is_test(labels: np.ndarray) -> np.ndarray:
+    """(n,) of bool: the same share of every class, by order alone."""
+    held_out = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        held_out[np.flatnonzero(labels == label)[TEST_EVERY - 1 :: TEST_EVERY]] = True
+    return held_out
+
+
+def _load() -> tuple[np.ndarray, np.ndarray]:
+    """(1797, 8, 8) of uint8 and (1797,) labels."""
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("the digits need scikit-learn: pip install 'vitlab[demo]'") from None
+    flat, labels = load_digits(return_X_y=True)
+    return np.rint(np.asarray(flat) * (255 / BRIGHTEST)).astype(np.uint8).reshape(-1, 8, 8), np.asarray(labels)

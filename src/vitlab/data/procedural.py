@@ -1,0 +1,141 @@
+"""Images drawn from their number alone: what the fractals and the shapes share.
+
+The same bytes on every machine and in every process, because nothing whose last bit may differ is used:
+random numbers are raw words of Philox (numpy promises its bit generators for good, but not the distributions of
+`Generator`); floats see only + - * / sqrt, floor and comparisons, element by element, which IEEE 754 rounds in one way;
+there is no sine, no power, no matrix product and no sum of floats; counting, blending and colours are integers.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from math import sqrt
+from operator import index as whole
+
+import numpy as np
+
+from vitlab.data.source import Sample
+
+SMALLEST, LARGEST = 16, 1024  # pixels of a side
+MOST_CLASSES, MOST_IMAGES, MOST_SEED = 10**7, 2**63 - 1, 2**64 - 1
+
+
+class Stream(IntEnum):
+    """What random numbers are for: one key of the generator each, so that no two uses share a number."""
+
+    FRACTAL_CLASS = 1
+    FRACTAL_IMAGE = 2
+    SHAPE_IMAGE = 3
+
+
+class Draws:
+    """Random numbers that are a function of (seed, stream, index, attempt) and nothing else.
+
+    Seed and stream are the key of Philox, index and attempt the upper words of its counter; the lowest word counts
+    what was drawn, so two sequences cannot overlap.
+    """
+
+    def __init__(self, seed: int, stream: Stream, index: int, attempt: int = 0) -> None:
+        counter = np.array([0, attempt, index, 0], np.uint64)
+        self._bits = np.random.Philox(counter=counter, key=np.array([seed, stream], np.uint64))
+
+    def words(self, count: int) -> np.ndarray:
+        """(count,) of uint64."""
+        return self._bits.random_raw(count)
+
+    def bytes(self, count: int) -> np.ndarray:
+        """(count,) of uint8, in little-endian order of the words."""
+        return self.words(-(-count // 8)).astype("<u8", copy=False).view(np.uint8)[:count]
+
+    def uniform(self, low: float, high: float, count: int) -> list[float]:
+        """`count` numbers in [low, high)."""
+        return [low + (high - low) * (word * 2.0**-53) for word in (self.words(count) >> np.uint64(11)).tolist()]
+
+    def below(self, bound: int) -> int:
+        """A whole number in 0..bound-1; its bias is under bound / 2**64."""
+        return self._bits.random_raw() % bound
+
+    def shuffled(self, count: int) -> list[int]:
+        """The numbers 0..count-1 in random order."""
+        return sorted(range(count), key=self.words(count).tolist().__getitem__)
+
+    def turn(self, largest: float) -> tuple[float, float]:
+        """(cosine, sine) of an angle up to 2 atan(largest) either way; nearly uniform, and without trigonometry."""
+        (t,) = self.uniform(-largest, largest, 1)
+        return (1 - t * t) / (1 + t * t), 2 * t / (1 + t * t)
+
+    def any_turn(self) -> tuple[float, float]:
+        """(cosine, sine) of any angle: up to 45 degrees either way, then some quarter turns."""
+        cosine, sine = self.turn(sqrt(2) - 1)
+        return ((cosine, sine), (-sine, cosine), (-cosine, -sine), (sine, -cosine))[self.below(4)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProceduralSource(ABC):
+    """`images` pictures of `size` x `size`; number i belongs to class i % classes.
+
+    Image i does not depend on `images`, so numbers from `images` on are a held-out set of the same classes:
+    open a longer source and take its tail. Another seed is other images (and, for fractals, other classes).
+    """
+
+    classes: int = 1000
+    images: int = 1_000_000
+    size: int = 224
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check("classes", self.classes, 1, MOST_CLASSES)
+        _check("images", self.images, 1, MOST_IMAGES)
+        _check("size", self.size, SMALLEST, LARGEST)
+        _check("seed", self.seed, 0, MOST_SEED)
+
+    @abstractmethod
+    def class_name(self, label: int) -> str:
+        """The name of one class."""
+
+    @abstractmethod
+    def pixels(self, index: int) -> np.ndarray:
+        """(size, size, 3) of uint8; the index has been checked."""
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """All names, made when first asked for: opening costs the same for any number of classes."""
+        return tuple(map(self.class_name, range(self.classes)))
+
+    def __len__(self) -> int:
+        return self.images
+
+    def item(self, index: int) -> Sample:
+        """The image of that number, drawn now."""
+        return Sample(self.pixels(self._checked(index)), self.label(index), self.id(index))
+
+    def label(self, index: int) -> tuple[int, ...]:
+        """index % classes: equal shares, and any run of `classes` neighbours holds every class once."""
+        return (self._checked(index) % self.classes,)
+
+    def id(self, index: int) -> str:
+        """The running number."""
+        return str(self._checked(index))
+
+    def _checked(self, index: int) -> int:
+        if not 0 <= whole(index) < self.images:
+            raise IndexError(f"sample {index} does not exist: this source has 0 to {self.images - 1}")
+        return whole(index)
+
+
+def blended(below: np.ndarray, above: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Integers of 0..255 mixed pixel by pixel: `share` / 256 of `above`, the rest of `below`."""
+    return (below * (256 - share) + above * share) >> 8
+
+
+def gradient(corners: np.ndarray, size: int) -> np.ndarray:
+    """(2, 2, 3) colours of the corners -> (size, size, 3) of int32 between them."""
+    way = (np.arange(size, dtype=np.int32) * 256 // (size - 1))[:, None]  # 0..256
+    left, right = (blended(corners[0, side], corners[1, side], way) for side in (0, 1))  # (size, 3)
+    return blended(left[:, None], right[:, None], way)  # (size, size, 3)
+
+
+def _check(name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number from {low} to {high}")

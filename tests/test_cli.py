@@ -1,0 +1,65 @@
+"""The command line: every command has help, tables and JSON say the same, mistakes are told."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import vitlab
+from vitlab.cli import COMMANDS, main
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"])
+    assert stopped.value.code == 0
+    assert COMMANDS[command].__doc__.splitlines()[0][:40] in " ".join(capsys.readouterr().out.split())
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"vitlab {vitlab.__version__}\n"
+
+
+def test_models_as_table_and_as_json(capsys):
+    assert main(["models", "--image", "384", "--head", "linear"]) == 0
+    table = capsys.readouterr()
+    assert main(["models", "--image", "384", "--head", "linear", "--json"]) == 0
+    rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)}
+    cost = vitlab.count("ViT-B/16", image=384, head="linear")
+    assert rows["ViT-B/16"]["parameters"] == cost.parameters
+    assert f"{cost.parameters:,}" in table.out
+    assert "ViT-H/14" not in rows  # 384 is no multiple of 14
+    assert "left out ViT-H/14" in table.err
+    assert "378x378 or 392x392" in table.err
+
+
+def test_doctor_names_versions_device_and_extras(capsys):
+    assert main(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    for word in ("vitlab", "torch", "pillow", "safetensors", "device", "threads", "[demo]"):
+        assert word in printed
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["nonsense"], ["models", "--classs", "5"], ["models", "--head", "big"], ["predict"]]
+)
+def test_unknown_words_are_refused(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code != 0
+
+
+def test_output_into_a_closed_pipe_is_no_traceback():
+    command = f"{sys.executable} -m vitlab.cli models --json | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout == "[\n"
+    assert "Traceback" not in done.stderr
+
+
+def test_names_of_the_package():
+    assert all(callable(getattr(vitlab, name)) for name in vitlab.__all__)
+    with pytest.raises(AttributeError, match="it offers"):
+        vitlab.no_such_thing  # noqa: B018

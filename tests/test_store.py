@@ -1,0 +1,70 @@
+"""What is written is written whole or not at all."""
+
+import json
+
+import pytest
+
+from vitlab.store import MANIFEST, json_writer, replacing, verify_folder, write_folder
+
+
+def failing(path):
+    path.write_text("half")
+    raise OSError("disk full")
+
+
+def test_a_folder_that_fails_halfway_leaves_nothing(tmp_path):
+    with pytest.raises(OSError, match="disk full"):
+        write_folder(tmp_path / "out", {"a.json": json_writer({"x": 1}), "b.bin": failing})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_fails_halfway_leaves_the_old_one(tmp_path):
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(OSError, match="disk full"), replacing(tmp_path / "file") as temporary:
+        failing(temporary)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_a_file_is_replaced_at_once(tmp_path):
+    (tmp_path / "file").write_text("old")
+    with replacing(tmp_path / "file") as temporary:
+        temporary.write_text("new")
+        assert (tmp_path / "file").read_text() == "old"
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_everything_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
+    events = []
+    import os
+    from pathlib import Path
+
+    sync, rename = os.fsync, Path.rename
+    monkeypatch.setattr(os, "fsync", lambda d: events.append(Path(f"/proc/self/fd/{d}").resolve().name) or sync(d))
+    monkeypatch.setattr(Path, "rename", lambda a, b: events.append("rename") or rename(a, b))
+    write_folder(tmp_path / "out", {"a.json": json_writer({})})
+    temporary = next(name for name in events if name.startswith(".out.tmp"))
+    assert events == ["a.json", MANIFEST, temporary, "rename", tmp_path.name]
+
+
+def test_the_manifest_finds_missing_changed_and_unlisted_files(tmp_path):
+    write_folder(tmp_path / "out", {"a": lambda p: p.write_text("one"), "b": lambda p: p.write_text("two")})
+    verify_folder(tmp_path / "out", ["a", "b"])
+    with pytest.raises(ValueError, match="does not list c"):
+        verify_folder(tmp_path / "out", ["c"])
+    (tmp_path / "out" / "a").write_text("eno")
+    with pytest.raises(ValueError, match="SHA-256"):
+        verify_folder(tmp_path / "out", ["a"])
+    (tmp_path / "out" / "a").write_text("longer")
+    with pytest.raises(ValueError, match="6 bytes"):
+        verify_folder(tmp_path / "out", ["a"])
+    (tmp_path / "out" / "a").unlink()
+    with pytest.raises(ValueError, match="missing"):
+        verify_folder(tmp_path / "out", ["a"])
+
+
+def test_json_is_the_same_bytes_every_time(tmp_path):
+    for name in ("one", "two"):
+        json_writer({"b": 1, "a": "é"})(tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert json.loads((tmp_path / "one").read_text()) == {"b": 1, "a": "é"}
