@@ -34,8 +34,8 @@ def test_the_readme_names_every_command():
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     vitlab.save_model(vitlab.build_model("ViT-Ti/16", image=64), "B_16.npz", "google-npz")
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    exec(code, {})  # our own README
+    for code in re.findall(r"```py(?:thon)?\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+        exec(code, {})  # our own README
     assert vitlab.load_model("out/").spec.image == (384, 384)
 
 

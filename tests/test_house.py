@@ -24,13 +24,13 @@ MAY_IMPORT = {
     "data": {"spec", "strict_json", "paper", "store"},
     "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data"},
     "doctor": set(),
-    "runs": {"spec", "paper", "counting", "store", "models", "weights", "data", "deploy"},
+    "runs": {"spec", "strict_json", "paper", "counting", "store", "models", "weights", "data", "deploy"},
     "__init__": {"counting", "paper"},
     "cli": {"__init__", "spec", "paper", "counting"},
 }
 LAZY = {  # inside functions only
     "__init__": {"models", "weights", "deploy"},
-    "cli": {"deploy", "weights", "runs", "doctor"},
+    "cli": {"deploy", "weights", "data", "runs", "doctor"},
 }
 WITHOUT_TORCH = {"strict_json", "spec", "paper", "counting", "store", "__init__", "cli"}
 LIBRARIES = {  # what the core may import besides the standard library

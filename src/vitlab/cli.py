@@ -179,6 +179,55 @@ def demo(out: Path = Path("demo-out")) -> None:
     run_demo(out, _console(), program)
 
 
+def data() -> None:
+    """Look at data sets: `data check` says what is in one, `data index` prepares tar shards, `data kinds` lists all."""
+
+
+def data_check(
+    spec: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SPEC")],
+    against: str = "",
+    out: Path = Path("data-check"),
+    image: Size = "224",
+    workers: int = 2,
+) -> int:
+    """Look at every sample: counts, classes, sizes, bad files, and a contact sheet before and after augmentation.
+
+    Args:
+        spec: The data, such as folder:photos, cifar10:DIR?split=test or fractals?classes=10&images=200.
+        against: Other data, such as the training set: samples that are in both are listed.
+        out: Folder for the contact sheet and the report; older ones are replaced.
+        image: Size of the pictures after augmentation.
+        workers: Processes that decode.
+    """
+    from vitlab.runs.check_data import check_data
+
+    bad = check_data(spec, against, out, _size(image) or (224, 224), workers, _console())
+    return 1 if bad else 0
+
+
+def data_index(folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]) -> None:
+    """Index a folder of tar shards (webdataset convention), so that any sample can be read by its number.
+
+    Args:
+        folder: The folder with the .tar files; the index is written into it.
+    """
+    from vitlab.data.shards import ShardSource, index_shards
+
+    excluded = index_shards(folder)
+    console = _console()
+    console.print(Text(f"indexed {len(ShardSource(folder)):,} samples; use them as shards:{_printable(str(folder))}"))
+    for rule, number in sorted(excluded.items()):
+        console.print(Text(f"excluded {number:,} {rule}"))
+
+
+def data_kinds() -> None:
+    """List every kind of data that can be named, with its options."""
+    from vitlab.data.catalogue import described
+
+    for line in described():
+        _console().print(Text(line))
+
+
 def doctor() -> None:
     """Show versions, device, threads and which extras are installed."""
     from vitlab.doctor import findings
@@ -194,8 +243,10 @@ COMMANDS: dict[str, Any] = {
     "models": models,
     "predict": predict,
     "convert": convert,
+    "data": data,
     "doctor": doctor,
 }
+DATA_COMMANDS: dict[str, Any] = {"check": data_check, "index": data_index, "kinds": data_kinds}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -206,13 +257,12 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments == ["--version"]:
         _console().print(f"vitlab {__version__}", highlight=False)
         return 0
+    commands, program = COMMANDS, "vitlab"
+    about = "The Vision Transformer paper as a working laboratory. --version prints the version."
+    if arguments[:1] == ["data"]:
+        commands, program, about, arguments = DATA_COMMANDS, "vitlab data", data.__doc__ or "", arguments[1:]
     try:
-        result = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="vitlab",
-            description="The Vision Transformer paper as a working laboratory. --version prints the version.",
-            args=arguments,
-        )
+        result = tyro.extras.subcommand_cli_from_dict(commands, prog=program, description=about, args=arguments)
         return result or 0
     except (ValueError, OSError) as error:
         _complain(f"vitlab: {_one_line(error)}")

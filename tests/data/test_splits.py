@@ -6,11 +6,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from vitlab.data.card import check_class_names, describe, fingerprint
 from vitlab.data.source import Sample
 from vitlab.data.splits import (
-    check_class_names,
     development_split,
-    fingerprint,
     first_shots,
     in_tfds_order,
     nested_subset,
@@ -133,3 +132,11 @@ class TestTheSameData:
     def test_reordered_classes_are_refused_not_permuted(self):
         with pytest.raises(ValueError, match="number 1 is 'b' for the model and 'c' in the data"):
             check_class_names(("a", "b", "c"), ("a", "c", "b"))
+
+    def test_a_card_accepts_its_data_and_no_other(self):
+        card = describe(Plain(50), "plain")
+        card.check(Plain(50))
+        with pytest.raises(ValueError, match="50 samples of 'plain' were used, 51 are there now"):
+            card.check(Plain(51))
+        with pytest.raises(ValueError, match="classes differ"):
+            card.check(Plain(50, tuple("ABCDEFGHIJ")))

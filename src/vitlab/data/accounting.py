@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 TRAINING_LIMIT = 0.001  # of the samples found; more bad images than that stop a training
 SHOWN = 10  # bad samples that a message names
@@ -53,6 +53,15 @@ class Account:
             yield f"quarantined  {count:,} {reason}"
         for rule, count in sorted(self.excluded.items()):
             yield f"excluded     {count:,} {rule}"
+
+    def to_json(self) -> dict[str, object]:
+        """The books as JSON values, every bad sample named."""
+        return {
+            "found": self.found,
+            "used": self.used,
+            "quarantined": [asdict(bad) for bad in self.quarantined],
+            "excluded": dict(self.excluded),
+        }
 
     def _complaint(self, max_bad: float) -> str:
         named = ", ".join(f"{bad.id!r} ({bad.reason})" for bad in self.quarantined[:SHOWN])

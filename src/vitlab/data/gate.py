@@ -57,7 +57,7 @@ def read_image(source: Path | str | bytes, *, name: str | None = None) -> Decode
     path = "" if isinstance(source, bytes) else os.fspath(source)
     name = path if name is None else name
     try:
-        return _decode(source if isinstance(source, bytes) else _file_bytes(path), Path(name).suffix.lower())
+        return _decode(source if isinstance(source, bytes) else file_bytes(path), Path(name).suffix.lower())
     except BadImage as bad:
         reason, detail = bad.reason, bad.detail
     # Raised out here it does not keep the frames, and with them the pixels, of the failure alive.
@@ -118,7 +118,7 @@ REFUSALS = {  # of os.open; anything else is `unreadable`
 }
 
 
-def _file_bytes(path: str) -> bytes:
+def file_bytes(path: str) -> bytes:
     """What a regular file holds, read once; whatever else stands there is refused without waiting for it."""
     try:
         # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.

@@ -11,8 +11,6 @@ import numpy as np
 from vitlab.data.order import permuted
 from vitlab.data.source import Sample, Source
 
-FINGERPRINT_SAMPLES = 100_000  # at most so many, evenly spaced, are looked at
-
 
 @dataclass(frozen=True)
 class Subset:
@@ -116,38 +114,6 @@ def _by_class(source: Source, shots: int) -> dict[int, list[int]]:
         if len(found[label]) < shots:
             raise ValueError(f"class {name!r} has {len(found[label])} samples; {shots} are asked for")
     return found
-
-
-# -- Is it still the same data? ------------------------------------------------------------------
-
-
-def fingerprint(source: Source) -> str:
-    """A hash of the classes, the number of samples, and the ids and labels of up to 100,000 of them."""
-    digest = hashlib.sha256()
-    step = max(1, len(source) // FINGERPRINT_SAMPLES)
-    for text in (*source.class_names, str(len(source))):
-        digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
-    for number in range(0, len(source), step):
-        entry = f"{source.id(number)}\0{source.label(number)}\0"
-        digest.update(entry.encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
-
-
-def check_class_names(expected: Sequence[str], found: Sequence[str]) -> None:
-    """Raise unless the classes are the same in the same order: a permuted label map scores nonsense silently."""
-    if tuple(expected) == tuple(found):
-        return
-    missing, added = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-    if missing or added:
-        raise ValueError(
-            f"the classes differ: {len(expected)} expected, {len(found)} found; "
-            f"missing {missing[:10]!r}, new {added[:10]!r}; use data with the model's classes, or train a new head"
-        )
-    place = next(i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b)
-    raise ValueError(
-        f"the classes are in another order: number {place} is {expected[place]!r} for the model and {found[place]!r} "
-        f"in the data; bring the data into the model's order"
-    )
 
 
 def _entry(held: np.ndarray, index: int) -> int:

@@ -1,0 +1,62 @@
+"""What a data set was when a model was trained on it, so that another one is not taken for it."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vitlab.data.source import Source
+
+FINGERPRINT_SAMPLES = 100_000  # at most so many, evenly spaced, are looked at
+
+
+@dataclass(frozen=True)
+class DataCard:
+    """The label map with the fingerprint of its data; it travels with a run and the model made of it."""
+
+    spec: str
+    samples: int
+    class_names: tuple[str, ...]
+    fingerprint: str
+
+    def check(self, source: Source) -> None:
+        """Raise unless the source is the data of this card: same classes in the same order, then same samples."""
+        check_class_names(self.class_names, source.class_names)
+        if fingerprint(source) != self.fingerprint:
+            raise ValueError(
+                f"the data is not what it was: {self.samples:,} samples of {self.spec!r} were used, {len(source):,} "
+                f"are there now and some differ in id or label; bring the data back or start a new run"
+            )
+
+
+def describe(source: Source, spec: str) -> DataCard:
+    """The card of a source."""
+    return DataCard(spec, len(source), tuple(source.class_names), fingerprint(source))
+
+
+def fingerprint(source: Source) -> str:
+    """A hash of the classes, the number of samples, and the ids and labels of up to 100,000 of them."""
+    digest = hashlib.sha256()
+    step = max(1, len(source) // FINGERPRINT_SAMPLES)
+    for text in (*source.class_names, str(len(source))):
+        digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
+    for number in range(0, len(source), step):
+        entry = f"{source.id(number)}\0{source.label(number)}\0"
+        digest.update(entry.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def check_class_names(expected: Sequence[str], found: Sequence[str]) -> None:
+    """Raise unless the classes are the same in the same order: a permuted label map scores nonsense silently."""
+    if tuple(expected) == tuple(found):
+        return
+    missing, added = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    if missing or added:
+        raise ValueError(
+            f"the classes differ: {len(expected)} expected, {len(found)} found; "
+            f"missing {missing[:10]!r}, new {added[:10]!r}; use data with the model's classes, or train a new head"
+        )
+    place = next(i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b)
+    raise ValueError(
+        f"the classes are in another order: number {place} is {expected[place]!r} for the model and {found[place]!r} "
+        f"in the data; bring the data into the model's order"
+    )

@@ -1,0 +1,287 @@
+"""Images as files: class folders, and tables of paths and labels."""
+
+import csv
+import os
+import posixpath
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from vitlab.data.arrays import check_index
+from vitlab.data.gate import file_bytes
+from vitlab.data.refusals import BadImage, Reason
+from vitlab.data.source import Sample
+from vitlab.strict_json import require
+
+SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp")
+SPLITS = (("train", "training"), ("val", "validation", "valid"), ("test",))  # names of one meaning
+
+
+class Files:
+    """The files below a folder by number: 24 bytes and its name for each, so that millions fit in memory.
+
+    Names are bytes, as Linux has them; they come back as `os.fsdecode` writes them, whatever the bytes are.
+    """
+
+    def __init__(self, root: Path, names: Iterable[bytes]) -> None:
+        self._root = os.path.realpath(root)
+        blob, ends, stamps = bytearray(), array("q"), array("q")
+        for name in names:
+            blob += name
+            ends.append(len(blob))
+            stamps.extend(_stamp(f"{self._root}/{os.fsdecode(name)}"))
+        self._blob = bytes(blob)
+        self._ends = np.array(ends, np.int64)
+        self._stamps = np.array(stamps, np.int64).reshape(-1, 2)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def name(self, index: int) -> str:
+        """The path below the folder, with `/`."""
+        check_index(index, len(self))
+        start = self._ends[index - 1] if index else 0
+        return os.fsdecode(self._blob[start : self._ends[index]])
+
+    def read(self, index: int) -> bytes:
+        """What a regular file inside the folder holds; raises BadImage if it is none, or not what it was."""
+        name = self.name(index)
+        path = f"{self._root}/{name}"
+        try:
+            _check_inside(path, self._root)
+            data = file_bytes(path)
+            if _stamp(path) != tuple(self._stamps[index]) or len(data) != self._stamps[index, 0]:
+                raise BadImage(Reason.changed, "changed since the data was opened; stop what writes to it, start again")
+        except BadImage as bad:
+            reason, detail = bad.reason, bad.detail
+        else:
+            return data
+        raise BadImage(reason, detail, name)
+
+
+def _check_inside(path: str, root: str) -> None:
+    try:
+        real = os.path.realpath(path)  # of a loop of links: the loop itself, which cannot be opened
+    except ValueError:  # a NUL in the path
+        raise BadImage(Reason.missing, "is not a possible path; give the path of an image") from None
+    if not real.startswith(f"{root.rstrip('/')}/"):
+        raise BadImage(Reason.outside_root, "is a link that leaves the data folder; copy the file into it")
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """Size in bytes and time of the last change in nanoseconds; (-1, -1) of what is not there."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  pathlib remembers every name it has seen
+    except (OSError, ValueError):
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+# -- Class folders -------------------------------------------------------------------------------
+
+
+class FolderSource:
+    """A folder per class, images anywhere below it; ids are paths below `root` (below the split's folder).
+
+    `split` chooses among the folders train, val (validation) and test. Folders, FIFOs and links named like an image
+    are samples that are refused when read; what is no sample by rule is counted in `excluded`. Links to folders are
+    not followed: one in place of a class folder is an error.
+    """
+
+    def __init__(self, root: Path, split: str = "") -> None:
+        folder = split_folder(Path(root), split)
+        self.excluded: Counter[str] = Counter()  # found = len + the sum of these
+        classes = self._class_folders(folder)
+        self.class_names = tuple(classes)
+        counts = []
+
+        def names() -> Iterator[bytes]:
+            for name in classes:
+                images = self._images(folder, name)
+                counts.append(len(images))
+                yield from images
+
+        self.files = Files(folder, names())
+        self.labels = np.repeat(np.arange(len(classes), dtype=np.int32), counts)
+        suffixes = ", ".join(suffix.decode() for suffix in SUFFIXES)
+        require(len(self) > 0, f"{folder} has no images ({suffixes}) in its {len(classes)} class folders")
+
+    def _class_folders(self, folder: Path) -> list[str]:
+        classes = []
+        for entry in list(os.scandir(folder)):  # a list: the handle is closed even if a link is refused
+            if entry.name.startswith("."):
+                self.excluded["hidden"] += 1
+            elif entry.is_dir(follow_symlinks=False):
+                classes.append(entry.name)
+            else:
+                require(
+                    not Path(entry).is_dir(), f"class folder {entry.path!r} is a link, which is not followed; copy it"
+                )
+                self.excluded["no_class_folder"] += 1
+        require(bool(classes), f"{folder} has no class folders; give a folder that has one folder per class")
+        return sorted(classes, key=os.fsencode)
+
+    def _images(self, folder: Path, name: str) -> list[bytes]:
+        """The sorted paths, below the folder, of one class."""
+        found, waiting = [], [name]
+        while waiting:
+            below = waiting.pop()
+            for entry in os.scandir(folder / below):
+                path = f"{below}/{entry.name}"
+                if entry.name.startswith("."):
+                    self.excluded["hidden"] += 1
+                elif os.fsencode(entry.name).lower().endswith(SUFFIXES):
+                    found.append(os.fsencode(path))
+                elif entry.is_dir(follow_symlinks=False):
+                    waiting.append(path)
+                else:
+                    self.excluded["linked_folder" if Path(entry).is_dir() else "other_suffix"] += 1
+        return sorted(found)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def item(self, index: int) -> Sample:
+        return Sample(self.files.read(index), self.label(index), self.files.name(index))
+
+    def label(self, index: int) -> tuple[int, ...]:
+        check_index(index, len(self))
+        return (int(self.labels[index]),)
+
+    def id(self, index: int) -> str:
+        return self.files.name(index)
+
+
+def split_folder(root: Path, split: str) -> Path:
+    """The folder of a split, or `root` itself where none is asked for and there is none to choose."""
+    require(root.is_dir(), f"{root} is not a folder; give the folder of the images")
+    groups = {name: group for group in SPLITS for name in group}
+    folders = [entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")]
+    found = {name.casefold(): name for name in folders if name.casefold() in groups}
+    if not split:
+        # A single folder `train` among others may be a class of vehicles.
+        are_splits = len(found) > 1 or 0 < len(found) == len(folders)
+        require(not are_splits, f"{root} has the splits {', '.join(sorted(found))}; choose one of them")
+        return root
+    require(split in groups, f"split {split!r}; known are {', '.join(groups)}")
+    for name in (split, *groups[split]):
+        if name in found:
+            return root / found[name]
+    raise ValueError(f"{root} has no folder for the split {split!r}; it has {sorted(found) or 'no splits'}")
+
+
+# -- Tables --------------------------------------------------------------------------------------
+
+
+class CsvSource:
+    """A CSV or TSV file with a header: a column of paths below `root` (default: the file's folder) and one of labels.
+
+    With a `separator` ("a;b") a row may have any number of labels, without one it has exactly one. `classes` fixes
+    the class names; otherwise they are the labels found, sorted by name, or by value if all of them are numbers.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        root: Path | None = None,
+        *,
+        path: str = "path",
+        label: str = "label",
+        separator: str = "",
+        classes: Sequence[str] = (),
+    ) -> None:
+        table = _Table(Path(file), path, label, separator)
+        self._files = Files(table.file.parent if root is None else Path(root), table.paths())
+        require(len(self) > 0, f"{table.file.name} has no rows below its header")
+        unknown = sorted(set(table.numbers) - set(classes)) if classes else []
+        require(not unknown, f"{table.file.name} has labels {unknown!r:.200}, which are not among the classes given")
+        self.class_names = tuple(classes) or _in_order(table.numbers)
+        place = {name: number for number, name in enumerate(self.class_names)}
+        order = np.array([place[name] for name in table.numbers], np.int32)  # by first appearance -> by class
+        self._labels = order[np.array(table.labels, np.int32)] if len(order) else np.empty(0, np.int32)
+        self._ends = np.array(table.ends, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def item(self, index: int) -> Sample:
+        return Sample(self._files.read(index), self.label(index), self._files.name(index))
+
+    def label(self, index: int) -> tuple[int, ...]:
+        check_index(index, len(self))
+        start = self._ends[index - 1] if index else 0
+        return tuple(sorted(self._labels[start : self._ends[index]].tolist()))
+
+    def id(self, index: int) -> str:
+        return self._files.name(index)
+
+
+class _Table:
+    """The rows of a file: labels are numbered as they appear, `ends` says where each row's labels end."""
+
+    def __init__(self, file: Path, path: str, label: str, separator: str) -> None:
+        self.file = file
+        self.numbers: dict[str, int] = {}
+        self.labels, self.ends = array("i"), array("q")
+        self._path, self._label, self._separator = path, label, separator
+
+    def paths(self) -> Iterator[bytes]:
+        """The path of every row, in order; its labels are added on the way."""
+        seen: set[bytes] = set()
+        rows = self._rows()
+        header = next(rows, (1, []))[1]
+        for column in (self._path, self._label):
+            require(column in header, f"{self.file.name} has no column {column!r}; its header is {header!r:.300}")
+        at, label_at = header.index(self._path), header.index(self._label)
+        for line, row in rows:
+            if len(row) != len(header):
+                self._refuse(
+                    line, header[min(len(row), len(header) - 1)], f"{len(row)} cells, the header {len(header)}"
+                )
+            name = self._checked_path(line, row[at])
+            if name in seen:
+                self._refuse(line, self._path, f"{row[at]!r:.200} stood on an earlier line; give each image one row")
+            seen.add(name)
+            for label in self._labels_of(line, row[label_at]):
+                self.labels.append(self.numbers.setdefault(label, len(self.numbers)))
+            self.ends.append(len(self.labels))
+            yield name
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """(line on which it starts, cells) of every row that is not blank."""
+        delimiter = "\t" if self.file.suffix.lower() in (".tsv", ".tab") else ","
+        with self.file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+            reader = csv.reader(lines, delimiter=delimiter, strict=True)
+            start = 1
+            try:
+                for row in reader:
+                    if row:
+                        yield start, row
+                    start = reader.line_num + 1
+            except csv.Error as error:
+                raise ValueError(f"{self.file.name}, line {start}: {error}") from None
+
+    def _checked_path(self, line: int, cell: str) -> bytes:
+        name = posixpath.normpath(cell)
+        if not cell or name == "." or name.startswith("/") or name.split("/")[0] == "..":
+            self._refuse(line, self._path, f"{cell!r:.200} is not a path below the data folder; make it relative to it")
+        return os.fsencode(name)
+
+    def _labels_of(self, line: int, cell: str) -> list[str]:
+        if self._separator:
+            return sorted({label.strip() for label in cell.split(self._separator)} - {""})
+        if not cell.strip():
+            self._refuse(line, self._label, "no label; name one, or give a separator for rows of any number of labels")
+        return [cell.strip()]
+
+    def _refuse(self, line: int, column: str, why: str) -> NoReturn:
+        raise ValueError(f"{self.file.name}, line {line}, column {column!r}: {why}")
+
+
+def _in_order(names: Iterable[str]) -> tuple[str, ...]:
+    are_numbers = all(name.isascii() and name.isdigit() and len(name) < 19 for name in names)
+    return tuple(sorted(names, key=lambda name: (int(name) if are_numbers else 0, name)))

@@ -1,0 +1,175 @@
+"""A look at a whole data set: what is in it, what is wrong with it, and a sheet of what training would see."""
+
+import contextlib
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from PIL import Image, ImageDraw
+from torch.utils.data import DataLoader, Dataset
+
+from vitlab.data.accounting import Account, Quarantined
+from vitlab.data.augmentation import draws, training_pixels
+from vitlab.data.gate import read_image
+from vitlab.data.refusals import BadImage
+from vitlab.data.source import Sample, Source
+from vitlab.spec import Augmentation
+
+CHUNK = 64  # samples a worker reports on at once
+CELL = 128  # pixels of a picture on the sheet
+MARGIN = 6
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one good sample is."""
+
+    width: int
+    height: int
+    format: str
+    labels: tuple[int, ...]
+    notes: tuple[str, ...]
+    sums: tuple[int, int, int]  # of the pixels' red, green and blue
+
+
+@dataclass
+class Survey:
+    """All samples of a source, looked at once."""
+
+    account: Account
+    class_counts: Counter[int] = field(default_factory=Counter)
+    formats: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  # (width, height)
+    sums: list[int] = field(default_factory=lambda: [0, 0, 0])
+
+    def add(self, finding: Finding) -> None:
+        """Count one good sample."""
+        self.class_counts.update(finding.labels)
+        self.formats[finding.format] += 1
+        self.notes.update(finding.notes)
+        self.sizes[finding.width, finding.height] += 1
+        self.sums = [total + own for total, own in zip(self.sums, finding.sums, strict=True)]
+
+    def channel_means(self) -> list[float]:
+        """Mean red, green and blue over all pixels, 0 to 1."""
+        pixels = sum(width * height * count for (width, height), count in self.sizes.items())
+        return [total / (255 * pixels) for total in self.sums] if pixels else []
+
+
+def empty_survey(source: Source) -> Survey:
+    """The survey before anything was looked at: what the source found, and what it left out by its rules."""
+    excluded: Counter[str] = Counter(getattr(source, "excluded", {}))
+    return Survey(Account(len(source) + excluded.total(), excluded))
+
+
+def survey(source: Source, result: Survey, *, workers: int = 0) -> Iterator[int]:
+    """Look at every sample and fill in `result`; yields how many are done, again and again."""
+    chunks = [range(at, min(at + CHUNK, len(source))) for at in range(0, len(source), CHUNK)]
+    loader = DataLoader(_Inspector(source), batch_size=None, sampler=cast(Any, chunks), num_workers=workers)
+    for chunk, findings in zip(chunks, loader, strict=True):
+        bad = [finding for finding in findings if isinstance(finding, Quarantined)]
+        for finding in findings:
+            if isinstance(finding, Finding):
+                result.add(finding)
+        result.account.add(len(findings) - len(bad), bad, max_bad=1.0)
+        yield chunk.stop
+
+
+class _Inspector(Dataset):
+    """Decodes samples and keeps only what there is to say of them."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: range) -> list[Finding | Quarantined]:
+        return [self._look(number) for number in index]
+
+    def _look(self, number: int) -> Finding | Quarantined:
+        try:
+            sample = self.source.item(number)
+            if isinstance(sample.data, np.ndarray):
+                pixels, form, notes = sample.data, "pixels", ()
+            else:
+                decoded = read_image(sample.data, name=sample.id)
+                pixels, form, notes = np.asarray(decoded.image), decoded.format, tuple(map(str, decoded.notes))
+            sums = tuple(pixels.sum(axis=(0, 1), dtype=np.int64).tolist())
+            return Finding(pixels.shape[1], pixels.shape[0], form, sample.labels, notes, cast(Any, sums))
+        except BadImage as refusal:
+            return Quarantined(self.source.id(number), str(refusal.reason), refusal.detail)
+
+
+def content_hash(sample: Sample) -> bytes:
+    """SHA-256 of a sample's file, or of its pixels."""
+    data = sample.data if isinstance(sample.data, bytes) else np.ascontiguousarray(sample.data).tobytes()
+    return hashlib.sha256(data).digest()
+
+
+def exact_duplicates(first: Source, second: Source) -> list[tuple[str, str]]:
+    """(id in first, id in second) of samples with the same content: what leaked from training into a test."""
+    known: dict[bytes, str] = {}
+    for number in range(len(first)):
+        with contextlib.suppress(BadImage):
+            known.setdefault(content_hash(first.item(number)), first.id(number))
+    found = []
+    for number in range(len(second)):
+        with contextlib.suppress(BadImage):
+            digest = content_hash(second.item(number))
+            if digest in known:
+                found.append((known[digest], second.id(number)))
+    return found
+
+
+def contact_sheet(
+    source: Source, size: tuple[int, int], how: Augmentation, *, samples: int = 16, versions: int = 3, seed: int = 0
+) -> Image.Image:
+    """Evenly spaced samples, one a row: as they are, then as training would see them in the first epochs."""
+    step = max(1, len(source) // samples)
+    rows = [row for number in range(0, len(source), step) if (row := _row(source, number, size, how, versions, seed))]
+    rows = rows[:samples]
+    columns = 2 if len(rows) > 4 else 1
+    row_width, row_height = (1 + versions) * (CELL + MARGIN) + 3 * MARGIN, CELL + 20
+    down = -(-len(rows) // columns)
+    sheet = Image.new("RGB", (columns * row_width, max(down, 1) * row_height), "white")
+    for place, (title, pictures) in enumerate(rows):
+        left, top = place // max(down, 1) * row_width, place % max(down, 1) * row_height
+        ImageDraw.Draw(sheet).text((left + MARGIN, top + 4), title, fill="black")
+        for number, picture in enumerate(pictures):
+            gap = 2 * MARGIN if number else 0
+            sheet.paste(picture, (left + MARGIN + number * (CELL + MARGIN) + gap, top + 18))
+    return sheet
+
+
+def _row(
+    source: Source, number: int, size: tuple[int, int], how: Augmentation, versions: int, seed: int
+) -> tuple[str, list[Image.Image]] | None:
+    """A title, and the pictures of one sample; nothing for a bad one."""
+    try:
+        sample = source.item(number)
+        data = sample.data
+        image = read_image(data, name=sample.id).image if isinstance(data, bytes) else Image.fromarray(data)
+    except BadImage:
+        return None
+    pictures = [_cell(image)]
+    for epoch in range(versions):
+        pixels = training_pixels(image, size, how, draws(seed, epoch, number))
+        pictures.append(_cell(Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())))
+    names = ", ".join(source.class_names[label] for label in sample.labels) or "no label"
+    title = f"{names}   {sample.id}".encode("ascii", "replace").decode()
+    return "".join(c if c.isprintable() else "?" for c in title)[:90], pictures
+
+
+def _cell(image: Image.Image) -> Image.Image:
+    """The picture in a square of CELL pixels with its own shape; small ones are enlarged to be seen."""
+    scale = CELL / max(image.size)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    kind = Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BILINEAR
+    cell = Image.new("RGB", (CELL, CELL), (235, 235, 235))
+    cell.paste(image.resize(size, kind), ((CELL - size[0]) // 2, (CELL - size[1]) // 2))
+    return cell

@@ -1,0 +1,76 @@
+"""Look at every sample of a data set before training on it: `vitlab data check`."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from vitlab.data.card import describe
+from vitlab.data.catalogue import open_source
+from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
+from vitlab.spec import Augmentation
+from vitlab.store import json_writer, replacing
+from vitlab.strict_json import to_json
+
+SHOWN = 10  # classes, bad samples, duplicates and sizes that are listed
+
+
+def check_data(spec: str, against: str, out: Path, size: tuple[int, int], workers: int, console: Console) -> int:
+    """Print and record what is in the data; return how many samples are bad or leaked."""
+    source = open_source(spec)
+    found = empty_survey(source)
+    columns = (TextColumn("looking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=len(source))
+        for done in survey(source, found, workers=workers):
+            progress.update(task, completed=done)
+    for line in found.account.lines():
+        console.print(Text(line))
+    _print_classes(found, source.class_names, console)
+    _print_pictures(found, console)
+    _print_some("bad", [f"{bad.id!r} {bad.reason}: {bad.detail}" for bad in found.account.quarantined], console)
+    leaked = exact_duplicates(open_source(against), source) if against else []
+    if against:
+        console.print(Text(f"duplicates   {len(leaked):,} samples are also in {against!r}"))
+        _print_some("duplicate", [f"{own!r} is {other!r} there" for other, own in leaked], console)
+    card = describe(source, spec)
+    console.print(Text(f"fingerprint  {card.fingerprint}"))
+    report = {"card": to_json(card), "account": found.account.to_json(), "duplicates": leaked}
+    with replacing(out / "report.json") as temporary:
+        json_writer(report)(temporary)
+    with replacing(out / "contact-sheet.png") as temporary:
+        contact_sheet(source, size, Augmentation()).save(temporary, "PNG")
+    console.print(Text(f"\n{out / 'contact-sheet.png'}: samples before and after augmentation"))
+    console.print(Text(f"{out / 'report.json'}: everything above, every bad sample named"))
+    return len(found.account.quarantined) + len(leaked)
+
+
+def _print_classes(found: Survey, names: tuple[str, ...], console: Console) -> None:
+    counts = [(found.class_counts[label], name) for label, name in enumerate(names)]
+    if not counts:
+        return
+    (least, rarest), (most, commonest) = min(counts), max(counts)
+    console.print(Text(f"classes      {len(names):,}, from {least:,} samples ({rarest!r}) to {most:,} ({commonest!r})"))
+    _print_some("no sample of class", [repr(name) for count, name in counts if count == 0], console)
+
+
+def _print_pictures(found: Survey, console: Console) -> None:
+    kinds = (found.formats + found.notes).most_common()
+    console.print(Text("formats      " + ", ".join(f"{count:,} {kind}" for kind, count in kinds)))
+    means = " ".join(f"{mean:.4f}" for mean in found.channel_means())
+    console.print(Text(f"mean colour  {means} (red green blue, 0 to 1)"))
+    table = Table("width x height", "samples", box=None, header_style="bold")
+    for (width, height), count in found.sizes.most_common(SHOWN):
+        table.add_row(f"{width} x {height}", f"{count:,}")
+    console.print(table)
+    if len(found.sizes) > SHOWN:
+        console.print(Text(f" and {len(found.sizes) - SHOWN:,} other sizes"))
+
+
+def _print_some(what: str, lines: list[str], console: Console) -> None:
+    for line in lines[:SHOWN]:
+        console.print(Text(f"{what}: {line}", style="red"))
+    if len(lines) > SHOWN:
+        console.print(Text(f"and {len(lines) - SHOWN:,} more"))

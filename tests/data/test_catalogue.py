@@ -1,0 +1,135 @@
+"""Every data set has a short name; a wrong one says what exists."""
+
+import json
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitlab.cli import main
+from vitlab.data.catalogue import KINDS, described, open_source
+
+
+@pytest.fixture
+def photos(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = rng.integers(0, 256, (30 + number, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    return tmp_path / "photos"
+
+
+def test_a_folder_by_its_name(photos):
+    source = open_source(f"folder:{photos}")
+    assert (len(source), source.class_names) == (12, ("cat", "dog"))
+    assert source.item(11).labels == (1,)
+
+
+def test_paths_may_hold_colons_and_question_marks(photos):
+    odd = photos.rename(photos.with_name("my:photos?really"))
+    assert len(open_source(f"folder:{odd}")) == 12
+
+
+def test_built_in_sets_take_options_and_large_numbers():
+    source = open_source("fractals?classes=1000&images=1e6&size=32")
+    assert (len(source), len(source.class_names)) == (1_000_000, 1000)
+    assert source.item(5).data.shape == (32, 32, 3)
+    assert len(open_source("shapes?images=5&size=32")) == 5
+
+
+def test_values_may_be_escaped(photos):
+    (photos.parent / "a&b.csv").write_text("path,label\nphotos/cat/0.png,x;y\n")
+    source = open_source(f"csv:{photos.parent / 'a&b.csv'}?separator=%3B")
+    assert source.label(0) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("folders:x", "did you mean 'folder'"),
+        ("", "Known are: folder:PATH"),
+        ("nonsense", "Known are: folder:PATH"),
+        ("folder", "needs a path"),
+        ("digits:here", "takes no path"),
+        ("fractals?colour=red", "no option 'colour'; it has classes, images, size, seed"),
+        ("fractals?images=many", "whole number"),
+        ("fractals?images=1.5", "whole number"),
+        ("fractals?size=9&size=9", "twice"),
+        ("folder:absent", "absent is not a folder"),
+        ("cifar10:absent?split=dev", "split"),
+    ],
+)
+def test_mistakes_say_what_is_allowed(spec, message):
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        open_source(spec)
+
+
+def test_a_plain_path_gets_a_proposal(photos):
+    with pytest.raises(ValueError, match=f"did you mean 'folder:{photos}'"):
+        open_source(str(photos))
+
+
+def test_every_kind_is_described():
+    assert len(described()) == len(KINDS)
+    assert all("(" in line for line in described())
+
+
+class TestCheck:
+    def test_counts_sizes_and_bad_files_and_a_contact_sheet(self, photos, tmp_path, capsys):
+        (photos / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff nonsense")
+        (photos / "dog" / "notes.txt").write_text("not an image")
+        assert main(["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]) == 1
+        printed = capsys.readouterr().out
+        books = ("found        14", "used         12", "quarantined  1 truncated", "excluded     1 other_suffix")
+        for line in (*books, "40 x 30", "12 PNG"):
+            assert line in printed
+        assert "'cat/broken.jpg' truncated" in printed
+        assert "from 6 samples ('cat') to 6 ('dog')" in printed
+        report = json.loads((tmp_path / "out" / "report.json").read_text())
+        assert [bad["id"] for bad in report["account"]["quarantined"]] == ["cat/broken.jpg"]
+        assert report["card"]["class_names"] == ["cat", "dog"]
+        with Image.open(tmp_path / "out" / "contact-sheet.png") as image:
+            assert image.size[0] > 400
+            assert len(image.getcolors(2**24)) > 100  # pictures, not a blank page
+
+    def test_pixels_need_no_decoding(self, tmp_path, capsys):
+        spec = "shapes?classes=10&images=30&size=32"
+        assert main(["data", "check", spec, "--out", str(tmp_path / "o"), "--workers", "0", "--image", "32"]) == 0
+        pixels = np.stack([open_source(spec).item(i).data for i in range(30)])
+        means = " ".join(f"{mean:.4f}" for mean in pixels.mean(axis=(0, 1, 2)) / 255)
+        printed = capsys.readouterr().out
+        assert "used         30" in printed
+        assert f"mean colour  {means}" in printed
+
+    def test_samples_that_leaked_from_training_are_listed(self, photos, tmp_path, capsys):
+        (tmp_path / "test" / "cat").mkdir(parents=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / "test" / "cat" / "fresh.png")
+        (tmp_path / "test" / "cat" / "stolen.png").write_bytes((photos / "dog" / "3.png").read_bytes())
+        command = ["data", "check", f"folder:{tmp_path / 'test'}", "--against", f"folder:{photos}"]
+        assert main([*command, "--out", str(tmp_path / "o"), "--workers", "0"]) == 1
+        printed = capsys.readouterr().out
+        assert "duplicates   1 samples are also in" in printed
+        assert "'cat/stolen.png' is 'dog/3.png' there" in printed
+
+    def test_mistakes_are_one_line(self, capsys):
+        assert main(["data", "check", "folder:absent"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+    def test_kinds_are_listed(self, capsys):
+        assert main(["data", "kinds"]) == 0
+        assert "fractals?classes=&images=&size=&seed=" in capsys.readouterr().out
+
+    def test_shards_are_indexed_and_then_open(self, photos, tmp_path, capsys):
+        (tmp_path / "shards").mkdir()
+        with tarfile.open(tmp_path / "shards" / "a.tar", "w") as tar:
+            for number in range(4):
+                tar.add(photos / "cat" / f"{number}.png", f"s{number}.png")
+                label = tmp_path / "label.json"
+                label.write_text(json.dumps({"label": number}))
+                tar.add(label, f"s{number}.json")
+        assert main(["data", "index", str(tmp_path / "shards")]) == 0
+        assert "indexed 4 samples" in capsys.readouterr().out
+        assert open_source(f"shards:{tmp_path / 'shards'}").label(3) == (3,)
