@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "models": {"spec", "paper"},
     "weights": {"spec", "strict_json", "paper", "models", "store"},
     "data": {"spec", "strict_json", "paper", "store"},
+    "train": {"spec", "store"},
     "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data"},
     "doctor": set(),
     "runs": {"spec", "strict_json", "paper", "counting", "store", "models", "weights", "data", "deploy"},
