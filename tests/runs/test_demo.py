@@ -1,5 +1,7 @@
 """The newcomer's minute: it learns, saves a model that loads, and never writes over an earlier run."""
 
+import io
+
 import pytest
 from rich.console import Console
 
@@ -11,7 +13,7 @@ pytest.importorskip("sklearn", reason="the demo's digits need scikit-learn")
 
 @pytest.mark.slow
 def test_the_demo_learns_saves_and_predicts(tmp_path):
-    console = Console(record=True, width=200, quiet=False, file=(tmp_path / "log").open("w"))
+    console = Console(record=True, width=200, file=io.StringIO())
     demo.run_demo(tmp_path / "out", console)
     text = console.export_text()
     right = int(text.split(" of 360 digits")[0].split()[-1])
