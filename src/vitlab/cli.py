@@ -270,6 +270,11 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         _complain(f"vitlab: {error}; vitlab doctor lists what is missing")
         return 2
+    except RuntimeError as error:
+        if type(error).__name__ != "WorkerDied":  # not imported here: it would load torch
+            raise
+        _complain(f"vitlab: {_one_line(error)}")
+        return 3
     except KeyboardInterrupt:
         return 130
 

@@ -50,8 +50,8 @@ def test_values_may_be_escaped(photos):
     ("spec", "message"),
     [
         ("folders:x", "did you mean 'folder'"),
-        ("", "Known are: folder:PATH"),
-        ("nonsense", "Known are: folder:PATH"),
+        ("", "Known kinds are folder:PATH"),
+        ("nonsense", "Known kinds are folder:PATH"),
         ("folder", "needs a path"),
         ("digits:here", "takes no path"),
         ("fractals?colour=red", "no option 'colour'; it has classes, images, size, seed"),
@@ -113,6 +113,30 @@ class TestCheck:
         printed = capsys.readouterr().out
         assert "duplicates   1 samples are also in" in printed
         assert "'cat/stolen.png' is 'dog/3.png' there" in printed
+
+    def test_classes_that_differ_from_the_other_set_are_a_finding(self, photos, tmp_path, capsys):
+        (tmp_path / "test" / "cat").mkdir(parents=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / "test" / "cat" / "fresh.png")
+        command = ["data", "check", f"folder:{tmp_path / 'test'}", "--against", f"folder:{photos}"]
+        assert main([*command, "--out", str(tmp_path / "o"), "--workers", "0"]) == 1
+        assert "missing ['dog']" in capsys.readouterr().out
+
+    def test_a_killed_worker_is_one_line(self, tmp_path, capsys, monkeypatch):
+        import os
+        import signal
+
+        from vitlab.data.shapes import ShapeSource
+
+        monkeypatch.setattr(ShapeSource, "item", lambda self, index: os.kill(os.getpid(), signal.SIGKILL))
+        assert main(["data", "check", "shapes?images=9&size=32", "--out", str(tmp_path / "o"), "--workers", "1"]) == 3
+        printed = capsys.readouterr().err
+        assert "a worker process died; samples in flight: '0'" in printed
+        assert printed.count("\n") == 1
+
+    @pytest.mark.parametrize("image", ["0", "5000"])
+    def test_absurd_sizes_are_refused_before_looking(self, image, tmp_path, capsys):
+        assert main(["data", "check", "shapes?images=9", "--out", str(tmp_path / "o"), "--image", image]) == 2
+        assert "must be 1x1 or more" in capsys.readouterr().err
 
     def test_mistakes_are_one_line(self, capsys):
         assert main(["data", "check", "folder:absent"]) == 2

@@ -211,8 +211,14 @@ def test_a_tsv_with_other_columns_and_another_root(tmp_path):
     write(tmp_path / "images", "a.png", "b.png")
     (tmp_path / "table.tsv").write_bytes(b"\xef\xbb\xbffile\tclass_index\r\na.png\t10\r\n\r\nb.png\t9\r\n")
     source = CsvSource(tmp_path / "table.tsv", tmp_path / "images", path="file", label="class_index")
-    assert source.class_names == ("9", "10"), "numbers in the order of their values"
-    assert [(source.item(i).data, source.label(i)) for i in range(2)] == [(png(0), (1,)), (png(1), (0,))]
+    assert source.class_names == tuple(map(str, range(11))), "whole numbers are class numbers"
+    assert [(source.item(i).data, source.label(i)) for i in range(2)] == [(png(0), (10,)), (png(1), (9,))]
+
+
+def test_a_root_that_is_no_folder_is_refused(tmp_path):
+    (tmp_path / "table.csv").write_text("path,label\na.png,x\n")
+    with pytest.raises(ValueError, match="typo is not a folder"):
+        CsvSource(tmp_path / "table.csv", tmp_path / "typo")
 
 
 def test_several_labels_or_none_with_a_separator(tmp_path):

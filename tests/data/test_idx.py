@@ -3,12 +3,14 @@
 import gzip
 import multiprocessing
 import operator
+import os
 import struct
 
 import numpy as np
 import pytest
 
 from vitlab.data.idx import IdxSource
+from vitlab.data.refusals import BadImage
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 5, 4), np.uint8)
 LABELS = [3, 0, 9, 9, 1, 2]
@@ -118,3 +120,18 @@ def test_idx_reads_the_same_in_another_process(tmp_path):
     for index in (-1, 6):
         with pytest.raises(IndexError):
             source.item(index)
+
+
+@pytest.mark.parametrize("change", ["cut", "overwritten", "gone"])
+def test_a_file_that_changes_while_it_is_open_is_refused(tmp_path, change):
+    write(tmp_path)
+    source = IdxSource(tmp_path)
+    file = tmp_path / "train-images-idx3-ubyte"
+    if change == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:30] if change == "cut" else idx(PIXELS[::-1].copy()) + b"")
+        os.utime(file, ns=(0, 1))
+    with pytest.raises(BadImage) as error:
+        source.item(5)
+    assert error.value.reason == ("unreadable" if change == "gone" else "changed")

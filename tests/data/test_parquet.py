@@ -14,7 +14,7 @@ from vitlab.data.refusals import BadImage, Reason
 pyarrow = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
 
-from vitlab.data.parquet import ParquetSource  # noqa: E402
+from vitlab.data.parquet import MOST_KEPT, ParquetSource  # noqa: E402
 
 IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
 
@@ -161,7 +161,18 @@ def test_few_row_groups_are_kept(tmp_path):
     source = ParquetSource(write(tmp_path / "set.parquet", range(40), group=2))
     for index in range(40):
         source.item(index)
-    assert len(source._kept) == 4
+    assert len(source._kept) == MOST_KEPT
+    assert source.block == 2
+    assert source.window <= MOST_KEPT  # what the training order mixes is in memory
+
+
+def test_few_files_are_open(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitlab.data.parquet.MOST_OPEN", 3)
+    for number in range(8):
+        write(tmp_path / f"train-{number:05}-of-00008.parquet", range(4))
+    source = ParquetSource(tmp_path, "train")
+    assert [source.item(index).labels for index in range(32)] == [source.label(index) for index in range(32)]
+    assert len(source._open) == 3
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
@@ -179,7 +190,7 @@ def test_without_pyarrow_the_error_names_the_extra(tmp_path):
     path = write(tmp_path / "set.parquet", range(1))
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
-        "from pathlib import Path; from vitlab.data.parquet import ParquetSource\n"
+        "from pathlib import Path; from vitlab.data.parquet import MOST_KEPT, ParquetSource\n"
         "try: ParquetSource(Path(sys.argv[1]))\n"
         "except ImportError as error: sys.stdout.write(str(error))"
     )

@@ -175,7 +175,9 @@ def test_a_changed_shard_must_be_indexed_again(tmp_path):
     first = source.item(0)
     (tmp_path / "s.tar").write_bytes(tar_of([*pair("b", 1), *pair("a", 0)]))
     os.utime(tmp_path / "s.tar", ns=(5, 5))
-    with pytest.raises(ValueError, match=r"shard s\.tar of .* changed since it was indexed; index the shards again"):
+    with pytest.raises(
+        ValueError, match=r"shard s\.tar of .* changed since it was indexed; index the shards: vitlab data index"
+    ):
         ShardSource(tmp_path)
     with pytest.raises(BadImage, match="changed since it was indexed") as caught:
         source.item(0)
@@ -189,13 +191,13 @@ def test_a_changed_shard_must_be_indexed_again(tmp_path):
 
 def test_without_an_index_or_with_a_damaged_one_the_error_says_what_to_do(tmp_path):
     (tmp_path / "s.tar").write_bytes(tar_of(pair("a", 0)))
-    with pytest.raises(FileNotFoundError, match="index the shards again"):
+    with pytest.raises(FileNotFoundError, match="index the shards: vitlab data index"):
         ShardSource(tmp_path)
     index_shards(tmp_path)
     whole = (tmp_path / INDEX).read_bytes()
     for damaged in (b"", whole[:-1], whole + b"x", b"X" + whole[1:], whole[:8] + b"\xff" * 8 + whole[16:]):
         (tmp_path / INDEX).write_bytes(damaged)
-        with pytest.raises(ValueError, match="index the shards again"):
+        with pytest.raises(ValueError, match="index the shards: vitlab data index"):
             ShardSource(tmp_path)
 
 

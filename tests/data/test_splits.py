@@ -98,6 +98,17 @@ def test_seeded_shots_are_drawn_and_nested():
     assert many != numbers(seeded_shots(Plain(1000), 5, seed=2))
 
 
+def test_a_sample_with_two_labels_is_taken_once():
+    class Both(Plain):
+        def label(self, index):
+            return (0, 1)
+
+    assert numbers(first_shots(Both(4, ("a", "b")), 2)) == [0, 1]
+    assert len(seeded_shots(Both(4, ("a", "b")), 2, seed=0)) == len(
+        set(numbers(seeded_shots(Both(4, ("a", "b")), 2, 0)))
+    )
+
+
 def test_too_few_samples_of_a_class_are_named():
     with pytest.raises(ValueError, match="class 'f' has 1 samples; 2 are asked for"):
         first_shots(Plain(15), 2)

@@ -1,20 +1,21 @@
-"""Every sample is accounted for: found = used + quarantined by reason + excluded by rule, exactly."""
+"""Every sample is accounted for: found = used + quarantined by reason + excluded by rule, exactly, in every epoch."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 
-TRAINING_LIMIT = 0.001  # of the samples found; more bad images than that stop a training
+TRAINING_LIMIT = 0.001  # of the samples; more bad images than that stop a training
 SHOWN = 10  # bad samples that a message names
 
 
 @dataclass(frozen=True)
 class Quarantined:
-    """A sample that was asked for and could not be used."""
+    """A sample that was asked for and could not be used; `sha256` is that of its bytes, where they could be read."""
 
     id: str
     reason: str
     detail: str
+    sha256: str = ""
 
 
 class TooManyBadImages(ValueError):  # noqa: N818 - says what is wrong
@@ -23,33 +24,39 @@ class TooManyBadImages(ValueError):  # noqa: N818 - says what is wrong
 
 @dataclass
 class Account:
-    """The books of one pass over a data set.
+    """The books of a run over a data set, epoch by epoch.
 
-    `found` and `excluded` are known when the source is opened; `used` and `quarantined` grow as samples are read.
+    `found` and `excluded` are known when the source is opened; the rest grows as samples are read. A sample that is bad
+    in every epoch is listed once and booked in each.
     """
 
     found: int
     excluded: Counter[str] = field(default_factory=Counter)
-    used: int = 0
-    quarantined: list[Quarantined] = field(default_factory=list)
+    used: Counter[int] = field(default_factory=Counter)  # by epoch
+    bad: Counter[int] = field(default_factory=Counter)  # by epoch
+    quarantined: dict[str, Quarantined] = field(default_factory=dict)  # by id
 
-    def add(self, used: int, bad: Iterable[Quarantined], max_bad: float) -> None:
-        """Book a batch; raises TooManyBadImages when over `max_bad` of all samples found are bad."""
-        self.used += used
-        self.quarantined += bad
-        if self.quarantined and len(self.quarantined) > max_bad * self.found:
+    def add(self, used: Iterable[int], bad: Iterable[tuple[int, Quarantined]], max_bad: float) -> None:
+        """Book the epochs of used samples, and bad samples with theirs.
+
+        Raises TooManyBadImages when over `max_bad` of the samples that are not excluded are bad.
+        """
+        self.used.update(used)
+        for epoch, sample in bad:
+            self.bad[epoch] += 1
+            self.quarantined[sample.id] = sample
+        if len(self.quarantined) > max_bad * (self.found - self.excluded.total()):
             raise TooManyBadImages(self._complaint(max_bad))
 
-    @property
-    def is_balanced(self) -> bool:
-        """Whether every sample found was used, quarantined or excluded."""
-        return self.found == self.used + len(self.quarantined) + self.excluded.total()
+    def is_balanced(self, epoch: int = 0) -> bool:
+        """Whether every sample found was used, quarantined or excluded in an epoch that is over."""
+        return self.found == self.used[epoch] + self.bad[epoch] + self.excluded.total()
 
-    def lines(self) -> Iterator[str]:
-        """The books as text, one line an entry."""
+    def lines(self, epoch: int = 0) -> Iterator[str]:
+        """The books of an epoch as text, one line an entry."""
         yield f"found        {self.found:,}"
-        yield f"used         {self.used:,}"
-        for reason, count in sorted(Counter(bad.reason for bad in self.quarantined).items()):
+        yield f"used         {self.used[epoch]:,}"
+        for reason, count in sorted(Counter(bad.reason for bad in self.quarantined.values()).items()):
             yield f"quarantined  {count:,} {reason}"
         for rule, count in sorted(self.excluded.items()):
             yield f"excluded     {count:,} {rule}"
@@ -58,13 +65,16 @@ class Account:
         """The books as JSON values, every bad sample named."""
         return {
             "found": self.found,
-            "used": self.used,
-            "quarantined": [asdict(bad) for bad in self.quarantined],
+            "used": {str(epoch): count for epoch, count in sorted(self.used.items())},
+            "bad": {str(epoch): count for epoch, count in sorted(self.bad.items())},
+            "quarantined": [asdict(sample) for sample in self.quarantined.values()],
             "excluded": dict(self.excluded),
         }
 
     def _complaint(self, max_bad: float) -> str:
-        named = ", ".join(f"{bad.id!r} ({bad.reason})" for bad in self.quarantined[:SHOWN])
-        more = f" and {len(self.quarantined) - SHOWN} more" if len(self.quarantined) > SHOWN else ""
-        allowed = "none is allowed" if max_bad == 0 else f"{max_bad:.2%} of {self.found:,} are allowed"
-        return f"{len(self.quarantined)} bad images, {allowed}: {named}{more}; mend or remove them, or allow more"
+        listed = list(self.quarantined.values())
+        named = ", ".join(f"{bad.id!r} ({bad.reason})" for bad in listed[:SHOWN])
+        more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+        samples = self.found - self.excluded.total()
+        allowed = "none is allowed" if max_bad == 0 else f"{max_bad:.2%} of {samples:,} are allowed"
+        return f"{len(listed)} bad images, {allowed}: {named}{more}; mend or remove them, or allow more"

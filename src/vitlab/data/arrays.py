@@ -1,6 +1,7 @@
 """Images that are arrays: what CIFAR, idx and npz have in common, and .npz files themselves."""
 
 import math
+import os
 import struct
 import zipfile
 import zlib
@@ -10,6 +11,7 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy
 
+from vitlab.data.refusals import BadImage, Reason
 from vitlab.data.source import Sample
 from vitlab.strict_json import require
 
@@ -26,13 +28,50 @@ def check_index(index: int, length: int) -> None:
         raise IndexError(f"sample {index} of a source of {length}: numbers go from 0 to {length - 1}")
 
 
+class StoredImages:
+    """Images (n, H, W) or (n, H, W, C) of bytes in a file, read one at a time.
+
+    They are not mapped: a mapped file that is cut short kills the process. One that changed is refused.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, file: Path, offset: int, shape: tuple[int, ...]) -> None:
+        self._file, self._offset, self.shape = file.absolute(), offset, shape
+        self.ndim, self.size = len(shape), math.prod(shape)
+        self._stamp = self._stamp_of(self._file.stat())
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        size = math.prod(self.shape[1:])
+        try:
+            with self._file.open("rb", buffering=0) as file:
+                same = self._stamp_of(os.fstat(file.fileno())) == self._stamp
+                data = os.pread(file.fileno(), size, self._offset + index * size)
+        except OSError as error:
+            raise BadImage(
+                Reason.unreadable, f"cannot be read ({error.strerror}); look after {self._file.name}"
+            ) from None
+        if not same or len(data) != size:
+            raise BadImage(Reason.changed, f"lies in {self._file.name}, which changed since it was opened; start again")
+        return np.frombuffer(data, np.uint8).reshape(self.shape[1:])
+
+    @staticmethod
+    def _stamp_of(status: os.stat_result) -> tuple[int, int]:
+        return status.st_size, status.st_mtime_ns
+
+
 class PixelSource:
     """Images (n, H, W) or (n, H, W, 3) of uint8 with labels (n,), or (n, K) of 0 and 1 where several may hold.
 
     Ids are the running number, which is also the key of the published order of such sets (spec/paper.md 9.2).
     """
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray, class_names: tuple[str, ...], name: str) -> None:
+    def __init__(
+        self, images: np.ndarray | StoredImages, labels: np.ndarray, class_names: tuple[str, ...], name: str
+    ) -> None:
         require(images.dtype == np.uint8, f"{name} has images of {images.dtype}; allowed is uint8")
         is_image = images.ndim == 3 or (images.ndim == 4 and images.shape[3] in (1, 3))
         require(is_image and images.size > 0, f"{name} has images of shape {images.shape}; allowed is (n, H, W[, 3])")
@@ -81,7 +120,7 @@ MOST_CLASSES = 1_000_000  # a name is made for each where a file has none
 
 
 class ArraySource(PixelSource):
-    """A .npz of images and labels; stored arrays are mapped, packed ones are read once.
+    """A .npz of images and labels; stored images are read one by one, packed ones once.
 
     Without a split the members are `images` and `labels` or `x` and `y`; with one `train_images` or `x_train`. An
     array `class_names` of strings names the classes. Nothing is ever unpickled.
@@ -97,7 +136,7 @@ class ArraySource(PixelSource):
                     _read(Path(file), archive, arrays["class_names"]) if "class_names" in arrays else np.empty(0, "U")
                 )
                 require(names.dtype.kind == "U" and names.ndim == 1, f"class_names holds {names.dtype}, not strings")
-                pixels = _read(Path(file), archive, arrays[images])
+                pixels = _stored(Path(file), archive, arrays[images]) or _read(Path(file), archive, arrays[images])
                 numbers = _read(Path(file), archive, arrays[labels])
         except FileNotFoundError:
             raise
@@ -106,7 +145,7 @@ class ArraySource(PixelSource):
         super().__init__(pixels, numbers, tuple(names.tolist()), Path(file).name)
 
     def __reduce__(self) -> tuple[type, tuple[Path, str]]:
-        return ArraySource, self._arguments  # a mapped array would be copied whole
+        return ArraySource, self._arguments  # packed images would be copied whole
 
 
 def _members(file: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -131,23 +170,39 @@ def _pair(file: str, names: set[str], split: str) -> tuple[str, str]:
 
 
 def _read(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """An array whose header, member and file agree: mapped if it is stored, read (and its CRC checked) otherwise."""
-    where = f"{file.name}: {member.filename}"
-    require(not member.flag_bits & 1, f"{where} is encrypted")
-    require(member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), f"{where} is packed in an unusual way")
+    """An array whose header and member agree, read whole and its CRC checked."""
     with archive.open(member) as stream:
-        shape, fortran, dtype = _header(stream, where)
+        shape, fortran, dtype = _checked_header(stream, file, member)
+        return np.frombuffer(stream.read(), dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def _stored(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredImages | None:
+    """Images that lie in the file as they are, image after image; None where they must be unpacked or reordered."""
+    with archive.open(member) as stream:
+        shape, fortran, dtype = _checked_header(stream, file, member)
         start = stream.tell()
-        agrees = all(side >= 0 for side in shape) and math.prod(shape) * dtype.itemsize == member.file_size - start
-        require(agrees, f"{where} claims shape {shape}, which is not what it holds")
-        if member.compress_type == zipfile.ZIP_DEFLATED or math.prod(shape) == 0:
-            return np.frombuffer(stream.read(), dtype).reshape(shape, order="F" if fortran else "C")
+    if member.compress_type != zipfile.ZIP_STORED or fortran or dtype != np.uint8 or math.prod(shape) == 0:
+        return None
     with file.open("rb") as plain:
         plain.seek(member.header_offset)
         name, extra = struct.unpack("<26x2H", plain.read(30))
     offset = member.header_offset + 30 + name + extra + start
-    require(offset + member.file_size - start <= file.stat().st_size, f"{where} ends after the file does")
-    return np.memmap(file, dtype, "r", offset, shape, "F" if fortran else "C")
+    require(
+        offset + math.prod(shape) <= file.stat().st_size, f"{file.name}: {member.filename} ends after the file does"
+    )
+    return StoredImages(file, offset, shape)
+
+
+def _checked_header(stream: IO[bytes], file: Path, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, order and type of a member that is plainly packed and as long as they say."""
+    where = f"{file.name}: {member.filename}"
+    require(not member.flag_bits & 1, f"{where} is encrypted")
+    require(member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), f"{where} is packed in an unusual way")
+    shape, fortran, dtype = _header(stream, where)
+    size = member.file_size - stream.tell()
+    agrees = all(side >= 0 for side in shape) and math.prod(shape) * dtype.itemsize == size
+    require(agrees, f"{where} claims shape {shape}, which is not what it holds")
+    return shape, fortran, dtype
 
 
 def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype]:

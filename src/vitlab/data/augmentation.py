@@ -1,4 +1,4 @@
-"""Random crops and flips of training, each draw a function of (seed, epoch, sample number) and nothing else."""
+"""Random crops and flips of training, each draw a function of (seed, epoch, sample id) and nothing else."""
 
 import hashlib
 import math
@@ -17,9 +17,10 @@ ATTEMPTS = 100  # of the inception crop, then the whole picture is taken
 ASPECTS = (0.75, 1.33)  # width / height
 
 
-def draws(seed: int, epoch: int, number: int) -> Generator:
-    """The random numbers of one sample in one epoch: the same for any worker, rank and order."""
-    digest = hashlib.blake2b(f"{seed}/{epoch}/{number}".encode(), digest_size=16).digest()
+def draws(seed: int, epoch: int, sample: str) -> Generator:
+    """The random numbers of one sample in one epoch: the same for any worker, rank, order and subset."""
+    text = f"{seed}/{epoch}/{sample}".encode("utf-8", "surrogateescape")
+    digest = hashlib.blake2b(text, digest_size=16).digest()
     return Generator(Philox(key=int.from_bytes(digest, "little")))
 
 

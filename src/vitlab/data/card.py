@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vitlab.data.source import Source
 
-FINGERPRINT_SAMPLES = 100_000  # at most so many, evenly spaced, are looked at
+FINGERPRINT_SAMPLES = 2_000_000  # at most so many, evenly spaced, are looked at
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,13 @@ def describe(source: Source, spec: str) -> DataCard:
 
 
 def fingerprint(source: Source) -> str:
-    """A hash of the classes, the number of samples, and the ids and labels of up to 100,000 of them."""
+    """A hash of the classes, the number of samples, and their ids and labels: all up to two million, else so many."""
     digest = hashlib.sha256()
-    step = max(1, len(source) // FINGERPRINT_SAMPLES)
+    samples = min(len(source), FINGERPRINT_SAMPLES)
     for text in (*source.class_names, str(len(source))):
         digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
-    for number in range(0, len(source), step):
+    for place in range(samples):
+        number = place * len(source) // samples
         entry = f"{source.id(number)}\0{source.label(number)}\0"
         digest.update(entry.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

@@ -17,16 +17,17 @@ Opener = Callable[..., Source]
 def open_source(spec: str) -> Source:
     """The source that a string such as `folder:photos?split=val` names; a mistake says what exists.
 
-    Numbers may be written 1e6; a `&`, `?` or `%` inside a value as %26, %3F, %25.
+    Numbers may be written 1e6; a `&`, `?` or `%` inside a path or value as %26, %3F, %25.
     """
     match = SPEC.fullmatch(spec)
     kind = match["kind"] if match else ""
     if match is None or kind not in KINDS:
         near = difflib.get_close_matches(kind or spec.partition(":")[0], KINDS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         if not near and Path(spec).exists():
             hint = f"; did you mean 'folder:{spec}'?"
-        raise ValueError(f"no data is named {spec!r}{hint} Known are: {'; '.join(described())}")
+        forms = ", ".join(line.partition(" (")[0] for line in described())
+        raise ValueError(f"no data is named {spec!r}{hint} Known kinds are {forms}; vitlab data kinds explains them")
     opener = KINDS[kind]
     parameters = inspect.signature(opener).parameters
     arguments = _options(kind, match["options"] or "", parameters)
@@ -36,7 +37,7 @@ def open_source(spec: str) -> Source:
         return opener(**arguments)
     if not match["path"]:
         raise ValueError(f"{kind} needs a path: {kind}:PATH")
-    return opener(Path(match["path"]), **arguments)
+    return opener(Path(unquote(match["path"], errors="surrogateescape")).expanduser(), **arguments)
 
 
 def described() -> list[str]:
@@ -84,7 +85,7 @@ def _folder(path: Path, *, split: str = "") -> Source:
 
 
 def _csv(path: Path, *, root: str = "", column: str = "path", label: str = "label", separator: str = "") -> Source:
-    """a CSV or TSV of paths and labels; a separator such as ; makes it multi-label"""
+    """a CSV or TSV of paths and labels; whole numbers are class numbers; a separator such as ; makes it multi-label"""
     from vitlab.data.folders import CsvSource
 
     return CsvSource(path, Path(root) if root else None, path=column, label=label, separator=separator)

@@ -3,6 +3,7 @@
 import csv
 import os
 import posixpath
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -165,7 +166,7 @@ def split_folder(root: Path, split: str) -> Path:
     if not split:
         # A single folder `train` among others may be a class of vehicles.
         are_splits = len(found) > 1 or 0 < len(found) == len(folders)
-        require(not are_splits, f"{root} has the splits {', '.join(sorted(found))}; choose one of them")
+        require(not are_splits, f"{root} has the splits {', '.join(sorted(found))}; choose one with ?split=NAME")
         return root
     require(split in groups, f"split {split!r}; known are {', '.join(groups)}")
     for name in (split, *groups[split]):
@@ -181,7 +182,7 @@ class CsvSource:
     """A CSV or TSV file with a header: a column of paths below `root` (default: the file's folder) and one of labels.
 
     With a `separator` ("a;b") a row may have any number of labels, without one it has exactly one. `classes` fixes
-    the class names; otherwise they are the labels found, sorted by name, or by value if all of them are numbers.
+    the class names; otherwise they are the labels found, sorted, or "0" to the largest if all are whole numbers.
     """
 
     def __init__(
@@ -194,6 +195,7 @@ class CsvSource:
         separator: str = "",
         classes: Sequence[str] = (),
     ) -> None:
+        require(root is None or Path(root).is_dir(), f"root {root} is not a folder; give the folder of the images")
         table = _Table(Path(file), path, label, separator)
         self._files = Files(table.file.parent if root is None else Path(root), table.paths())
         require(len(self) > 0, f"{table.file.name} has no rows below its header")
@@ -283,5 +285,7 @@ class _Table:
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:
-    are_numbers = all(name.isascii() and name.isdigit() and len(name) < 19 for name in names)
-    return tuple(sorted(names, key=lambda name: (int(name) if are_numbers else 0, name)))
+    """Class names of the labels found: sorted; whole numbers are class numbers already, so all up to the largest."""
+    if all(re.fullmatch(r"0|[1-9]\d{0,5}", name) for name in names):
+        return tuple(map(str, range(max(map(int, names), default=-1) + 1)))
+    return tuple(sorted(names))

@@ -5,11 +5,11 @@ import math
 import struct
 import zlib
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
-from vitlab.data.arrays import LARGEST_RATIO, PixelSource
+from vitlab.data.arrays import LARGEST_RATIO, PixelSource, StoredImages
 from vitlab.strict_json import require
 
 LARGEST_IDX = 2**30  # bytes, unpacked; the largest of the family, EMNIST by class, has 547,178,704
@@ -20,18 +20,18 @@ UINT8 = 0x08  # the type byte of the format
 class IdxSource(PixelSource):
     """Grey images of one split, `train-images-idx3-ubyte` and `train-labels-idx1-ubyte` or the like, as RGB.
 
-    Plain files are mapped, gzipped ones unpacked into memory. Classes are named by their number.
+    Images of plain files are read one by one, gzipped ones unpacked into memory. Classes are named by their number.
     """
 
     def __init__(self, folder: Path, split: Literal["train", "test"] = "train") -> None:
         self._arguments = (Path(folder).absolute(), split)
         require(split in SPLITS, f"split {split!r}; known are {', '.join(SPLITS)}")
         images = _read(_find(Path(folder), split, "images", 3), sides=3)
-        labels = _read(_find(Path(folder), split, "labels", 1), sides=1)
+        labels = cast(np.ndarray, _read(_find(Path(folder), split, "labels", 1), sides=1))
         super().__init__(images, labels, (), f"{Path(folder).name} ({split})")
 
     def __reduce__(self) -> tuple[type, tuple[Path, str]]:
-        return IdxSource, self._arguments  # a mapped array would be copied whole
+        return IdxSource, self._arguments  # unpacked images would be copied whole
 
 
 def _find(folder: Path, split: str, kind: str, sides: int) -> Path:
@@ -48,7 +48,7 @@ def _find(folder: Path, split: str, kind: str, sides: int) -> Path:
     return plain[0]
 
 
-def _read(file: Path, sides: int) -> np.ndarray:
+def _read(file: Path, sides: int) -> np.ndarray | StoredImages:
     """The array of uint8 in a file whose header and length agree."""
     is_packed = file.suffix == ".gz"
     start = 4 + 4 * sides
@@ -66,7 +66,9 @@ def _read(file: Path, sides: int) -> np.ndarray:
             if not is_packed:
                 found = file.stat().st_size - start
                 require(found == size > 0, f"{file.name} claims shape {shape}, but holds {found:,} bytes")
-                return np.memmap(file, np.uint8, "r", start, shape)
+                if sides == 3:
+                    return StoredImages(file, start, shape)
+                return np.frombuffer(stream.read(), np.uint8).reshape(shape)
             allowed = min(LARGEST_IDX, LARGEST_RATIO * file.stat().st_size + 2**20)
             require(size <= allowed, f"{file.name} claims {size:,} bytes; at most {allowed:,} are unpacked")
             data = stream.read(size + 1)

@@ -1,5 +1,6 @@
 """Batches: the same samples with the same pixels on any number of workers and ranks, from any step on."""
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -10,14 +11,16 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from vitlab.data.accounting import Account, Quarantined
+from vitlab.data.accounting import TRAINING_LIMIT, Account, Quarantined
 from vitlab.data.augmentation import draws, training_pixels
-from vitlab.data.gate import read_image
+from vitlab.data.gate import Decoded, read_image
 from vitlab.data.order import Order
 from vitlab.data.refusals import BadImage
-from vitlab.data.source import Source
+from vitlab.data.resizing import check_result
+from vitlab.data.source import Sample, Source
 from vitlab.data.transforms import evaluation_pixels
 from vitlab.spec import Augmentation, Preprocessing
+from vitlab.strict_json import require
 
 AHEAD = 2  # batches that each worker holds ready: what bounds the memory
 
@@ -30,10 +33,13 @@ class Batch:
     labels: tuple[tuple[int, ...], ...]
     ids: tuple[str, ...]
     numbers: tuple[int, ...]
-    bad: tuple[Quarantined, ...]
+    epochs: tuple[int, ...]
+    bad: tuple[tuple[int, Quarantined], ...]  # with their epochs
 
     def one_label(self) -> Tensor:
         """(n,) class numbers, for sets with exactly one label a sample."""
+        for name, labels in zip(self.ids, self.labels, strict=True):
+            require(len(labels) == 1, f"sample {name!r} has {len(labels)} labels, not one; use multi_hot")
         return torch.tensor([label for (label,) in self.labels], dtype=torch.long)
 
     def multi_hot(self, classes: int) -> Tensor:
@@ -48,33 +54,9 @@ class WorkerDied(RuntimeError):  # noqa: N818 - says what happened
     """A process that decodes images is gone; the message names the samples it may have died of."""
 
 
-@dataclass(frozen=True)
-class _Training:
-    """How a position of the stream becomes a number of the source and augmented pixels."""
-
-    order: Order
-    size: tuple[int, int]
-    augmentation: Augmentation
-
-    def locate(self, position: int) -> tuple[int, int]:
-        return self.order.at(position)
-
-    def pixels(self, image: Image.Image, epoch: int, number: int) -> Tensor:
-        return training_pixels(image, self.size, self.augmentation, draws(self.order.seed, epoch, number))
-
-
-@dataclass(frozen=True)
-class _Evaluation:
-    """Numbers as they are, pixels without chance."""
-
-    size: tuple[int, int]
-    preprocessing: Preprocessing
-
-    def locate(self, position: int) -> tuple[int, int]:
-        return 0, position
-
-    def pixels(self, image: Image.Image, epoch: int, number: int) -> Tensor:
-        return evaluation_pixels(image, self.size, self.preprocessing)
+def order_of(source: Source, seed: int = 0) -> Order:
+    """The training order of a source; what it stores together (`block`, `window`) is read together."""
+    return Order(len(source), seed, block=getattr(source, "block", 1), window=getattr(source, "window", 64))
 
 
 def training_batches(
@@ -89,14 +71,21 @@ def training_batches(
     rank: int = 0,
     ranks: int = 1,
     workers: int = 0,
+    account: Account | None = None,
+    max_bad: float = TRAINING_LIMIT,
 ) -> Iterator[Batch]:
     """Batches `start` to `stop` - 1 of the endless stream; batch k holds positions [k batch, (k + 1) batch).
 
-    Each rank gets its share of every batch; together the shares are the batch, whatever their number.
+    Each rank gets its share of every batch; together the shares are the batch, whatever their number. Bad images are
+    booked in `account` and stop the run above `max_bad` of all.
     """
+    _check(batch, size, rank, ranks, workers)
+    require(start >= 0, f"start {start} must not be negative")
+    require(order.samples == len(source), f"the order is of {order.samples:,} samples, the source has {len(source):,}")
     steps = itertools.count(start) if stop is None else range(start, stop)
     wanted = (share(range(step * batch, (step + 1) * batch), rank, ranks) for step in steps)
-    return _load(source, _Training(order, size, augmentation), wanted, workers)
+    reader = _TrainingReader(source, workers, size, order, augmentation)
+    return _booked(read_ranges(reader, wanted, workers), account or Account(len(source)), max_bad)
 
 
 def evaluation_batches(
@@ -109,25 +98,25 @@ def evaluation_batches(
     rank: int = 0,
     ranks: int = 1,
     workers: int = 0,
+    account: Account | None = None,
+    max_bad: float = 0.0,
 ) -> Iterator[Batch]:
-    """Every sample from number `start` on exactly once over all ranks, in order; the last batch may be short."""
-    own = share(range(start, len(source)), rank, ranks)
-    wanted = (own[at : at + batch] for at in range(0, len(own), batch))
-    return _load(source, _Evaluation(size, preprocessing), wanted, workers)
+    """Every sample from number `start` on exactly once over all ranks, in order; the last batch may be short.
+
+    Each rank gets its share of every batch, so what all ranks have finished is always a beginning of the set. A bad
+    image stops by default; one that is allowed by `max_bad` is booked in `account`, never replaced.
+    """
+    _check(batch, size, rank, ranks, workers)
+    require(0 <= start <= len(source), f"start {start} is outside 0..{len(source)}")
+    whole = range(start, len(source))
+    wanted = (share(whole[at : at + batch], rank, ranks) for at in range(0, len(whole), batch))
+    reader = _EvaluationReader(source, workers, size, preprocessing)
+    return _booked(read_ranges(reader, wanted, workers), account or Account(len(source)), max_bad)
 
 
 def share(positions: range, rank: int, ranks: int) -> range:
     """The contiguous part of `positions` that belongs to a rank; the parts differ in length by at most one."""
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank {rank} is outside 0..{ranks - 1}")
     return positions[len(positions) * rank // ranks : len(positions) * (rank + 1) // ranks]
-
-
-def counted(batches: Iterable[Batch], account: Account, *, max_bad: float) -> Iterator[Batch]:
-    """The same batches, booked; raises TooManyBadImages once over `max_bad` of the samples are bad."""
-    for batch in batches:
-        account.add(len(batch.ids), batch.bad, max_bad)
-        yield batch
 
 
 def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
@@ -143,41 +132,75 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]
         yield ready
 
 
-class _Reader(Dataset):
-    """Reads the samples of one batch; notes which one it is at, so that a death can be explained."""
+def _check(batch: int, size: tuple[int, int], rank: int, ranks: int, workers: int) -> None:
+    require(batch >= 1, f"batch {batch} must be at least 1")
+    require(0 <= rank < ranks, f"rank {rank} is outside 0..{ranks - 1}")
+    require(workers >= 0, f"workers {workers} must not be negative")
+    check_result(size)
 
-    def __init__(self, source: Source, view: _Training | _Evaluation, workers: int) -> None:
-        self.source, self.view = source, view
+
+def _booked(batches: Iterable[Batch], account: Account, max_bad: float) -> Iterator[Batch]:
+    for batch in batches:
+        account.add(batch.epochs, batch.bad, max_bad)
+        yield batch
+
+
+# -- Reading, here or in worker processes --------------------------------------------------------
+
+
+def decode(sample: Sample) -> Decoded:
+    """The picture of a sample: through the gate, or the pixels it already is."""
+    if isinstance(sample.data, bytes):
+        return read_image(sample.data, name=sample.id)
+    return Decoded(Image.fromarray(sample.data), (), "pixels")
+
+
+class RangeReader(Dataset):
+    """Reads a range of positions of a source; notes which one it is at, so that a death can be explained."""
+
+    def __init__(self, source: Source, workers: int) -> None:
+        self.source = source
         self.current = torch.full((max(workers, 1),), -1, dtype=torch.long).share_memory_()
 
-    def __getitem__(self, index: range) -> Batch:
+    def locate(self, position: int) -> tuple[int, int]:
+        """(epoch, sample number) of a position."""
+        return 0, position
+
+    def use(self, decoded: Decoded, epoch: int, sample: Sample) -> object:
+        """What is kept of a sound sample."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: range) -> Any:
         worker = get_worker_info()
         slot = worker.id if worker else 0
-        rows, bad = [], []
+        good, bad = [], []
         for position in index:
             self.current[slot] = position
-            epoch, number = self.view.locate(position)
+            epoch, number = self.locate(position)
+            data: object = b""
             try:
                 sample = self.source.item(number)
                 data = sample.data
-                image = read_image(data, name=sample.id).image if isinstance(data, bytes) else Image.fromarray(data)
-                rows.append((self.view.pixels(image, epoch, number), sample.labels, sample.id, number))
+                decoded = decode(sample)
+                good.append((self.use(decoded, epoch, sample), sample, epoch, number))
             except BadImage as refusal:
-                bad.append(Quarantined(self.source.id(number), str(refusal.reason), refusal.detail))
+                digest = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) and data else ""
+                bad.append((epoch, Quarantined(self.source.id(number), str(refusal.reason), refusal.detail, digest)))
         self.current[slot] = -1
-        pixels, labels, ids, numbers = zip(*rows, strict=True) if rows else ((), (), (), ())
-        stacked = torch.stack(pixels) if rows else torch.empty(0, 3, *self.view.size, dtype=torch.uint8)
-        return Batch(stacked, labels, ids, numbers, tuple(bad))
+        return self.collected(good, bad)
+
+    def collected(self, good: list[tuple[Any, Sample, int, int]], bad: list[tuple[int, Quarantined]]) -> object:
+        """What is handed on for a whole range."""
+        return [kept for kept, _, _, _ in good], bad
 
     def in_flight(self) -> list[str]:
         """The ids of the samples that workers are at, or died at."""
         positions = [int(position) for position in self.current if position >= 0]
-        return [self.source.id(self.view.locate(position)[1]) for position in positions]
+        return [self.source.id(self.locate(position)[1]) for position in positions]
 
 
-def _load(source: Source, view: _Training | _Evaluation, wanted: Iterable[range], workers: int) -> Iterator[Batch]:
-    """The wanted batches in order, read here or by worker processes."""
-    reader = _Reader(source, view, workers)
+def read_ranges(reader: RangeReader, wanted: Iterable[range], workers: int) -> Iterator[Any]:
+    """What the reader makes of each range, in order, read here or by worker processes."""
     loader = DataLoader(
         reader,
         batch_size=None,
@@ -189,11 +212,54 @@ def _load(source: Source, view: _Training | _Evaluation, wanted: Iterable[range]
     try:
         yield from loader
     except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+        said = str(error).partition("\n")[0]
+        if "exited unexpectedly" not in said and "killed by signal" not in said:
             raise
         named = ", ".join(map(repr, reader.in_flight())) or "none"
-        raise WorkerDied(f"a worker process died; samples in flight: {named} ({str(error).splitlines()[0]})") from error
+        raise WorkerDied(f"a worker process died; samples in flight: {named} ({said})") from error
 
 
 def _one_thread(worker: int) -> None:
     torch.set_num_threads(1)
+
+
+class _BatchReader(RangeReader):
+    """Reads samples into a batch of pixels."""
+
+    def __init__(self, source: Source, workers: int, size: tuple[int, int]) -> None:
+        super().__init__(source, workers)
+        self.size = size
+
+    def collected(self, good: list[tuple[Any, Sample, int, int]], bad: list[tuple[int, Quarantined]]) -> Batch:
+        pixels = [kept for kept, _, _, _ in good]
+        return Batch(
+            pixels=torch.stack(pixels) if good else torch.empty(0, 3, *self.size, dtype=torch.uint8),
+            labels=tuple(sample.labels for _, sample, _, _ in good),
+            ids=tuple(sample.id for _, sample, _, _ in good),
+            numbers=tuple(number for _, _, _, number in good),
+            epochs=tuple(epoch for _, _, epoch, _ in good),
+            bad=tuple(bad),
+        )
+
+
+class _TrainingReader(_BatchReader):
+    def __init__(
+        self, source: Source, workers: int, size: tuple[int, int], order: Order, augmentation: Augmentation
+    ) -> None:
+        super().__init__(source, workers, size)
+        self.order, self.augmentation = order, augmentation
+
+    def locate(self, position: int) -> tuple[int, int]:
+        return self.order.at(position)
+
+    def use(self, decoded: Decoded, epoch: int, sample: Sample) -> Tensor:
+        return training_pixels(decoded.image, self.size, self.augmentation, draws(self.order.seed, epoch, sample.id))
+
+
+class _EvaluationReader(_BatchReader):
+    def __init__(self, source: Source, workers: int, size: tuple[int, int], preprocessing: Preprocessing) -> None:
+        super().__init__(source, workers, size)
+        self.preprocessing = preprocessing
+
+    def use(self, decoded: Decoded, epoch: int, sample: Sample) -> Tensor:
+        return evaluation_pixels(decoded.image, self.size, self.preprocessing)

@@ -1,9 +1,10 @@
 """The order of training samples as a pure function: position in an endless stream -> (epoch, sample number).
 
 Nothing is stored and nothing is shuffled in memory: any position of a billion-image set is found in constant time, so
-resuming costs nothing and neither workers nor ranks can change what is trained on. In each epoch, blocks of
-neighbouring samples are permuted, then the samples inside a window of blocks, so that disks and object stores still
-read locally while a batch mixes many blocks.
+resuming costs nothing and neither workers nor ranks can change what is trained on. In each epoch all samples are
+permuted. Where neighbours are read together (shards, row groups), whole blocks of them are permuted, then the samples
+inside a window of blocks: storage still reads locally, and a batch mixes as many blocks as a window has. Such sources
+should hold their samples in no particular order; a source sorted by class must not use blocks.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ class Order:
     samples: int
     seed: int = 0
     shuffle: bool = True
-    block: int = 1024  # neighbouring samples that stay together
+    block: int = 1  # neighbouring samples that stay together
     window: int = 64  # blocks whose samples are mixed
 
     def __post_init__(self) -> None:
@@ -34,11 +35,16 @@ class Order:
         if position < 0:
             raise ValueError(f"position {position} is before the start of the stream")
         epoch, place = divmod(position, self.samples)
-        return epoch, self._sample(epoch, place) if self.shuffle else place
+        if not self.shuffle:
+            return epoch, place
+        if self.block == 1:
+            return epoch, permuted(place, self.samples, _key(self.seed, epoch, 0))
+        return epoch, self._in_blocks(epoch, place)
 
-    def _sample(self, epoch: int, place: int) -> int:
+    def _in_blocks(self, epoch: int, place: int) -> int:
         """The sample at a place of an epoch: its window, its place in the window, its block, its number."""
         blocks = -(-self.samples // self.block)
+        windows = max(1, round(blocks / self.window))  # of equal numbers of blocks, so that none is short
         key = _key(self.seed, epoch, 0)
         # The last block may be short. Knowing the slot it moved to tells where every other slot starts.
         short_slot = unpermuted(blocks - 1, blocks, key)
@@ -47,15 +53,14 @@ class Order:
         def start(slot: int) -> int:
             return slot * self.block - (gap if slot > short_slot else 0)
 
-        window = place // (self.block * self.window)
-        if window * self.window < blocks and place >= start(min((window + 1) * self.window, blocks)):
-            window += 1  # the short block lies before, so windows start earlier
-        first, last = window * self.window, min((window + 1) * self.window, blocks)
-        begin, end = start(first), start(last)
+        def slot_of(place: int) -> int:
+            slot = place // self.block
+            return slot + 1 if place >= start(slot + 1) else slot
+
+        window = ((slot_of(place) + 1) * windows - 1) // blocks
+        begin, end = (start(blocks * edge // windows) for edge in (window, window + 1))
         moved = begin + permuted(place - begin, end - begin, _key(self.seed, epoch, 1 + window))
-        slot = moved // self.block
-        if slot + 1 < blocks + 1 and moved >= start(slot + 1):
-            slot += 1
+        slot = slot_of(moved)
         return permuted(slot, blocks, key) * self.block + moved - start(slot)
 
 
@@ -84,7 +89,7 @@ def unpermuted(number: int, size: int, key: bytes) -> int:
 
 
 def _half(size: int) -> tuple[int, int]:
-    """Bits of each half of a number below `size`, and their mask; at most 4 numbers in range are tried for one."""
+    """Bits of each half of a number below `size`, and their mask: on average at most 4 numbers are tried for one."""
     half = ((size - 1).bit_length() + 1) // 2
     return half, (1 << half) - 1
 

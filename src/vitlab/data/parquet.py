@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
-MOST_KEPT = 4  # row groups in memory
+MOST_KEPT = 16  # row groups in memory, which is also the window of the training order
+MOST_OPEN = 64  # files
 LARGEST_GROUP = 2**31  # bytes, unpacked; the datasets library writes 100 images a group
 NAME = re.compile(r"(.+)-\d+-of-\d+\.parquet")  # train-00000-of-00004.parquet
 
@@ -48,6 +49,7 @@ class ParquetSource:
         names = _class_names(self._paths[0].name, self._file(0).schema_arrow, label)
         require(high < (len(names) or MOST_CLASSES), f"{path} has label {high}, and {len(names)} names of classes")
         self.class_names = names or tuple(map(str, range(high + 1)))
+        self.block, self.window = int(np.median(self._groups[:, 3])), MOST_KEPT // 2  # for the training order
 
     def _forget(self) -> None:
         self._process = os.getpid()
@@ -90,15 +92,15 @@ class ParquetSource:
     def _column(self, group: int, name: str) -> "pyarrow.ChunkedArray":
         if os.getpid() != self._process:  # after a fork: neither handles nor memory of pyarrow are shared
             self._forget()
+        number, inside = (int(value) for value in self._groups[group, :2])
+        if _stamp(self._paths[number]) != self._stamps[number]:
+            raise BadImage(Reason.changed, "lies in a file that changed since it was opened; start again", name)
         kept = self._kept.get(group)
         if kept is None:
-            number, inside = (int(value) for value in self._groups[group, :2])
             file = self._file(number)
             size = file.metadata.row_group(inside).total_byte_size
             if size > LARGEST_GROUP:
                 raise BadImage(Reason.too_large, f"lies in a row group of {size:,} bytes; write smaller ones", name)
-            if _stamp(self._paths[number]) != self._stamps[number]:
-                raise BadImage(Reason.changed, "lies in a file that changed since it was opened; start again", name)
             try:
                 kept = file.read_row_group(inside, columns=[self._image], use_threads=False).column(self._image)
             except (OSError, ValueError) as error:  # pyarrow's own errors are both
@@ -118,6 +120,8 @@ class ParquetSource:
             except ImportError:
                 raise ImportError("reading parquet needs pyarrow: pip install 'vitlab[data]'") from None
             path = self._paths[number]
+            if len(self._open) >= MOST_OPEN:
+                self._open.pop(next(iter(self._open))).close()  # the oldest
             try:
                 self._open[number] = parquet.ParquetFile(path, memory_map=True)
             except ValueError as error:

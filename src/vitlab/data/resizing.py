@@ -4,6 +4,8 @@ Antialiased bilinear and bicubic are Pillow's. Plain bilinear and area are Tenso
 half-pixel centres, and shrinking by plain bilinear does not smooth.
 """
 
+import math
+
 import numpy as np
 from PIL import Image
 
@@ -15,12 +17,19 @@ LARGEST_RESULT = 16_000_000  # pixels of one resized picture
 Box = tuple[int, int, int, int]  # left, upper, right, lower, as Pillow has it
 
 
+def check_result(size: tuple[int, int]) -> None:
+    """Raise unless pictures may be resized to (height, width)."""
+    height, width = size
+    if min(size) < 1 or height * width > LARGEST_RESULT:
+        raise ValueError(f"size {height}x{width} must be 1x1 or more, and at most {LARGEST_RESULT:,} pixels")
+
+
 def resized(
     image: Image.Image, size: tuple[int, int], how: Interpolation, *, antialias: bool, box: Box | None = None
 ) -> Image.Image:
     """The picture, or a box of it, at exactly (height, width) of 8-bit pixels."""
     height, width = size
-    if height * width > LARGEST_RESULT:
+    if height * width > LARGEST_RESULT:  # of a size that was checked: it is the picture's own shape that is absurd
         found = f"is {image.width} x {image.height}, which becomes {width} x {height} with its shape kept"
         raise BadImage(Reason.aspect_ratio, f"{found}; {LARGEST_RESULT:,} pixels are allowed; crop it or leave it out")
     left, upper, right, lower = box or (0, 0, image.width, image.height)
@@ -56,17 +65,23 @@ def _neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _area(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Each new pixel is the mean of the old area under it, parts of pixels counted as parts."""
-    rows = _area_means(pixels.astype(np.float64), height)
-    return _area_means(rows.swapaxes(0, 1), width).swapaxes(0, 1).round().astype(np.uint8)
+    """Each new pixel is the mean of the old area under it, parts of pixels counted as parts.
+
+    Rows are taken a few at a time, so that memory is that of the result, not of the picture in floats.
+    """
+    rows = np.stack([_strip_mean(pixels, *ends) for ends in _stretches(len(pixels), height)])  # (height, W, 3)
+    columns = rows.swapaxes(0, 1)
+    means = np.stack([_strip_mean(columns, *ends) for ends in _stretches(len(columns), width)])  # (width, height, 3)
+    return means.swapaxes(0, 1).round().astype(np.uint8)
 
 
-def _area_means(values: np.ndarray, new: int) -> np.ndarray:
-    """Means over `new` equal stretches of the first axis, from the running sum at their ends."""
-    old = len(values)
-    running = np.concatenate([np.zeros_like(values[:1]), values.cumsum(axis=0)])
-    ends = np.arange(new + 1) * (old / new)
-    whole = np.minimum(ends.astype(int), old - 1)
-    part = (ends - whole).reshape(-1, *[1] * (values.ndim - 1))
-    sums = running[whole] + part * values[whole]
-    return np.diff(sums, axis=0) * (new / old)
+def _stretches(old: int, new: int) -> list[tuple[float, float]]:
+    """Begin and end of each of `new` equal parts of 0..old."""
+    return [(old * part / new, old * (part + 1) / new) for part in range(new)]
+
+
+def _strip_mean(values: np.ndarray, begin: float, end: float) -> np.ndarray:
+    """The mean of a stretch of the first axis, its first and last entries in part."""
+    first, last = int(begin), min(max(math.ceil(end), int(begin) + 1), len(values))
+    weights = np.minimum(np.arange(first, last) + 1, end) - np.maximum(np.arange(first, last), begin)
+    return np.tensordot(weights, values[first:last], axes=1) / (end - begin)

@@ -43,7 +43,7 @@ PICKLES = (b"pkl", b"pickle", b"pyd", b"pt", b"pth")
 LARGEST_LABEL = 2**20  # bytes
 MISSING = -1
 MOST_OPEN = 64  # shards at a time in one process
-AGAIN = "index the shards again (vitlab.data.shards.index_shards)"
+AGAIN = "index the shards: vitlab data index FOLDER"
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,8 @@ def _label(tar: TarFile, member: Member, suffix: bytes) -> int | None:
 
 class ShardSource:
     """Samples of indexed shards by number, in the order of shard names; `excluded` says what the index left out."""
+
+    block = 1024  # neighbours that the training order keeps together
 
     def __init__(self, folder: Path, index: Path | None = None) -> None:
         self._folder = Path(folder).absolute()

@@ -91,7 +91,8 @@ def nested_subset(source: Source, samples: int, seed: int = 0) -> Subset:
 
 def first_shots(source: Source, shots: int) -> Subset:
     """The first `shots` samples of every class in the source's order, as the authors' few-shot evaluation had it."""
-    return take(source, sorted(n for numbers in _by_class(source, shots).values() for n in numbers[:shots]))
+    chosen = {n for numbers in _by_class(source, shots).values() for n in numbers[:shots]}
+    return take(source, sorted(chosen))
 
 
 def seeded_shots(source: Source, shots: int, seed: int) -> Subset:
@@ -99,7 +100,7 @@ def seeded_shots(source: Source, shots: int, seed: int) -> Subset:
     chosen = []
     for _, numbers in sorted(_by_class(source, shots).items()):
         chosen += np.random.default_rng(seed).permutation(numbers)[:shots].tolist()
-    return take(source, sorted(chosen))
+    return take(source, sorted(set(chosen)))
 
 
 def _by_class(source: Source, shots: int) -> dict[int, list[int]]:

@@ -5,15 +5,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
 
 import numpy as np
 from PIL import Image, ImageDraw
-from torch.utils.data import DataLoader, Dataset
 
-from vitlab.data.accounting import Account, Quarantined
+from vitlab.data.accounting import Account
 from vitlab.data.augmentation import draws, training_pixels
-from vitlab.data.gate import read_image
+from vitlab.data.gate import Decoded
+from vitlab.data.loading import RangeReader, decode, read_ranges
 from vitlab.data.refusals import BadImage
 from vitlab.data.source import Sample, Source
 from vitlab.spec import Augmentation
@@ -54,6 +53,16 @@ class Survey:
         self.sizes[finding.width, finding.height] += 1
         self.sums = [total + own for total, own in zip(self.sums, finding.sums, strict=True)]
 
+    def to_json(self, names: tuple[str, ...]) -> dict[str, object]:
+        """Everything that was found, as JSON values."""
+        return {
+            "classes": {name: self.class_counts[label] for label, name in enumerate(names)},
+            "formats": dict(self.formats),
+            "notes": dict(self.notes),
+            "sizes": {f"{width}x{height}": count for (width, height), count in self.sizes.most_common()},
+            "channel_means": self.channel_means(),
+        }
+
     def channel_means(self) -> list[float]:
         """Mean red, green and blue over all pixels, 0 to 1."""
         pixels = sum(width * height * count for (width, height), count in self.sizes.items())
@@ -68,41 +77,23 @@ def empty_survey(source: Source) -> Survey:
 
 def survey(source: Source, result: Survey, *, workers: int = 0) -> Iterator[int]:
     """Look at every sample and fill in `result`; yields how many are done, again and again."""
-    chunks = [range(at, min(at + CHUNK, len(source))) for at in range(0, len(source), CHUNK)]
-    loader = DataLoader(_Inspector(source), batch_size=None, sampler=cast(Any, chunks), num_workers=workers)
-    for chunk, findings in zip(chunks, loader, strict=True):
-        bad = [finding for finding in findings if isinstance(finding, Quarantined)]
+    chunks = (range(at, min(at + CHUNK, len(source))) for at in range(0, len(source), CHUNK))
+    done = 0
+    for findings, bad in read_ranges(_Inspector(source, workers), chunks, workers):
         for finding in findings:
-            if isinstance(finding, Finding):
-                result.add(finding)
-        result.account.add(len(findings) - len(bad), bad, max_bad=1.0)
-        yield chunk.stop
+            result.add(finding)
+        result.account.add([0] * len(findings), bad, max_bad=1.0)
+        done += len(findings) + len(bad)
+        yield done
 
 
-class _Inspector(Dataset):
-    """Decodes samples and keeps only what there is to say of them."""
+class _Inspector(RangeReader):
+    """Keeps only what there is to say of a sample."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: range) -> list[Finding | Quarantined]:
-        return [self._look(number) for number in index]
-
-    def _look(self, number: int) -> Finding | Quarantined:
-        try:
-            sample = self.source.item(number)
-            if isinstance(sample.data, np.ndarray):
-                pixels, form, notes = sample.data, "pixels", ()
-            else:
-                decoded = read_image(sample.data, name=sample.id)
-                pixels, form, notes = np.asarray(decoded.image), decoded.format, tuple(map(str, decoded.notes))
-            sums = tuple(pixels.sum(axis=(0, 1), dtype=np.int64).tolist())
-            return Finding(pixels.shape[1], pixels.shape[0], form, sample.labels, notes, cast(Any, sums))
-        except BadImage as refusal:
-            return Quarantined(self.source.id(number), str(refusal.reason), refusal.detail)
+    def use(self, decoded: Decoded, epoch: int, sample: Sample) -> Finding:
+        red, green, blue = np.asarray(decoded.image).sum(axis=(0, 1), dtype=np.int64).tolist()
+        notes = tuple(map(str, decoded.notes))
+        return Finding(*decoded.image.size, decoded.format, sample.labels, notes, (red, green, blue))
 
 
 def content_hash(sample: Sample) -> bytes:
@@ -130,9 +121,9 @@ def contact_sheet(
     source: Source, size: tuple[int, int], how: Augmentation, *, samples: int = 16, versions: int = 3, seed: int = 0
 ) -> Image.Image:
     """Evenly spaced samples, one a row: as they are, then as training would see them in the first epochs."""
-    step = max(1, len(source) // samples)
-    rows = [row for number in range(0, len(source), step) if (row := _row(source, number, size, how, versions, seed))]
-    rows = rows[:samples]
+    shown = min(samples, len(source))
+    numbers = [place * len(source) // shown for place in range(shown)]
+    rows = [row for number in numbers if (row := _row(source, number, size, how, versions, seed))]
     columns = 2 if len(rows) > 4 else 1
     row_width, row_height = (1 + versions) * (CELL + MARGIN) + 3 * MARGIN, CELL + 20
     down = -(-len(rows) // columns)
@@ -152,13 +143,12 @@ def _row(
     """A title, and the pictures of one sample; nothing for a bad one."""
     try:
         sample = source.item(number)
-        data = sample.data
-        image = read_image(data, name=sample.id).image if isinstance(data, bytes) else Image.fromarray(data)
+        image = decode(sample).image
     except BadImage:
         return None
     pictures = [_cell(image)]
     for epoch in range(versions):
-        pixels = training_pixels(image, size, how, draws(seed, epoch, number))
+        pixels = training_pixels(image, size, how, draws(seed, epoch, sample.id))
         pictures.append(_cell(Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())))
     names = ", ".join(source.class_names[label] for label in sample.labels) or "no label"
     title = f"{names}   {sample.id}".encode("ascii", "replace").decode()

@@ -7,8 +7,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.data.card import describe
+from vitlab.data.card import check_class_names, describe
 from vitlab.data.catalogue import open_source
+from vitlab.data.resizing import check_result
+from vitlab.data.source import Source
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
 from vitlab.spec import Augmentation
 from vitlab.store import json_writer, replacing
@@ -18,8 +20,11 @@ SHOWN = 10  # classes, bad samples, duplicates and sizes that are listed
 
 
 def check_data(spec: str, against: str, out: Path, size: tuple[int, int], workers: int, console: Console) -> int:
-    """Print and record what is in the data; return how many samples are bad or leaked."""
+    """Print and record what is in the data; return how many things are wrong with it."""
+    check_result(size)
+    out.mkdir(parents=True, exist_ok=True)
     source = open_source(spec)
+    other = open_source(against) if against else None
     found = empty_survey(source)
     columns = (TextColumn("looking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
@@ -30,21 +35,39 @@ def check_data(spec: str, against: str, out: Path, size: tuple[int, int], worker
         console.print(Text(line))
     _print_classes(found, source.class_names, console)
     _print_pictures(found, console)
-    _print_some("bad", [f"{bad.id!r} {bad.reason}: {bad.detail}" for bad in found.account.quarantined], console)
-    leaked = exact_duplicates(open_source(against), source) if against else []
-    if against:
-        console.print(Text(f"duplicates   {len(leaked):,} samples are also in {against!r}"))
-        _print_some("duplicate", [f"{own!r} is {other!r} there" for other, own in leaked], console)
+    bad = list(found.account.quarantined.values())
+    _print_some("bad", [f"{sample.id!r} {sample.reason}: {sample.detail}" for sample in bad], console)
+    leaked, differences = ([], []) if other is None else _compare(other, source, against, console)
     card = describe(source, spec)
     console.print(Text(f"fingerprint  {card.fingerprint}"))
-    report = {"card": to_json(card), "account": found.account.to_json(), "duplicates": leaked}
+    report = {
+        "card": to_json(card),
+        "account": found.account.to_json(),
+        **found.to_json(source.class_names),
+        "duplicates": leaked,
+        "class_differences": differences,
+    }
     with replacing(out / "report.json") as temporary:
         json_writer(report)(temporary)
     with replacing(out / "contact-sheet.png") as temporary:
         contact_sheet(source, size, Augmentation()).save(temporary, "PNG")
     console.print(Text(f"\n{out / 'contact-sheet.png'}: samples before and after augmentation"))
     console.print(Text(f"{out / 'report.json'}: everything above, every bad sample named"))
-    return len(found.account.quarantined) + len(leaked)
+    return len(bad) + len(leaked) + len(differences)
+
+
+def _compare(other: Source, source: Source, name: str, console: Console) -> tuple[list[tuple[str, str]], list[str]]:
+    """Samples that are in both sets, and what is wrong with the classes if they are not the same."""
+    differences = []
+    try:
+        check_class_names(other.class_names, source.class_names)
+    except ValueError as error:
+        differences.append(str(error))
+    leaked = exact_duplicates(other, source)
+    console.print(Text(f"duplicates   {len(leaked):,} samples are also in {name!r}"))
+    _print_some("duplicate", [f"{own!r} is {theirs!r} there" for theirs, own in leaked], console)
+    _print_some("classes", differences, console)
+    return leaked, differences
 
 
 def _print_classes(found: Survey, names: tuple[str, ...], console: Console) -> None:
