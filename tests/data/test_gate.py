@@ -755,6 +755,34 @@ def test_e10_largest_jpeg_is_decoded_within_300_megabytes(tmp_path):
     assert read_with_at_most(300, path) == "(8000, 8000)"
 
 
+def flat(mode: str, megapixels: float) -> Image.Image:
+    side = int((megapixels * 1e6) ** 0.5)
+    return Image.new("RGB", (side, side), (90, 120, 60)).convert(mode)
+
+
+LARGEST_KINDS = {  # the largest of each kind that is read: mode, megapixels, format, options
+    "turned.jpg": ("RGB", 37.4, "JPEG", {"exif": b"Exif\0\0" + exif(6)}),
+    "inks.jpg": ("CMYK", 37.4, "JPEG", {}),
+    "grey.jpg": ("L", 59.9, "JPEG", {}),
+    "progressive.jpg": ("RGB", 29.9, "JPEG", {"progressive": True, "subsampling": 0}),
+    "alpha.png": ("RGBA", 31.9, "PNG", {"compress_level": 1}),
+    "key.png": ("RGB", 24.9, "PNG", {"compress_level": 1, "transparency": (1, 2, 3)}),
+    "plain.webp": ("RGB", 18.7, "WEBP", {"method": 0}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", LARGEST_KINDS)
+def test_e10_the_largest_of_every_kind_is_decoded_within_the_limit_and_a_larger_one_refused(name, tmp_path):
+    mode, megapixels, format, options = LARGEST_KINDS[name]
+    image = flat(mode, megapixels)
+    image.save(tmp_path / name, format, **options)
+    assert read_with_at_most(320, tmp_path / name) == str(image.size)  # 300 MB and what the allocator rounds up
+    flat(mode, megapixels * 1.08).save(tmp_path / name, format, **options)
+    assert read_with_at_most(20, tmp_path / name) == Reason.too_many_pixels
+
+
 @pytest.mark.slow
 def test_want_of_memory_is_a_refusal_like_any_other(tmp_path):
     path = tmp_path / "large.jpg"

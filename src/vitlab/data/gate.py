@@ -26,8 +26,8 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from vitlab.data.colours import TRANSPOSE, colour_key, orientation_of, to_rgb
-from vitlab.data.refusals import ALLOWED, LARGEST_FILE, BadImage, Note, Reason
+from vitlab.data.colours import TRANSPOSE, bytes_per_pixel, colour_key, orientation_of, to_rgb
+from vitlab.data.refusals import ALLOWED, LARGEST_DECODE, LARGEST_FILE, BadImage, Note, Reason
 from vitlab.data.structure import check_size, check_structure, gif_frames, sniff
 
 SUFFIXES = {
@@ -178,10 +178,24 @@ def _load(data: bytes, format: str) -> ImageFile:
     with BytesIO(data) as stream:
         image = READERS[format](stream)
         check_size(image.size, format)  # again: this is the size that Pillow would allocate
+        _check_memory(image, format)
         image.load()
     if format == "PNG" and image.mode in ("L", "RGB") and "transparency" in image.info:
         image.info["transparency"] = colour_key(image, depth=data[24])
     return image
+
+
+def _check_memory(image: ImageFile, format: str) -> None:
+    """Raise unless the picture fits in LARGEST_DECODE on its way to upright RGB."""
+    if format == "WEBP":
+        return  # its size alone is limited, before it is opened
+    is_turned = orientation_of(image.info.get("exif"))[0] in TRANSPOSE
+    needed = image.width * image.height * bytes_per_pixel(image, is_turned=is_turned)
+    if needed > LARGEST_DECODE:
+        kind = f"{'turned ' if is_turned else ''}{image.mode} {format}"
+        found = f"is {image.width} x {image.height} pixels, which take {needed:,} bytes to decode as a {kind}"
+        allowed = f"{LARGEST_DECODE:,} are allowed"
+        raise BadImage(Reason.too_many_pixels, f"{found}; {allowed}; make it smaller, or save it upright and plain")
 
 
 def _is_animated(image: ImageFile, data: bytes) -> bool:

@@ -5,12 +5,11 @@ from enum import StrEnum, auto
 LARGEST_FILE = 50_000_000  # bytes
 LARGEST_SIDE = 32_768  # pixels
 LARGEST_ASPECT = 100  # longer side / shorter side
-# Pillow holds a colour pixel in 4 bytes, so the largest JPEG costs 262 MB (measured); it costs 511 MB when it has to
-# be turned, 521 MB in CMYK, 641 MB when it is progressive and not subsampled, and the largest WebP costs 508 MB.
+LARGEST_DECODE = 300_000_000  # bytes of memory at the peak of decoding, turning and conversion
 MOST_PIXELS = {
     "JPEG": 64_000_000,
     "PNG": 32_000_000,
-    "WEBP": 32_000_000,
+    "WEBP": LARGEST_DECODE // 16,  # its decoder takes 16 bytes a pixel as soon as it is opened
     "GIF": 32_000_000,
     "BMP": 32_000_000,
 }
