@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -22,6 +23,7 @@ from vitlab.data.transforms import evaluation_pixels
 from vitlab.spec import Augmentation, Preprocessing
 from vitlab.strict_json import require
 
+GRACE = 0.5  # seconds
 AHEAD = 2  # batches that each worker holds ready: what bounds the memory
 
 
@@ -210,13 +212,24 @@ def read_ranges(reader: RangeReader, wanted: Iterable[range], workers: int) -> I
         worker_init_fn=_one_thread if workers else None,
     )
     try:
-        yield from loader
+        yield from _unbroken(loader)
     except RuntimeError as error:
         said = str(error).partition("\n")[0]
         if "exited unexpectedly" not in said and "killed by signal" not in said:
             raise
         named = ", ".join(map(repr, reader.in_flight())) or "none"
         raise WorkerDied(f"a worker process died; samples in flight: {named} ({said})") from error
+
+
+def _unbroken(loader: DataLoader) -> Iterator[Any]:
+    """What the loader gives; a connection that a dying worker broke is told as its death."""
+    try:
+        yield from loader
+    except (ConnectionError, EOFError, FileNotFoundError) as error:
+        if loader.num_workers == 0 or "in DataLoader worker process" in str(error):
+            raise  # the source's own error
+        time.sleep(GRACE)  # torch reports the death by a signal, which is to arrive here and not somewhere later
+        raise RuntimeError(f"DataLoader worker exited unexpectedly, {type(error).__name__}") from error
 
 
 def _one_thread(worker: int) -> None:
