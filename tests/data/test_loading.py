@@ -5,13 +5,17 @@ import io
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from pictures import jpeg
 from vitlab.data.accounting import Account, TooManyBadImages
 from vitlab.data.augmentation import draws, inception_box, training_pixels, uniform_area_box
 from vitlab.data.loading import WorkerDied, evaluation_batches, on_device, order_of, share, training_batches
@@ -29,8 +33,8 @@ class Numbers:
 
     class_names = ("even", "odd")
 
-    def __init__(self, samples, bad=(), deadly=()):
-        self.samples, self.bad, self.deadly = samples, frozenset(bad), frozenset(deadly)
+    def __init__(self, samples, bad=(), deadly=(), by=signal.SIGKILL):
+        self.samples, self.bad, self.deadly, self.by = samples, frozenset(bad), frozenset(deadly), by
 
     def __len__(self):
         return self.samples
@@ -43,7 +47,7 @@ class Numbers:
 
     def item(self, index):
         if index in self.deadly:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.by)
         if index in self.bad:
             return Sample(b"\xff\xd8\xff broken", self.label(index), self.id(index))
         pixels = np.random.default_rng(index).integers(0, 256, (12, 10, 3), dtype=np.uint8)
@@ -231,9 +235,29 @@ def test_an_error_in_a_worker_is_not_called_a_death():
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
-def test_a_killed_worker_is_an_error_that_names_the_sample():
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_killed_worker_is_an_error_that_names_the_sample(by):
     with pytest.raises(WorkerDied, match="n4"):
-        evaluate(Numbers(20, deadly={4}), batch=2, workers=2)
+        evaluate(Numbers(20, deadly={4}, by=by), batch=2, workers=2)
+
+
+FULL = """
+from test_loading import Numbers, evaluate
+try: evaluate(Numbers(64), batch=32, size=(64, 64), workers=1)
+except RuntimeError as error: print("told" if "enlarge /dev/shm" in str(error) else error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_full_shared_memory_is_an_error_and_not_a_hang():
+    mount = "mount -t tmpfs -o size=256k tmpfs /dev/shm"
+    if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, check=False).returncode:
+        pytest.skip("a small /dev/shm needs a mount namespace, which this user may not make")
+    command = ["unshare", "-m", "sh", "-c", f"{mount} && exec {sys.executable} -c '{FULL}'"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout == "told\n", done.stderr[-500:]
 
 
 def test_labels_as_numbers_and_as_rows():
@@ -357,27 +381,37 @@ class TestResizing:
             resized(image, (5000, 5000), "bilinear", antialias=True)
 
 
+class Encoded(Numbers):
+    """The same small JPEG under every number."""
+
+    def item(self, index):
+        return Sample(jpeg(), self.label(index), self.id(index))
+
+
 @pytest.mark.slow
-def test_a_long_loop_keeps_memory_flat():
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_long_loop_over_encoded_images_keeps_memory_flat(workers):
     import resource
 
-    source = Numbers(2000)
-    batches = training_batches(source, Order(2000), batch=50, size=SIZE, augmentation=Augmentation(), stop=1101)
+    options = {"batch": 50, "size": SIZE, "augmentation": Augmentation(), "workers": workers}
+    batches = training_batches(Encoded(2000), Order(2000), stop=1101, **options)
     for step, _ in enumerate(batches):
         if step == 100:
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 10_000  # KB, over 50,000 images
+            before = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    after = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    assert after[0] - before[0] < 10_000  # KB, over 50,000 images
+    assert after[1] <= max(before[1], after[0] + 50_000)  # no worker grew beyond its parent
 
 
 def test_bad_bytes_in_a_source_go_through_the_gate():
     buffer = io.BytesIO()
     Image.new("RGB", (9, 9)).save(buffer, "PNG")
 
-    class Encoded(Numbers):
+    class Cut(Numbers):
         def item(self, index):
             data = buffer.getvalue()
             return Sample(data if index else data[:40], (0,), self.id(index))
 
-    (batch,) = evaluate(Encoded(2))
+    (batch,) = evaluate(Cut(2))
     assert batch.ids == ("n1",)
     assert batch.bad[0][1].reason == "truncated"

@@ -236,6 +236,18 @@ def _one_thread(worker: int) -> None:
     torch.set_num_threads(1)
 
 
+def _shared(pixels: Tensor) -> Tensor:
+    """Moved to shared memory here, where a lack of it is an error; torch's sending thread would only die of it."""
+    try:
+        return pixels.share_memory_()
+    except RuntimeError as error:
+        size = f"{pixels.numel():,} bytes"
+        raise RuntimeError(
+            f"a batch of {size} does not fit in shared memory ({error}); use fewer workers or smaller batches, or "
+            f"enlarge /dev/shm"
+        ) from None
+
+
 class _BatchReader(RangeReader):
     """Reads samples into a batch of pixels."""
 
@@ -245,8 +257,9 @@ class _BatchReader(RangeReader):
 
     def collected(self, good: list[tuple[Any, Sample, int, int]], bad: list[tuple[int, Quarantined]]) -> Batch:
         pixels = [kept for kept, _, _, _ in good]
+        stacked = torch.stack(pixels) if good else torch.empty(0, 3, *self.size, dtype=torch.uint8)
         return Batch(
-            pixels=torch.stack(pixels) if good else torch.empty(0, 3, *self.size, dtype=torch.uint8),
+            pixels=_shared(stacked) if get_worker_info() else stacked,
             labels=tuple(sample.labels for _, sample, _, _ in good),
             ids=tuple(sample.id for _, sample, _, _ in good),
             numbers=tuple(number for _, _, _, number in good),
