@@ -381,11 +381,14 @@ class TestResizing:
             resized(image, (5000, 5000), "bilinear", antialias=True)
 
 
+SMALL = jpeg()
+
+
 class Encoded(Numbers):
     """The same small JPEG under every number."""
 
     def item(self, index):
-        return Sample(jpeg(), self.label(index), self.id(index))
+        return Sample(SMALL, self.label(index), self.id(index))
 
 
 @pytest.mark.slow
