@@ -1,4 +1,4 @@
-"""What a model is, as frozen values that are checked when they are made. Standard library only."""
+"""Models, pixels, schedules and optimizers as frozen values, checked when they are made. Standard library only."""
 
 import math
 import operator

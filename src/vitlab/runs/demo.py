@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.counting import count_spec
+from vitlab.data.digits import DigitsSource
 from vitlab.data.transforms import normalised
 from vitlab.deploy.predict import predict
 from vitlab.models.build import build_from_spec
@@ -24,14 +26,13 @@ from vitlab.weights.save import save_model
 
 SPEC = ViTSpec(patch=4, layers=4, width=96, mlp=192, heads=4, image=(8, 8), classes=10, head="linear")
 STEPS, BATCH, WARMUP, PEAK = 700, 64, 70, 2e-3
-HELD_OUT = 0.2
 SHOWN = 6  # digit pictures written out and predicted
 
 
 def run_demo(out: Path, console: Console, program: str = "vitlab") -> None:
     """Train, save under `out`, load again and predict; everything printed was measured in this run."""
     out = _free(out)
-    (train_x, train_y), (test_x, test_y) = load_digits()
+    (train_x, train_y), (test_x, test_y) = load_digits("train"), load_digits("test")
     model = build_from_spec(SPEC, seed=0)
     size = f"{count_spec(SPEC).parameters:,} parameters, {SPEC.layers} layers, {SPEC.tokens} tokens"
     console.print(f"A Vision Transformer ({size}) learns to read {len(train_x):,} handwritten digits", highlight=False)
@@ -49,20 +50,12 @@ def run_demo(out: Path, console: Console, program: str = "vitlab") -> None:
     console.print(Text(f"  {command}", style="bold"), soft_wrap=True)
 
 
-def load_digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """1,797 scans of 8x8 as (n, 3, 8, 8) of uint8 with labels: four fifths to train on, one to test, by class."""
-    try:
-        from sklearn import datasets, model_selection
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("the digits need scikit-learn: pip install 'vitlab[demo]'") from None
-    digits = datasets.load_digits()
-    pixels = torch.from_numpy((digits.images * 255 / 16).round().astype(np.uint8))  # type: ignore[union-attr]
-    labels = torch.from_numpy(digits.target)  # type: ignore[union-attr]
-    train, test = model_selection.train_test_split(
-        np.arange(len(labels)), test_size=HELD_OUT, random_state=0, stratify=labels
-    )
-    images = pixels[:, None].expand(-1, 3, -1, -1)
-    return (images[train], labels[train]), (images[test], labels[test])
+def load_digits(split: Literal["train", "test"]) -> tuple[Tensor, Tensor]:
+    """The built-in scans of 8x8 as (n, 3, 8, 8) of uint8, with their labels."""
+    source = DigitsSource(split)
+    samples = [source.item(number) for number in range(len(source))]
+    pixels = np.stack([sample.data for sample in samples])
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.tensor([sample.labels[0] for sample in samples])
 
 
 def train(model: ViT, pixels: Tensor, labels: Tensor, console: Console) -> None:
