@@ -66,7 +66,7 @@ class StoredImages:
 class PixelSource:
     """Images (n, H, W) or (n, H, W, 3) of uint8 with labels (n,), or (n, K) of 0 and 1 where several may hold.
 
-    Ids are the running number, which is also the key of the published order of such sets (spec/paper.md 9.2).
+    Ids are the running number, which is also the key of the published order in which TFDS stores such sets.
     """
 
     def __init__(
