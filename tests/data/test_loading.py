@@ -313,6 +313,19 @@ class TestInceptionCrop:
         wide = np.mean([(b[2] - b[0]) * (b[3] - b[1]) for b in torchvision]) / (size[0] * size[1])
         assert wide > areas.mean() + 0.05
 
+    @pytest.mark.parametrize("size", [(500, 375), (400, 400), (60, 200)])
+    def test_the_mean_area_is_that_of_all_aspects_and_heights(self, size):
+        width, height = size
+        means = []
+        for aspect in np.linspace(0.75, 1.33, 2001):
+            heights = np.arange(round((0.05 * width * height / aspect) ** 0.5), height + 1)
+            areas = np.rint(heights * aspect) * heights
+            means.append(areas[(np.rint(heights * aspect) <= width) & (areas <= width * height)].mean())
+        rng = draws(0, 0, "mean")
+        boxes = np.array([inception_box(width, height, 0.05, rng) for _ in range(20_000)])
+        drawn = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+        assert abs(drawn.mean() - np.mean(means)) < 4 * drawn.std() / len(drawn) ** 0.5
+
     @pytest.mark.parametrize("size", [(1, 1), (2, 500), (500, 2), (3, 3), (640, 7), (100, 100)])
     def test_boxes_lie_inside_the_picture(self, size):
         rng = draws(0, 0, "b")

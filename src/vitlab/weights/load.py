@@ -131,9 +131,8 @@ def _read(
         misshaped += [f"{name!r} is {container.shapes[name]}, not {shapes[name]}" for name in wrong]
         if not absent and not wrong:
             fitting.append(entry)
-    empty = {
-        name: torch.zeros(shape) for name, shape in own.items() if 0 in shape
-    }  # the head of a model without classes
+    # The head of a model without classes is not in anybody's file.
+    empty = {name: torch.zeros(shape) for name, shape in own.items() if 0 in shape}
     missing += sorted(set(own) - {entry.ours for entry in table} - set(empty))
     unexpected = sorted(set(container.shapes) - expected)
     if (missing or misshaped or unexpected) and not allow_partial:
