@@ -1,4 +1,4 @@
-"""What OMP_WAIT_POLICY=PASSIVE, which the command line sets, costs or saves: alone and beside busy programs.
+"""What OMP_WAIT_POLICY=PASSIVE costs on an idle machine and saves beside busy programs.
 
 Processes with and without it alternate; the figure is the median time of a forward pass, default / passive, so above 1
 means that passive is faster.
@@ -21,7 +21,7 @@ with torch.inference_mode():
 print((time.perf_counter() - start) / {rounds})
 """
 CASES = [("ViT-Ti/16", 32, 8, 60), ("ViT-Ti/16", 224, 4, 5)]
-REPEATS = 4
+REPEATS = 3
 
 
 def seconds(case: tuple[str, int, int, int], policy: str | None) -> float:

@@ -1,7 +1,6 @@
 """The command line: one table of commands, each a short function that loads what it needs when it is called."""
 
 import json as json_text
-import os
 import re
 import sys
 from dataclasses import asdict
@@ -251,8 +250,6 @@ DATA_COMMANDS: dict[str, Any] = {"check": data_check, "index": data_index, "kind
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; user errors are one line on standard error and exit code 2."""
-    # OpenMP threads that spin while they wait made small models 40 times slower beside another busy program.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments == ["--version"]:
         _console().print(f"vitlab {__version__}", highlight=False)
