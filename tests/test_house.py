@@ -23,9 +23,10 @@ MAY_IMPORT = {
     "weights": {"spec", "strict_json", "paper", "models", "store"},
     "data": {"spec", "strict_json", "paper", "store"},
     "train": {"spec", "store"},
+    "evaluate": {"spec", "strict_json", "paper", "store"},
     "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data"},
     "doctor": set(),
-    "runs": {"spec", "strict_json", "paper", "counting", "store", "models", "weights", "data", "deploy"},
+    "runs": {"spec", "strict_json", "paper", "counting", "store", "models", "weights", "data", "evaluate", "deploy"},
     "__init__": {"counting", "paper"},
     "cli": {"__init__", "spec", "paper", "counting"},
 }
