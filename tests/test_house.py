@@ -16,25 +16,35 @@ PACKAGE = ROOT / "src" / "vitlab"
 MAY_IMPORT = {
     "strict_json": set(),
     "spec": {"strict_json"},
-    "paper": {"spec"},
+    "recipe": {"spec", "strict_json"},
+    "paper": {"spec", "recipe", "strict_json"},
     "counting": {"spec", "paper"},
     "store": {"strict_json"},
     "models": {"spec", "paper"},
     "weights": {"spec", "strict_json", "paper", "models", "store"},
     "data": {"spec", "strict_json", "paper", "store"},
-    "train": {"spec", "store"},
+    "world": {"strict_json"},
+    "run_dir": {"spec", "recipe", "strict_json", "store"},
+    "train": {"spec", "recipe", "strict_json", "store", "world"},
     "evaluate": {"spec", "strict_json", "paper", "store"},
     "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data"},
     "doctor": set(),
-    "runs": {"spec", "strict_json", "paper", "counting", "store", "models", "weights", "data", "evaluate", "deploy"},
+    "runs": {
+        *("spec", "strict_json", "recipe", "paper", "counting", "store", "run_dir", "world", "models", "weights"),
+        *("data", "train", "evaluate", "deploy", "__init__"),
+    },
+    "commands": {"spec", "recipe", "paper", "counting"},
     "__init__": {"counting", "paper"},
-    "cli": {"__init__", "spec", "paper", "counting"},
+    "cli": {"__init__", "spec", "paper", "counting", "commands"},
 }
 LAZY = {  # inside functions only
     "__init__": {"models", "weights", "deploy"},
+    "commands": {"runs", "run_dir"},
     "cli": {"deploy", "weights", "data", "runs", "doctor"},
 }
-WITHOUT_TORCH = {"strict_json", "spec", "paper", "counting", "store", "__init__", "cli"}
+WITHOUT_TORCH = {
+    *("strict_json", "spec", "recipe", "paper", "counting", "store", "run_dir", "commands", "__init__", "cli"),
+}
 LIBRARIES = {  # what the core may import besides the standard library
     "torch",
     "numpy",

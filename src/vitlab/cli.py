@@ -1,21 +1,20 @@
 """The command line: one table of commands, each a short function that loads what it needs when it is called."""
 
-import json as json_text
-import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from vitlab import __version__
+from vitlab.commands.terminal import complain, console, one_line, print_json, printable
+from vitlab.commands.training import TRAINING_COMMANDS, with_field_flags
 from vitlab.counting import count_spec
 from vitlab.paper.models import MODELS, list_models, vit_spec
-from vitlab.spec import ConventionName, HeadKind, SaveFormat
+from vitlab.spec import ConventionName, HeadKind, SaveFormat, parse_size
 
 if TYPE_CHECKING:
     from vitlab.deploy.predict import Answer
@@ -53,12 +52,12 @@ def models(image: Size = "224", classes: int = 1000, head: HeadKind = "mlp", jso
     if not rows:
         raise ValueError(f"no model takes images of {image} pixels with {classes} classes; {unfit[0]}")
     if json:
-        _print_json(rows)
+        print_json(rows)
     else:
-        _console().print(table)
-        _console().print(f"\nat {image} pixels, {classes} classes, {head} head; other patch sizes build too")
+        console().print(table)
+        console().print(f"\nat {image} pixels, {classes} classes, {head} head; other patch sizes build too")
     for line in unfit:
-        _complain(line)
+        complain(line)
 
 
 def predict(
@@ -106,14 +105,14 @@ def predict(
     if json:
         listed = [asdict(answer) for answer in answers]
         failed = sum(bool(answer["reason"]) for answer in listed)
-        _print_json({"model": str(model), "preprocessing": preprocessing, "class_names": names_from, "answers": listed})
+        print_json({"model": str(model), "preprocessing": preprocessing, "class_names": names_from, "answers": listed})
     else:
         for answer in answers:
             failed += bool(answer.reason)
             _print_answer(answer)
-        _complain(f"preprocessing: {preprocessing}\nclass names: {names_from}", style="dim")
+        complain(f"preprocessing: {preprocessing}\nclass names: {names_from}", style="dim")
     if failed:
-        _complain(f"{failed} of {len(images)} pictures could not be read")
+        complain(f"{failed} of {len(images)} pictures could not be read")
     return 1 if failed else 0
 
 
@@ -159,11 +158,11 @@ def convert(
         allow_nonfinite=allow_nonfinite,
     )
     spec = model.spec
-    console = _console()
-    console.print(Text(f"{name_of(spec)}, {spec.image[0]}x{spec.image[1]}, {spec.classes} classes, {spec.head} head"))
-    console.print(Text(f"from {model.provenance.get('format', 'vitlab')} to {to}: {_printable(str(target))}"))
+    output = console()
+    output.print(Text(f"{name_of(spec)}, {spec.image[0]}x{spec.image[1]}, {spec.classes} classes, {spec.head} head"))
+    output.print(Text(f"from {model.provenance.get('format', 'vitlab')} to {to}: {printable(str(target))}"))
     for note in notes:
-        console.print(Text(f"note: {note}"))
+        output.print(Text(f"note: {note}"))
 
 
 def demo(out: Path = Path("demo-out")) -> None:
@@ -175,7 +174,7 @@ def demo(out: Path = Path("demo-out")) -> None:
     from vitlab.runs.demo import run_demo
 
     program = sys.argv[0] if Path(sys.argv[0]).name == "vitlab" else "vitlab"
-    run_demo(out, _console(), program)
+    run_demo(out, console(), program)
 
 
 def data() -> None:
@@ -200,7 +199,7 @@ def data_check(
     """
     from vitlab.runs.check_data import check_data
 
-    bad = check_data(spec, against, out, _size(image) or (224, 224), workers, _console())
+    bad = check_data(spec, against, out, _size(image) or (224, 224), workers, console())
     return 1 if bad else 0
 
 
@@ -213,10 +212,10 @@ def data_index(folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metav
     from vitlab.data.shards import ShardSource, index_shards
 
     excluded = index_shards(folder)
-    console = _console()
-    console.print(Text(f"indexed {len(ShardSource(folder)):,} samples; use them as shards:{_printable(str(folder))}"))
+    output = console()
+    output.print(Text(f"indexed {len(ShardSource(folder)):,} samples; use them as shards:{printable(str(folder))}"))
     for rule, number in sorted(excluded.items()):
-        console.print(Text(f"excluded {number:,} {rule}"))
+        output.print(Text(f"excluded {number:,} {rule}"))
 
 
 def data_kinds() -> None:
@@ -224,7 +223,7 @@ def data_kinds() -> None:
     from vitlab.data.catalogue import described
 
     for line in described():
-        _console().print(Text(line))
+        console().print(Text(line))
 
 
 def doctor() -> None:
@@ -234,7 +233,7 @@ def doctor() -> None:
     table = Table(box=None, show_header=False)
     for what, how in findings():
         table.add_row(Text(what, style="bold"), Text(how))
-    _console().print(table)
+    console().print(table)
 
 
 COMMANDS: dict[str, Any] = {
@@ -242,6 +241,7 @@ COMMANDS: dict[str, Any] = {
     "models": models,
     "predict": predict,
     "convert": convert,
+    **TRAINING_COMMANDS,
     "data": data,
     "doctor": doctor,
 }
@@ -252,25 +252,29 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; user errors are one line on standard error and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments == ["--version"]:
-        _console().print(f"vitlab {__version__}", highlight=False)
+        console().print(f"vitlab {__version__}", highlight=False)
         return 0
     commands, program = COMMANDS, "vitlab"
     about = "The Vision Transformer paper as a working laboratory. --version prints the version."
     if arguments[:1] == ["data"]:
         commands, program, about, arguments = DATA_COMMANDS, "vitlab data", data.__doc__ or "", arguments[1:]
     try:
-        result = tyro.extras.subcommand_cli_from_dict(commands, prog=program, description=about, args=arguments)
+        words = with_field_flags(arguments)
+        result = tyro.extras.subcommand_cli_from_dict(commands, prog=program, description=about, args=words)
         return result or 0
     except (ValueError, OSError) as error:
-        _complain(f"vitlab: {_one_line(error)}")
+        complain(f"vitlab: {one_line(error)}")
         return 2
+    except (ArithmeticError, MemoryError) as error:  # a training that diverged, or does not fit
+        complain(f"vitlab: {one_line(error)}")
+        return 3
     except ModuleNotFoundError as error:
-        _complain(f"vitlab: {error}; vitlab doctor lists what is missing")
+        complain(f"vitlab: {error}; vitlab doctor lists what is missing")
         return 2
     except RuntimeError as error:
         if type(error).__name__ != "WorkerDied":  # not imported here: it would load torch
             raise
-        _complain(f"vitlab: {_one_line(error)}")
+        complain(f"vitlab: {one_line(error)}")
         return 3
     except KeyboardInterrupt:
         return 130
@@ -278,52 +282,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _print_answer(answer: "Answer") -> None:
     """A heading with the file's name, then its guesses with bars, or the reason why there are none."""
-    console = _console()
+    output = console()
     notes = f"  ({', '.join(answer.notes)})" if answer.notes else ""
-    console.print(Text(_printable(answer.image) + notes, style="bold"))
+    output.print(Text(printable(answer.image) + notes, style="bold"))
     if answer.reason:
-        console.print(Text(f"  {answer.reason}: {_printable(answer.detail)}", style="red"))
+        output.print(Text(f"  {answer.reason}: {printable(answer.detail)}", style="red"))
         return
-    full, thin = ("█", "▏") if "utf" in console.encoding.lower() else ("#", "|")
+    full, thin = ("█", "▏") if "utf" in output.encoding.lower() else ("#", "|")
     table = Table(box=None, show_header=False, padding=(0, 1))
     for guess in answer.guesses:
         bar = Text(full * round(20 * guess.probability) or thin, style="cyan")
-        table.add_row(f"{100 * guess.probability:6.2f} %", Text(_printable(guess.name)), bar)
-    console.print(table)
+        table.add_row(f"{100 * guess.probability:6.2f} %", Text(printable(guess.name)), bar)
+    output.print(table)
 
 
 def _size(text: str) -> tuple[int, int] | None:
-    """What --image was given: nothing, one side, or HEIGHTxWIDTH."""
-    if not text:
-        return None
-    if not (match := re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)):
-        raise ValueError(f"--image {text!r} is no size; write one side as 384, or height and width as 384x512")
-    return int(match[1]), int(match[2] or match[1])
-
-
-def _printable(text: str) -> str:
-    """Text of a stranger without control characters, direction marks or broken bytes."""
-    return repr(text)[1:-1]
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def _print_json(value: object) -> None:
-    sys.stdout.write(json_text.dumps(value, indent=2, ensure_ascii=True) + "\n")
-
-
-def _console() -> Console:
-    """Standard output; lines are not folded at 80 columns when nobody looks at them on a terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=1000)
-
-
-def _complain(message: str, style: str = "") -> None:
-    """A line on standard error, folded by nobody but the terminal."""
-    Console(stderr=True).print(Text(message, style=style), soft_wrap=True)
+    """What --image was given, or nothing."""
+    return parse_size(text) if text else None
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Models, pixels, schedules and optimizers as frozen values, checked when they are made. Standard library only."""
+"""Models and pixels as frozen values, checked when they are made. Standard library only."""
 
 import math
 import operator
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +16,6 @@ PositionResize = ConventionName
 SaveFormat = Literal["vitlab", "google-npz", "timm", "hf"]
 Interpolation = Literal["bilinear", "bicubic", "area"]
 CropKind = Literal["inception", "uniform-area", "square-crop", "shorter-crop", "none"]
-Decay = Literal["linear", "cosine", "staircase", "constant"]
 Image = int | tuple[int, int]
 
 
@@ -151,85 +151,6 @@ class ViTSpec:
         return self.grid[0] * self.grid[1] + (self.pool == "class")
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """The learning rate over `total` steps: linear warm-up from 0 at step 0, then a decay.
-
-    `linear` ends at `end`, `cosine` at 0; `staircase` divides by 10 after each of `boundaries`; `constant` stays.
-    """
-
-    peak: float
-    total: int
-    warmup: int
-    decay: Decay = "linear"
-    end: float = 1e-5
-    boundaries: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(self.peak > 0, f"peak {self.peak} must be positive")
-        require(0 <= self.end <= self.peak, f"end {self.end} is outside [0, peak {self.peak}]")
-        require(self.warmup >= 0, f"warmup {self.warmup} must not be negative")
-        require(
-            self.total > self.warmup,
-            f"{self.total:,} steps in all are not more than {self.warmup:,} of warm-up; "
-            f"a warm-up of {max(self.total // 10, 0):,} would leave the rest to train",
-        )
-        require((self.decay == "staircase") == bool(self.boundaries), "boundaries belong to the staircase decay")
-
-    def learning_rate(self, step: int) -> float:
-        """The rate of the update number `step`, counted from 0; the first of a run with warm-up is 0."""
-        return self._decayed(step) * (min(1.0, step / self.warmup) if self.warmup else 1.0)
-
-    def _decayed(self, step: int) -> float:
-        progress = min(max((step - self.warmup) / (self.total - self.warmup), 0.0), 1.0)
-        match self.decay:
-            case "linear":
-                return self.end + (self.peak - self.end) * (1 - progress)
-            case "cosine":
-                return self.peak * 0.5 * (1 + math.cos(math.pi * progress))
-            case "staircase":
-                return self.peak / 10 ** sum(boundary < step for boundary in self.boundaries)
-            case "constant":
-                return self.peak
-
-
-@dataclass(frozen=True)
-class AdamW:
-    """Adam with decoupled weight decay; the paper's, which decays every parameter, biases and norms included."""
-
-    weight_decay: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
-    decay: Literal["all", "kernels"] = "all"
-    clip: float | None = None  # global norm of the gradient
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(all(0 <= beta < 1 for beta in self.betas), f"betas {self.betas} are outside [0, 1)")
-        _check_optimizer(self.weight_decay, self.clip)
-
-
-@dataclass(frozen=True)
-class SGD:
-    """Momentum, not Nesterov's; fine-tuning has no weight decay and clips to norm 1."""
-
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    decay: Literal["all", "kernels"] = "all"
-    clip: float | None = 1.0  # global norm of the gradient
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require(0 <= self.momentum < 1, f"momentum {self.momentum} is outside [0, 1)")
-        _check_optimizer(self.weight_decay, self.clip)
-
-
-def _check_optimizer(weight_decay: float, clip: float | None) -> None:
-    require(weight_decay >= 0, f"weight_decay {weight_decay} must not be negative")
-    require(clip is None or clip > 0, f"clip {clip} must be positive, or None for no clipping")
-
-
 # Bounds that hold before anything is allocated, for specs that come out of strangers' files.
 LIMITS = {"patch": 1024, "layers": 200, "width": 16_384, "mlp": 131_072, "heads": 256}
 LARGEST_IMAGE = 32_768
@@ -245,6 +166,13 @@ def image_size(image: Image) -> tuple[int, int]:
             f"image {image!r} is no size; give one side as 384, or height and width as (384, 512)"
         ) from None
     return height, width
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """What a user writes: one side as `384`, or height and width as `384x512`."""
+    if not (match := re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)):
+        raise ValueError(f"--image {text!r} is no size; write one side as 384, or height and width as 384x512")
+    return int(match[1]), int(match[2] or match[1])
 
 
 def check_image(image: tuple[int, int], patch: int) -> None:

@@ -1,6 +1,8 @@
 """The one way anything durable is written: under a temporary name, synced, hashed, then renamed."""
 
 import contextlib
+import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -12,6 +14,8 @@ from typing import Any, cast
 from vitlab.strict_json import read_json, require
 
 MANIFEST = "manifest.json"
+LOCK = ".lock"
+_held: set[Path] = set()  # a process does not shut itself out by a record lock
 Writer = Callable[[Path], object]
 
 
@@ -73,6 +77,39 @@ def verify_folder(path: Path, required: Iterable[str]) -> None:
         require(sha256(file) == entry["sha256"], f"{file} does not match its SHA-256; it is damaged or was edited")
 
 
+class Locked(OSError):  # noqa: N818 - says what is wrong
+    """Another process works in the folder."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else enters the folder this way while the block runs; a process that dies leaves it free.
+
+    Raises Locked, naming the process that holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    key = folder.resolve()
+    if key in _held:
+        raise Locked(f"{folder} is in use by this process already")
+    # A record lock: unlike flock's it is not inherited by data workers, which may outlive a killed run for seconds.
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+            raise Locked(
+                f"{folder} is in use by process {holder}; wait for it or stop it, or choose another folder"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        _held.add(key)
+        yield
+    finally:
+        _held.discard(key)
+        os.close(descriptor)
+
+
 def sha256(path: Path) -> str:
     """The file's SHA-256 in hexadecimal, read in pieces."""
     with path.open("rb") as file:
@@ -93,9 +130,15 @@ def _write_manifest(folder: Path, names: Mapping[str, Writer]) -> None:
 
 def _make_readable(path: Path) -> None:
     """The permissions any new file would have; safetensors makes its files private."""
+    path.chmod(0o666 & ~_umask())
+
+
+@functools.cache
+def _umask() -> int:
+    """Asked for once: asking sets it for a moment, which other threads would see."""
     mask = os.umask(0)
     os.umask(mask)
-    path.chmod(0o666 & ~mask)
+    return mask
 
 
 def _sync(path: Path) -> None:

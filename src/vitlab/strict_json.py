@@ -76,7 +76,7 @@ def _decode(hint: typing.Any, value: object, where: str) -> object:
         if value is None:
             require(type(None) in arguments, f"{where} may not be null")
             return None
-        return _decode(next(a for a in arguments if a is not type(None)), value, where)
+        return _decode(_chosen([a for a in arguments if a is not type(None)], value, where), value, where)
     if origin is tuple:
         require(isinstance(value, list | tuple), f"{where} must be a list, not {value!r:.60}")
         items = typing.cast(list[object], value)
@@ -89,6 +89,8 @@ def _decode(hint: typing.Any, value: object, where: str) -> object:
             key: _decode(arguments[1], item, f"{where}[{key!r:.40}]") for key, item in typing.cast(dict, value).items()
         }
     if dataclasses.is_dataclass(hint):
+        if isinstance(value, typing.cast(type, hint)):
+            return value
         return from_json(typing.cast(type, hint), value, where)
     if hint is float and type(value) in (int, float):
         try:
@@ -99,6 +101,16 @@ def _decode(hint: typing.Any, value: object, where: str) -> object:
         return number
     require(type(value) is hint, f"{where} must be {hint.__name__}, not {value!r:.60}")
     return value
+
+
+def _chosen(kinds: list[typing.Any], value: object, where: str) -> typing.Any:
+    """The one type, or of several dataclasses the one whose `kind` the value has."""
+    if len(kinds) == 1:
+        return kinds[0]
+    by_kind = {typing.get_args(typing.get_type_hints(kind)["kind"])[0]: kind for kind in kinds}
+    given = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    require(given in by_kind, f"{where} is of kind {given!r:.60}; allowed are {', '.join(map(repr, by_kind))}")
+    return by_kind[given]
 
 
 def check_fields(spec: object) -> None:

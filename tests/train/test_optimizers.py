@@ -9,7 +9,8 @@ from torch import nn
 
 from vitlab.models.build import build_from_spec
 from vitlab.paper.finetuning import hyper_rule, hyper_rule_learning_rate
-from vitlab.spec import SGD, AdamW, Schedule, ViTSpec
+from vitlab.recipe import SGD, AdamW, Schedule
+from vitlab.spec import ViTSpec
 from vitlab.train.losses import sigmoid_cross_entropy, softmax_cross_entropy
 from vitlab.train.optimizers import clip_gradients, make_optimizer, set_learning_rate, update_average
 

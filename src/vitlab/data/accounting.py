@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 TRAINING_LIMIT = 0.001  # of the samples; more bad images than that stop a training
 SHOWN = 10  # bad samples that a message names
@@ -70,6 +71,18 @@ class Account:
             "quarantined": [asdict(sample) for sample in self.quarantined.values()],
             "excluded": dict(self.excluded),
         }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Account":
+        """The books that `to_json` wrote."""
+        listed = [Quarantined(**sample) for sample in values["quarantined"]]
+        return cls(
+            found=values["found"],
+            excluded=Counter(values["excluded"]),
+            used=Counter({int(epoch): count for epoch, count in values["used"].items()}),
+            bad=Counter({int(epoch): count for epoch, count in values["bad"].items()}),
+            quarantined={sample.id: sample for sample in listed},
+        )
 
     def _complaint(self, max_bad: float) -> str:
         listed = list(self.quarantined.values())

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from vitlab.spec import Augmentation, Preprocessing
 from vitlab.strict_json import require
 
 GRACE = 0.5  # seconds
+CPU = torch.device("cpu")
 AHEAD = 2  # batches that each worker holds ready: what bounds the memory
 
 
@@ -75,7 +76,8 @@ def training_batches(
     workers: int = 0,
     account: Account | None = None,
     max_bad: float = TRAINING_LIMIT,
-) -> Iterator[Batch]:
+    device: torch.device = CPU,
+) -> Generator[Batch]:
     """Batches `start` to `stop` - 1 of the endless stream; batch k holds positions [k batch, (k + 1) batch).
 
     Each rank gets its share of every batch; together the shares are the batch, whatever their number. Bad images are
@@ -87,7 +89,7 @@ def training_batches(
     steps = itertools.count(start) if stop is None else range(start, stop)
     wanted = (share(range(step * batch, (step + 1) * batch), rank, ranks) for step in steps)
     reader = _TrainingReader(source, workers, size, order, augmentation)
-    return _booked(read_ranges(reader, wanted, workers), account or Account(len(source)), max_bad)
+    return _booked(on_device(read_ranges(reader, wanted, workers), device), account or Account(len(source)), max_bad)
 
 
 def evaluation_batches(
@@ -102,7 +104,8 @@ def evaluation_batches(
     workers: int = 0,
     account: Account | None = None,
     max_bad: float = 0.0,
-) -> Iterator[Batch]:
+    device: torch.device = CPU,
+) -> Generator[Batch]:
     """Every sample from number `start` on exactly once over all ranks, in order; the last batch may be short.
 
     Each rank gets its share of every batch, so what all ranks have finished is always a beginning of the set. A bad
@@ -113,7 +116,7 @@ def evaluation_batches(
     whole = range(start, len(source))
     wanted = (share(whole[at : at + batch], rank, ranks) for at in range(0, len(whole), batch))
     reader = _EvaluationReader(source, workers, size, preprocessing)
-    return _booked(read_ranges(reader, wanted, workers), account or Account(len(source)), max_bad)
+    return _booked(on_device(read_ranges(reader, wanted, workers), device), account or Account(len(source)), max_bad)
 
 
 def share(positions: range, rank: int, ranks: int) -> range:
@@ -121,8 +124,11 @@ def share(positions: range, rank: int, ranks: int) -> range:
     return positions[len(positions) * rank // ranks : len(positions) * (rank + 1) // ranks]
 
 
-def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch]:
     """The same batches with their pixels on the device, the next one on its way while this one is used."""
+    if device.type == "cpu":
+        yield from batches
+        return
     ready = None
     for batch in batches:
         pixels = batch.pixels.pin_memory() if device.type == "cuda" else batch.pixels
@@ -141,7 +147,8 @@ def _check(batch: int, size: tuple[int, int], rank: int, ranks: int, workers: in
     check_result(size)
 
 
-def _booked(batches: Iterable[Batch], account: Account, max_bad: float) -> Iterator[Batch]:
+def _booked(batches: Iterable[Batch], account: Account, max_bad: float) -> Generator[Batch]:
+    """Books are kept of what is handed out, not of what is read ahead: they are right whenever a run is saved."""
     for batch in batches:
         account.add(batch.epochs, batch.bad, max_bad)
         yield batch

@@ -1,0 +1,34 @@
+"""How commands speak: results on standard output, complaints on standard error, nothing of a stranger's raw."""
+
+import json as json_text
+import sys
+
+from rich.console import Console
+from rich.text import Text
+
+
+def printable(text: str) -> str:
+    """Text of a stranger without control characters, direction marks or broken bytes."""
+    return repr(text)[1:-1]
+
+
+def one_line(error: BaseException) -> str:
+    """An error as one printable line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def print_json(value: object) -> None:
+    """JSON on standard output, plain ASCII."""
+    sys.stdout.write(json_text.dumps(value, indent=2, ensure_ascii=True) + "\n")
+
+
+def console() -> Console:
+    """Standard output; lines are not folded at 80 columns when nobody looks at them on a terminal."""
+    found = Console()
+    return found if found.is_terminal else Console(width=1000)
+
+
+def complain(message: str, style: str = "") -> None:
+    """A line on standard error, folded by nobody but the terminal."""
+    Console(stderr=True).print(Text(message, style=style), soft_wrap=True)

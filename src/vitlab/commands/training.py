@@ -1,0 +1,267 @@
+"""vitlab recipes, pretrain, finetune, resume, reproduce."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.table import Table
+from rich.text import Text
+
+from vitlab.commands.terminal import complain, console, print_json
+from vitlab.counting import count
+from vitlab.paper.models import list_models
+from vitlab.paper.pretraining import DATA
+from vitlab.paper.recipes import (
+    development_share,
+    finetuning_names,
+    finetuning_recipe,
+    pretraining_data,
+    pretraining_model,
+    pretraining_names,
+    pretraining_recipe,
+)
+from vitlab.recipe import Execution, Recipe, with_fields
+from vitlab.spec import parse_size
+
+if TYPE_CHECKING:
+    from vitlab.run_dir import RunSpec
+
+Size = Annotated[str, tyro.conf.arg(metavar="SIDE|HEIGHTxWIDTH")]
+Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="set", metavar="FIELD=VALUE")]
+RECIPE_FIELDS = frozenset(field.name for field in dataclasses.fields(Recipe)) - {"name", "source", "image"} | {"model"}
+EXECUTION_FIELDS = frozenset(field.name for field in dataclasses.fields(Execution))
+FIELDS = {"pretrain": RECIPE_FIELDS, "finetune": RECIPE_FIELDS, "resume": EXECUTION_FIELDS}
+AUTOMATIC = Execution(device="auto")
+FLOPS = 2 * 3  # of a multiply-accumulate, forward and twice back
+
+
+def recipes(json: bool = False) -> None:
+    """List the recipes of the paper, with images seen, steps and exaFLOPs.
+
+    Args:
+        json: Print JSON instead of tables.
+    """
+    before, after = [_pretraining_entry(name) for name in pretraining_names()], []
+    for name in finetuning_names():
+        recipe = finetuning_recipe(name)
+        after.append({"recipe": name, **_numbers(recipe), "held_out": development_share(name), "source": recipe.source})
+    if json:
+        print_json({"pretrain": before, "finetune": after})
+        return
+    _print_table("vitlab pretrain NAME --data SPEC", before)
+    _print_table("vitlab finetune MODEL --data SPEC --recipe NAME", after)
+    console().print(
+        "Any field is a flag: --schedule.peak 3e-4 --optimizer.weight_decay 0.1 --batch 256", highlight=False
+    )
+
+
+def pretrain(
+    recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL[@DATA]")],
+    data: str,
+    out: Path | None = None,
+    image: Size = "",
+    epochs: int | None = None,
+    validation: str = "",
+    held_out: float | None = None,
+    test: str = "",
+    seed: int = 0,
+    execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
+    changes: Changes = (),
+    yes: bool = False,
+) -> int:
+    """Train a model from fresh weights with a row of the paper's table 3. Any field of the recipe is a flag too:
+    --schedule.peak 3e-4, --batch 256, --model.layers 4; `vitlab recipes` lists the rows.
+
+    Args:
+        recipe: A row such as ViT-B/16@imagenet21k, or a model, which gets the row of the nearest data size.
+        data: The images, such as folder:photos or digits?split=train; `vitlab data kinds` lists all kinds.
+        out: The run folder; a new one under runs/ if left out.
+        image: Resolution; the recipe's if left out.
+        epochs: How often every image is seen; the recipe's if left out.
+        validation: Images to validate on.
+        held_out: The share of the training images to validate on instead.
+        test: Images to test the finished model on.
+        seed: Of the weights, the order and the augmentation.
+        changes: A field of the recipe, as --set schedule.peak=3e-4.
+        yes: Start although the run takes more than a day on this CPU.
+    """
+    from vitlab.runs.starting import Asked, free_folder, pretraining_run
+
+    asked = Asked(data, _size(image), validation, held_out, test, seed, _pairs(changes))
+    spec = pretraining_run(recipe, asked, execution, epochs, console())
+    return _start(out or free_folder(Path("runs"), recipe.partition("@")[0], _kind(data)), spec, yes)
+
+
+def finetune(
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    data: str,
+    recipe: str = "",
+    out: Path | None = None,
+    image: Size = "",
+    validation: str = "",
+    held_out: float | None = None,
+    test: str = "",
+    seed: int = 0,
+    execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
+    changes: Changes = (),
+    yes: bool = False,
+) -> int:
+    """Teach a trained model the classes of your own images: new head, positions resized, the paper's table 4. Any
+    field of the recipe is a flag too: --schedule.peak 0.003, --batch 64, --frozen backbone; `vitlab recipes` lists all.
+
+    Args:
+        model: Weights of any supported format: a file or a folder.
+        data: The images, such as folder:photos with one folder a class; `vitlab data kinds` lists all kinds.
+        recipe: A row of table 4 such as cifar10; chosen by the size of the data if left out, and told.
+        out: The run folder; a new one under runs/ if left out.
+        image: Resolution; the recipe's if left out.
+        validation: Images to validate on.
+        held_out: The share of the training images to validate on; the recipe's if left out, 0 for none.
+        test: Images to test the finished model on.
+        seed: Of the order and the augmentation.
+        changes: A field of the recipe, as --set schedule.peak=3e-4.
+        yes: Start although the run takes more than a day on this CPU.
+    """
+    from vitlab.runs.starting import Asked, finetuning_run, free_folder
+
+    asked = Asked(data, _size(image), validation, held_out, test, seed, _pairs(changes))
+    spec = finetuning_run(model, recipe, asked, execution, console())
+    return _start(out or free_folder(Path("runs"), model.stem, _kind(data)), spec, yes)
+
+
+def resume(run: Folder, data: str = "", changes: Changes = ()) -> int:
+    """Continue a run that was stopped or killed, from its last checkpoint; it ends as if nothing had happened. How it
+    is carried out may change: --micro-batch 8, --workers 2, --recompute true, --device cuda.
+
+    Args:
+        run: The run folder.
+        data: Where the same images are now, if they have moved.
+        changes: A field of the execution, as --set micro_batch=8.
+    """
+    from vitlab.run_dir import RunDir
+    from vitlab.runs.training import carry_out
+
+    found = RunDir.open(run)
+    execution = with_fields(found.spec().execution, _pairs(changes)) if changes else None
+    return carry_out(found, console(), data=data, execution=execution)
+
+
+def reproduce(run: Folder, out: Path | None = None) -> int:
+    """Train a finished run again, same recipe and seed, and compare it step by step.
+
+    Args:
+        run: The finished run folder.
+        out: Folder for the second run; RUN-again if left out. One that was begun is continued.
+    """
+    from vitlab.runs.reproduce import reproduce as again
+
+    code, found = again(run, out or run.with_name(f"{run.name}-again"), console())
+    if found is None:
+        return code
+    said = "the same" if found.same_bits else "not the same"
+    console().print(
+        f"{found.same_losses:,} of {found.steps:,} losses are the same, the largest difference is "
+        f"{found.largest_difference:g}; the last weights and optimizer are bit for bit {said}",
+        highlight=False,
+    )
+    return 0 if found.same_bits and found.same_losses == found.steps else 1
+
+
+TRAINING_COMMANDS = {
+    "recipes": recipes,
+    "pretrain": pretrain,
+    "finetune": finetune,
+    "resume": resume,
+    "reproduce": reproduce,
+}
+
+
+def with_field_flags(arguments: list[str]) -> list[str]:
+    """Flags that are fields of what a command runs, such as `--schedule.peak 3e-4`, as `--set` of the command."""
+    fields = FIELDS.get(arguments[0], frozenset()) if arguments else frozenset()
+    rewritten: list[str] = []
+    waiting = iter(arguments)
+    for word in waiting:
+        name, equals, value = word.partition("=")
+        field = name.removeprefix("--").replace("-", "_")
+        if not name.startswith("--") or field.partition(".")[0] not in fields:
+            rewritten.append(word)
+            continue
+        if not equals:
+            value = next(waiting, None)
+            if value is None:
+                raise ValueError(f"{word} needs a value")
+        rewritten += ["--set", f"{field}={value}"]
+    return rewritten
+
+
+def _start(out: Path, spec: "RunSpec", yes: bool) -> int:
+    from vitlab.runs.starting import create
+    from vitlab.runs.training import carry_out
+
+    code = carry_out(create(out, spec, console(), is_wanted=yes), console())
+    if code:
+        complain(f"stopped and saved; continue with: vitlab resume {out}")
+    return code
+
+
+def _pairs(changes: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    pairs = [tuple(change.partition("=")[::2]) for change in changes]
+    for field, value in pairs:
+        if not field or not value:
+            raise ValueError(f"--set {field!r} needs a field and a value, such as schedule.peak=3e-4")
+    return tuple((field, value) for field, value in pairs)
+
+
+def _size(text: str) -> tuple[int, int] | None:
+    return parse_size(text) if text else None
+
+
+def _kind(data: str) -> str:
+    """The last word of what names the data, for a folder's name."""
+    return data.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition(":")[2]
+
+
+def _pretraining_entry(name: str) -> dict[str, object]:
+    recipe = pretraining_recipe(name)
+    data = DATA[pretraining_data(name)]
+    model = pretraining_model(name)
+    entry = {"recipe": name, **_numbers(recipe), "exaflops": None, "source": recipe.source}
+    if model in list_models():
+        macs = count(model, image=recipe.image, classes=data.classes).macs
+        entry["exaflops"] = FLOPS * macs * recipe.batch * recipe.schedule.total / 1e18
+    return entry
+
+
+def _numbers(recipe: Recipe) -> dict[str, object]:
+    steps = recipe.schedule.total
+    return {
+        "images": steps * recipe.batch,
+        "steps": steps,
+        "batch": recipe.batch,
+        "pixels": recipe.image[0],
+        "optimizer": recipe.optimizer.kind,
+        "peak": recipe.schedule.peak,
+    }
+
+
+def _print_table(title: str, rows: list[dict[str, object]]) -> None:
+    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    for name in rows[0]:
+        table.add_column(
+            name.replace("_", " "), justify="left" if name in ("recipe", "source", "optimizer") else "right"
+        )
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row.values()))
+    console().print(table)
+    console().print()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 10 else f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

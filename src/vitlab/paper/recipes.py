@@ -1,0 +1,257 @@
+"""The paper's rows as recipes that can be run: table 3, table 4, BiT-HyperRule, and SGD for ResNets.
+
+A pre-training recipe is named MODEL@DATA, with the epochs where the table has several; a fine-tuning recipe by its
+data, because table 4 has one row for all models.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from vitlab.paper import finetuning, pretraining
+from vitlab.paper.finetuning import FinetuningRow, TransferName
+from vitlab.paper.pretraining import DATA, SGD_JFT, TABLE_3, UNPRINTED_ROWS, DataName, PretrainingRow
+from vitlab.recipe import SGD, AdamW, Recipe, Schedule
+from vitlab.spec import Augmentation, image_size
+from vitlab.strict_json import require
+
+DATA_SLUGS: Final[dict[str, DataName]] = {"jft300m": "JFT-300M", "imagenet21k": "ImageNet-21k", "imagenet": "ImageNet"}
+TRANSFER_SLUGS: Final[dict[str, TransferName]] = {
+    "imagenet": "ImageNet",
+    "cifar100": "CIFAR-100",
+    "cifar10": "CIFAR-10",
+    "pets": "Oxford-IIIT Pets",
+    "flowers": "Oxford Flowers-102",
+    "vtab": "VTAB",
+}
+# The learning rate is picked on the development split; 0.01 is the one that stands in every row's grid.
+FINETUNING_RATE: Final = 0.01
+BIT_SIZES: Final = ("bit-small", "bit-medium", "bit-large")
+SGD_MARK: Final = "-sgd"
+
+# -- Pre-training: table 3 -----------------------------------------------------------------------
+
+
+def pretraining_names() -> list[str]:
+    """Every run of table 3, then those that other tables report, then the SGD runs of table 7."""
+    return [*_rows(), *(f"{name}{SGD_MARK}" for name in _rows() if _has_sgd(name))]
+
+
+def pretraining_recipe(
+    name: str,
+    *,
+    images: int | None = None,
+    epochs: int | None = None,
+    batch: int = pretraining.BATCH,
+    total: int | None = None,
+    warmup: int | None = None,
+) -> Recipe:
+    """The recipe of a run such as `ViT-B/16@imagenet21k`; raises for runs the paper does not have.
+
+    Steps follow from the epochs, the row's own or `epochs`, of the paper's number of `images` or yours; or they are
+    `total`.
+    """
+    rows = _rows()
+    plain = name.removesuffix(SGD_MARK)
+    if plain not in rows or (plain != name and not _has_sgd(plain)):
+        near = [known for known in pretraining_names() if known.startswith(name.partition("@")[0] + "@")]
+        raise ValueError(f"no pre-training is named {name!r}; the paper has {', '.join(near or pretraining_names())}")
+    row, own_epochs, cited = rows[plain]
+    data = DATA[row.data]
+    total = total or (epochs or own_epochs) * (images or data.training_images) // batch
+    if plain != name:
+        return _sgd_recipe(name, row, total, batch, SGD_JFT.warmup if warmup is None else warmup)
+    return Recipe(
+        name=name,
+        source=f"{cited}: {', '.join(row.models)} on {row.data}, {own_epochs} epochs",
+        batch=batch,
+        image=image_size(pretraining.IMAGE),
+        schedule=Schedule(
+            peak=row.learning_rate,
+            total=total,
+            warmup=pretraining.WARMUP if warmup is None else warmup,
+            decay=row.decay,
+            end=pretraining.LINEAR_DECAY_END if row.decay == "linear" else 0.0,
+        ),
+        optimizer=AdamW(
+            weight_decay=row.weight_decay,
+            betas=pretraining.ADAM_BETAS,
+            epsilon=pretraining.ADAM_EPSILON,
+            clip=data.clip_norm,
+        ),
+        loss="sigmoid",
+        label_smoothing=data.label_smoothing,
+        dropout=row.dropout,
+    )
+
+
+def pretraining_row_for(model: str, images: int) -> str:
+    """The recipe's name of the row whose data is of the size nearest to yours: of the model, or of ViT-B/16."""
+    by_size = min(DATA_SLUGS, key=lambda slug: abs(_digits(DATA[DATA_SLUGS[slug]].images) - _digits(images)))
+    own = [name for name in _rows() if name.startswith(f"{model}@")]
+    fitting = [name for name in own if name.partition("@")[2].split("-")[0] == by_size]
+    return fitting[0] if fitting else f"ViT-B/16@{by_size}"
+
+
+def pretraining_model(name: str) -> str:
+    """The model of a pre-training recipe."""
+    return name.partition("@")[0]
+
+
+def pretraining_data(name: str) -> DataName:
+    """The data of a pre-training recipe."""
+    return _rows()[name.removesuffix(SGD_MARK)][0].data
+
+
+def _rows() -> dict[str, tuple[PretrainingRow, int, str]]:
+    """(row, epochs, where it is printed) by recipe name."""
+    return dict(_expanded(TABLE_3, "Table 3")) | dict(
+        _expanded(UNPRINTED_ROWS, "tables 5 and 6, settings not printed", always_say_epochs=True)
+    )
+
+
+def _expanded(
+    rows: tuple[PretrainingRow, ...], cited: str, *, always_say_epochs: bool = False
+) -> Iterator[tuple[str, tuple[PretrainingRow, int, str]]]:
+    slugs = {data: slug for slug, data in DATA_SLUGS.items()}
+    for row in rows:
+        for model in row.models:
+            for epochs in row.epochs:
+                mark = f"-{epochs}ep" if len(row.epochs) > 1 or always_say_epochs else ""
+                yield f"{model}@{slugs[row.data]}{mark}", (row, epochs, cited)
+
+
+def _digits(images: int) -> int:
+    return len(str(images))
+
+
+def _has_sgd(name: str) -> bool:
+    """Table 7 compares SGD and Adam for ResNets pre-trained on JFT."""
+    model, _, data = name.partition("@")
+    return model in ("R50x1", "R152x2") and data == "jft300m"
+
+
+def _sgd_recipe(name: str, row: PretrainingRow, total: int, batch: int, warmup: int) -> Recipe:
+    return Recipe(
+        name=name,
+        source=f"Table 7 and appendix D.1: {pretraining_model(name)} on {row.data} with BiT's SGD",
+        batch=batch,
+        image=image_size(pretraining.IMAGE),
+        schedule=Schedule(
+            peak=SGD_JFT.learning_rate(batch),
+            total=total,
+            warmup=warmup,
+            decay="staircase",
+            end=0.0,
+            boundaries=SGD_JFT.decay_steps(total),
+        ),
+        optimizer=SGD(momentum=SGD_JFT.momentum, weight_decay=SGD_JFT.weight_decay, clip=None),
+        loss="sigmoid",
+        label_smoothing=DATA[row.data].label_smoothing,
+    )
+
+
+# -- Fine-tuning: table 4, table 2 and BiT-HyperRule -------------------------------------------------
+
+
+def finetuning_names() -> list[str]:
+    """The rows of table 4, the larger pictures of table 2, and BiT-HyperRule by size of the data."""
+    return [*TRANSFER_SLUGS, *(f"imagenet-{side}" for side in finetuning.TABLE_2_IMAGENET_IMAGE.values()), *BIT_SIZES]
+
+
+def finetuning_recipe(name: str) -> Recipe:
+    """The recipe of a fine-tuning such as `cifar10`; raises for names that do not exist."""
+    require(
+        name in finetuning_names(),
+        f"no fine-tuning is named {name!r}; known are {', '.join([*finetuning_names(), QUICK])}",
+    )
+    if name in BIT_SIZES:
+        return _hyper_rule_recipe(name)
+    data, _, side = name.partition("-")
+    row = finetuning.finetuning_row(TRANSFER_SLUGS[data])
+    return _table_4_recipe(name, row, int(side) if side else finetuning.IMAGE)
+
+
+def development_share(name: str) -> float:
+    """The part of the training images that a row of table 4 holds out to pick its learning rate on."""
+    data = name.partition("-")[0]
+    return finetuning.finetuning_row(TRANSFER_SLUGS[data]).dev_fraction if data in TRANSFER_SLUGS else 0.1
+
+
+def finetuning_row_for(images: int) -> tuple[str, str]:
+    """(recipe, why): the row of table 4 for a set of about this size, split where BiT-HyperRule splits."""
+    small, medium, _ = finetuning.HYPER_RULES
+    if images < small.below:
+        return "pets", f"{images:,} images are fewer than {small.below:,}, as in Pets and Flowers"
+    if images < medium.below:
+        return "cifar10", f"{images:,} images are between {small.below:,} and {medium.below:,}, as in CIFAR"
+    return "imagenet", f"{images:,} images are {medium.below:,} or more, as in ImageNet"
+
+
+def _table_4_recipe(name: str, row: FinetuningRow, side: int) -> Recipe:
+    is_table_2 = side != finetuning.IMAGE
+    return Recipe(
+        name=name,
+        source=f"Table 4: {row.data}"
+        + (f", at {side} pixels with Polyak averaging as in table 2" if is_table_2 else ""),
+        batch=finetuning.BATCH,
+        image=image_size(side),
+        schedule=Schedule(peak=FINETUNING_RATE, total=row.steps, warmup=row.warmup, decay="cosine", end=0.0),
+        optimizer=SGD(momentum=finetuning.MOMENTUM, weight_decay=finetuning.WEIGHT_DECAY, clip=finetuning.CLIP_NORM),
+        loss="softmax",
+        label_smoothing=finetuning.LABEL_SMOOTHING,
+        dropout=finetuning.DROPOUT,
+        average=finetuning.POLYAK if is_table_2 else None,
+    )
+
+
+def _hyper_rule_recipe(name: str) -> Recipe:
+    rule = finetuning.HYPER_RULES[BIT_SIZES.index(name)]
+    enlarged, crop = finetuning.hyper_rule_resolution(384, 384, model="")
+    return Recipe(
+        name=name,
+        source="BiT-HyperRule (appendix B.1.1; BiT's released code)",
+        batch=finetuning.BATCH,
+        image=image_size(crop),
+        schedule=Schedule(
+            peak=finetuning.HYPER_RULE_LEARNING_RATE,
+            total=rule.stop,
+            warmup=rule.warmup,
+            decay="staircase",
+            end=0.0,
+            boundaries=rule.decays,
+        ),
+        optimizer=SGD(momentum=finetuning.MOMENTUM, weight_decay=0.0, clip=None),
+        augmentation=Augmentation(crop="square-crop", enlarged=enlarged / crop),
+        mixup=rule.mixup,
+    )
+
+
+# -- For a machine without an accelerator -------------------------------------------------------------
+
+QUICK: Final = "quick"
+QUICK_BATCH, QUICK_EPOCHS, QUICK_LEAST = 64, 10, 100  # images, epochs, steps
+
+
+def quick_recipe(images: int, image: tuple[int, int]) -> Recipe:
+    """Fine-tuning that a CPU finishes: table 4 with a smaller batch, fewer steps and the model's own resolution.
+
+    The learning rate shrinks with the square root of the batch.
+    """
+    # Differs from the paper: batch 64 instead of 512, about 10 epochs, no larger pictures; only when it is asked for by
+    # name or no accelerator is there, and the run says so.
+    batch = min(QUICK_BATCH, images)
+    total = max(QUICK_EPOCHS * images // batch, QUICK_LEAST)
+    return Recipe(
+        name=QUICK,
+        source="Table 4 made small for a CPU; not the paper's",
+        batch=batch,
+        image=image,
+        schedule=Schedule(
+            peak=FINETUNING_RATE * (batch / finetuning.BATCH) ** 0.5,
+            total=total,
+            warmup=total // 10,
+            decay="cosine",
+            end=0.0,
+        ),
+        optimizer=SGD(),
+    )

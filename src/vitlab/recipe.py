@@ -1,0 +1,222 @@
+"""How a model is trained, as frozen values: schedule, optimizer, recipe, execution. Standard library only."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeVar, cast
+
+from vitlab.spec import Augmentation, parse_size
+from vitlab.strict_json import check_fields, from_json, require, to_json
+
+Decay = Literal["linear", "cosine", "staircase", "constant"]
+Loss = Literal["sigmoid", "softmax"]
+Precision = Literal["fp32", "bf16"]
+AUTHORS_CROP = Augmentation()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate over `total` steps: linear warm-up from 0 at step 0, then a decay.
+
+    `linear` ends at `end`, `cosine` at 0; `staircase` divides by 10 after each of `boundaries`; `constant` stays.
+    """
+
+    peak: float
+    total: int
+    warmup: int
+    decay: Decay = "linear"
+    end: float = 1e-5
+    boundaries: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(self.peak > 0, f"peak {self.peak} must be positive")
+        require(0 <= self.end <= self.peak, f"end {self.end} is outside [0, peak {self.peak}]")
+        require(self.warmup >= 0, f"warmup {self.warmup} must not be negative")
+        require(
+            self.total > self.warmup,
+            f"{self.total:,} steps in all are not more than {self.warmup:,} of warm-up; "
+            f"a warm-up of {max(self.total // 10, 0):,} would leave the rest to train",
+        )
+        require((self.decay == "staircase") == bool(self.boundaries), "boundaries belong to the staircase decay")
+
+    def learning_rate(self, step: int) -> float:
+        """The rate of the update number `step`, counted from 0; the first of a run with warm-up is 0."""
+        return self._decayed(step) * (min(1.0, step / self.warmup) if self.warmup else 1.0)
+
+    def _decayed(self, step: int) -> float:
+        progress = min(max((step - self.warmup) / (self.total - self.warmup), 0.0), 1.0)
+        match self.decay:
+            case "linear":
+                return self.end + (self.peak - self.end) * (1 - progress)
+            case "cosine":
+                return self.peak * 0.5 * (1 + math.cos(math.pi * progress))
+            case "staircase":
+                return self.peak / 10 ** sum(boundary < step for boundary in self.boundaries)
+            case "constant":
+                return self.peak
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """Adam with decoupled weight decay; the paper's, which decays every parameter, biases and norms included."""
+
+    kind: Literal["adamw"] = "adamw"
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    decay: Literal["all", "kernels"] = "all"
+    clip: float | None = None  # global norm of the gradient
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(all(0 <= beta < 1 for beta in self.betas), f"betas {self.betas} are outside [0, 1)")
+        _check_optimizer(self.weight_decay, self.clip)
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Momentum, not Nesterov's; fine-tuning has no weight decay and clips to norm 1."""
+
+    kind: Literal["sgd"] = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    decay: Literal["all", "kernels"] = "all"
+    clip: float | None = 1.0  # global norm of the gradient
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(0 <= self.momentum < 1, f"momentum {self.momentum} is outside [0, 1)")
+        _check_optimizer(self.weight_decay, self.clip)
+
+
+def _check_optimizer(weight_decay: float, clip: float | None) -> None:
+    require(weight_decay >= 0, f"weight_decay {weight_decay} must not be negative")
+    require(clip is None or clip > 0, f"clip {clip} must be positive, or None for no clipping")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides what is learnt from given data, but the model and the seed.
+
+    `batch` is global: micro-batches and ranks only share it out. `frozen` names parts of the model that are not
+    trained, `backbone` being all but the head. `patience` is how many validations in a row may fail to improve before
+    the run stops and its best weights are taken; 0 trains to the end and takes the last.
+    """
+
+    name: str
+    source: str
+    batch: int
+    image: tuple[int, int]
+    schedule: Schedule
+    optimizer: AdamW | SGD
+    loss: Loss = "softmax"
+    label_smoothing: float = 0.0
+    dropout: float = 0.0
+    augmentation: Augmentation = AUTHORS_CROP
+    mixup: float = 0.0  # alpha of Beta(alpha, alpha), one draw a batch
+    average: float | None = None  # share of the old average that a step keeps
+    layer_decay: float = 1.0
+    frozen: tuple[str, ...] = ()
+    class_weights: Literal["none", "balanced"] = "none"
+    validate_every: int = 0  # steps; 0: at the end only
+    patience: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(1 <= self.batch <= 2**20, f"batch {self.batch} is outside 1..{2**20:,}")
+        require(0 <= self.label_smoothing < 1, f"label_smoothing {self.label_smoothing} is outside [0, 1)")
+        require(0 <= self.dropout < 1, f"dropout {self.dropout} is outside [0, 1)")
+        require(self.mixup >= 0, f"mixup {self.mixup} must not be negative")
+        require(self.average is None or 0 < self.average < 1, f"average {self.average} is outside (0, 1)")
+        require(0 < self.layer_decay <= 1, f"layer_decay {self.layer_decay} is outside (0, 1]")
+        require(
+            self.class_weights == "none" or self.loss == "softmax",
+            "class_weights are for the softmax loss, not sigmoid",
+        )
+        require(self.validate_every >= 0, f"validate_every {self.validate_every} must not be negative")
+        require(self.patience >= 0, f"patience {self.patience} must not be negative")
+        require(
+            not self.patience or self.validate_every > 0,
+            f"patience {self.patience} counts validations; give validate_every a number of steps",
+        )
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a run is carried out; it decides speed and memory, and what is learnt only by rounding and dropout's draws.
+
+    `micro_batch` images are in memory at once, 0 for the whole batch; `recompute` forgets activations and computes them
+    again; `save_every` 0 saves twenty times a run.
+    """
+
+    device: str = "cpu"
+    micro_batch: int = 0
+    precision: Precision = "fp32"
+    recompute: bool = False
+    compile: bool = False
+    workers: int = 0
+    save_every: int = 0  # steps
+    keep: int = 2  # checkpoints
+    max_bad: float = 0.001  # share of the training images that may be unreadable
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in ("micro_batch", "workers", "save_every"):
+            require(getattr(self, name) >= 0, f"{name} {getattr(self, name)} must not be negative")
+        require(self.keep >= 1, f"keep {self.keep} must be at least 1: a run without a checkpoint is lost by a crash")
+        require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is outside [0, 1]")
+
+
+OPTIMIZERS = {"adamw": AdamW(), "sgd": SGD()}
+Spec = TypeVar("Spec")
+
+
+def with_fields(spec: Spec, changes: Iterable[tuple[str, str]]) -> Spec:
+    """The spec with fields, dotted where they lie deeper, read from text: (`schedule.peak`, `3e-4`).
+
+    All are set before any is judged, so their order does not matter. As strict as code: an unknown name or a value of
+    the wrong type is an error that says what exists.
+    """
+    values = to_json(spec)
+    for field, text in changes:
+        *path, last = field.split(".")
+        inner = values
+        for name in path:
+            inner = cast(dict[str, object], _entry(inner, name, field, spec))
+        inner[last] = _value(field, last, text, _entry(inner, last, field, spec))
+    return from_json(type(spec), values)
+
+
+def _entry(values: object, name: str, field: str, spec: object) -> object:
+    known = values if isinstance(values, dict) else {}
+    listed = ", ".join(known) or "no parts"
+    require(name in known, f"--{field}: a {type(spec).__name__} has no {name!r} there; it has {listed}")
+    return known[name]
+
+
+def _value(field: str, last: str, text: str, old: object) -> object:
+    """`text` as what stands there now: a list by commas, a size, an optimizer by its name, or a plain JSON value."""
+    if last == "image":
+        return list(parse_size(text))
+    if last == "optimizer":
+        require(text in OPTIMIZERS, f"--{field} {text!r}; known are {', '.join(OPTIMIZERS)}")
+        return to_json(OPTIMIZERS[text])
+    if isinstance(old, dict):
+        raise ValueError(f"--{field} has parts; set one of them, such as --{field}.{next(iter(old))}")
+    if isinstance(old, str):
+        return text
+    if isinstance(old, tuple | list):
+        return [_plain(part) for part in text.split(",") if part]
+    return _plain(text)
+
+
+def _plain(text: str) -> object:
+    if text.lower() in ("none", "null"):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

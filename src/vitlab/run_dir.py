@@ -1,0 +1,154 @@
+"""The run folder: what was asked for, what happened, and where the rest lies. No torch.
+
+run.json        the run, complete: model, recipe, data, seed, execution; never changed
+data.json       the data's card: classes, number of samples, fingerprint
+events.jsonl    what happened, a line each; only ever added to
+quarantine.json images that could not be used, with reason and hash, once there are any
+checkpoints/    see train/checkpoints.py
+result.json     the numbers at the end
+model/          the trained model, self-contained
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from vitlab.recipe import Execution, Recipe
+from vitlab.spec import ViTSpec
+from vitlab.store import json_writer, replacing
+from vitlab.strict_json import from_json, read_json, require, to_json
+
+VERSION = 1
+RUN, DATA, EVENTS, QUARANTINE, RESULT = "run.json", "data.json", "events.jsonl", "quarantine.json", "result.json"
+CHECKPOINTS, MODEL = "checkpoints", "model"
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """A run, complete: with the same data it learns the same weights.
+
+    `start` are the weights that fine-tuning began with, empty for fresh ones. `validation` is a data set of its own, or
+    empty for the share `held_out` of the training data.
+    """
+
+    format: Literal["vitlab-run"]
+    version: int
+    kind: Literal["pretrain", "finetune"]
+    model: ViTSpec
+    recipe: Recipe
+    data: str
+    execution: Execution
+    seed: int = 0
+    start: str = ""
+    start_sha256: str = ""
+    validation: str = ""
+    held_out: float = 0.0
+    test: str = ""
+
+    def __post_init__(self) -> None:
+        require(self.version == VERSION, f"{RUN} has format version {self.version}, this vitlab reads {VERSION}")
+        require(0 <= self.held_out < 1, f"held_out {self.held_out} is outside [0, 1)")
+        require(not (self.validation and self.held_out), "give a validation set or a held-out share, not both")
+
+
+class RunDir:
+    """A folder with a run in it; whoever writes holds its lock (`store.locked`)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.dropped = 0  # events that could not be written
+
+    @classmethod
+    def create(cls, path: Path, spec: RunSpec, card: Mapping[str, object]) -> "RunDir":
+        """Make a folder for a new run; one that holds a run already is an error that says how to continue it."""
+        require(not (path / RUN).exists(), f"{path} holds a run already; continue it with: vitlab resume {path}")
+        run = cls(path)
+        run.write(DATA, dict(card))
+        run.write(RUN, to_json(spec))  # the last: a folder with it is whole
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDir":
+        """A folder that holds a run; an event that a crash cut short is taken off."""
+        require((path / RUN).is_file(), f"{path} holds no run: there is no {RUN} in it")
+        run = cls(path)
+        _mend(run.path / EVENTS)
+        return run
+
+    def spec(self) -> RunSpec:
+        """What was asked for."""
+        return from_json(RunSpec, read_json(self.path / RUN), RUN)
+
+    def card(self) -> object:
+        """What the data was, as JSON values."""
+        return read_json(self.path / DATA)
+
+    def write(self, name: str, value: object) -> None:
+        """A file of the run, replaced at once."""
+        with replacing(self.path / name) as temporary:
+            json_writer(value)(temporary)
+
+    def record(self, kind: str, values: Mapping[str, object]) -> None:
+        """Add an event. A log that cannot be written does not stop a training: what is lost is counted."""
+        line = json.dumps({"event": kind, "time": round(time.time(), 3), **_plain(values)}, allow_nan=False)
+        try:
+            with (self.path / EVENTS).open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError:
+            self.dropped += 1
+
+    def sync(self) -> None:
+        """Make every event so far durable."""
+        if (self.path / EVENTS).exists():
+            descriptor = os.open(self.path / EVENTS, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def events(self, kind: str = "") -> Iterator[dict[str, Any]]:
+        """The events, all or of one kind, in the order they happened; a line that a crash cut short is left out."""
+        if not (self.path / EVENTS).exists():
+            return
+        with (self.path / EVENTS).open(encoding="utf-8") as file:
+            for line in file:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue
+                if not kind or event["event"] == kind:
+                    yield event
+
+    def history(self, kind: str, value: str) -> dict[int, float]:
+        """A value by step; a step that was repeated after a crash counts once, as it was repeated."""
+        return {event["step"]: float(event[value]) for event in self.events(kind)}
+
+
+def _plain(values: Mapping[str, object]) -> dict[str, object]:
+    """JSON has no NaN and no infinity: they are written as text, which float() reads."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }
+
+
+def _mend(path: Path) -> None:
+    """Cut off the beginning of a line that was never finished."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        while size > 0:
+            start = max(size - 4096, 0)
+            file.seek(start)
+            last = file.read(size - start).rfind(b"\n")
+            if last >= 0:
+                size = start + last + 1
+                break
+            size = start
+        file.truncate(size)

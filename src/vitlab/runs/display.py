@@ -1,0 +1,78 @@
+"""What a person sees of a long run: a bar on a terminal, a line now and then elsewhere."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Self, cast
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+QUIET = 15.0  # seconds between lines where there is no terminal
+
+
+class Display:
+    """Shows events of a run; an output that went away is counted and never stops the run."""
+
+    def __init__(self, console: Console, total: int, done: int) -> None:
+        self.console, self.total = console, total
+        self.lost = 0
+        self._bar: Progress | None = None
+        self._started, self._images, self._spoke = time.monotonic(), 0, time.monotonic()
+        if console.is_terminal:
+            columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"))
+            self._bar = Progress(*columns, TimeRemainingColumn(), console=console)
+            self._task = self._bar.add_task("", total=total, completed=done, now="")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, kind: str, values: Mapping[str, object]) -> None:
+        """An event as it happens."""
+        try:
+            if kind == "step":
+                self._show_step(cast(dict[str, Any], values))
+            elif kind == "validation":
+                self.say(f"step {values['step']:,}: {describe(cast(dict[str, Any], values))}")
+        except OSError:
+            self.lost += 1
+
+    def say(self, line: str) -> None:
+        """A line of its own."""
+        self.console.print(Text(line))
+
+    def _show_step(self, values: dict[str, Any]) -> None:
+        self._images += values["images"]
+        elapsed = max(time.monotonic() - self._started, 1e-9)
+        speed = self._images / elapsed
+        now = f"loss {values['loss']:.4f}  {speed:,.1f} images/s"
+        step = values["step"]
+        if values["skipped"]:
+            self.say(f"step {step:,}: loss {values['loss']}, gradient norm {values['gradient_norm']}: skipped")
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, now=now)
+        elif time.monotonic() - self._spoke > QUIET or step == self.total:
+            self._spoke = time.monotonic()
+            left = (self.total - step) * (values["images"] / speed)
+            self.say(f"step {step:,} of {self.total:,}  {now}  {duration(left)} left")
+
+
+def describe(numbers: Mapping[str, float]) -> str:
+    """The numbers of a validation in a few words, with what could not be evaluated."""
+    said = f"{numbers['top1']:.2%} right of {numbers['count']:,} images, loss {numbers['loss']:.4f}"
+    unseen = numbers.get("not_evaluated", 0)
+    return f"{said}; {unseen:,} of {numbers['count'] + unseen:,} not evaluated" if unseen else said
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit a person would use."""
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,57 @@
+"""The same recipe, the same seed, the same data, once more: is the result the same?"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from vitlab.run_dir import CHECKPOINTS, RESULT, RUN, RunDir
+from vitlab.runs.training import carry_out
+from vitlab.store import MANIFEST
+from vitlab.strict_json import read_json, require
+from vitlab.train.checkpoints import name_of
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs of the same recipe: how many steps had the same loss, and whether the last states are the same bits."""
+
+    steps: int
+    same_losses: int
+    largest_difference: float
+    same_bits: bool
+
+
+def reproduce(path: Path, again: Path, console: Console) -> tuple[int, Comparison | None]:
+    """Run the run of `path` again in the folder `again`, or continue doing so; (exit code, comparison)."""
+    run = RunDir.open(path)
+    spec = run.spec()
+    require((path / RESULT).is_file(), f"{path} is not finished; finish it first with: vitlab resume {path}")
+    if (again / RUN).is_file():
+        twin = RunDir.open(again)
+        require(twin.spec() == spec, f"{again} holds another run; choose another --out")
+    else:
+        twin = RunDir.create(again, spec, _object(run.card()))
+    code = carry_out(twin, console)
+    return code, None if code else compare(run, twin)
+
+
+def compare(run: RunDir, twin: RunDir) -> Comparison:
+    """The losses step by step, and the hashes of the last checkpoints."""
+    ours, theirs = run.history("step", "loss"), twin.history("step", "loss")
+    steps = sorted(set(ours) & set(theirs))
+    same = sum(ours[step] == theirs[step] for step in steps)
+    largest = max((abs(ours[step] - theirs[step]) for step in steps), default=0.0)
+    return Comparison(len(steps), same, largest, _last_hashes(run) == _last_hashes(twin))
+
+
+def _last_hashes(run: RunDir) -> dict[str, object]:
+    """SHA-256 of the tensors of the last checkpoint."""
+    step = int(_object(read_json(run.path / RESULT))["step"])
+    manifest = _object(read_json(run.path / CHECKPOINTS / name_of(step) / MANIFEST))
+    return {name: entry for name, entry in manifest.items() if name.endswith(".safetensors")}
+
+
+def _object(value: object) -> dict:
+    assert isinstance(value, dict)
+    return value

@@ -1,0 +1,199 @@
+"""From a user's words to a run: which recipe, which model, which data, and why."""
+
+import re
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.text import Text
+
+from vitlab.counting import count_spec
+from vitlab.data.catalogue import open_source
+from vitlab.data.source import Source
+from vitlab.paper import pretraining
+from vitlab.paper.models import vit_spec
+from vitlab.paper.recipes import (
+    QUICK,
+    development_share,
+    finetuning_recipe,
+    finetuning_row_for,
+    pretraining_model,
+    pretraining_recipe,
+    pretraining_row_for,
+    quick_recipe,
+)
+from vitlab.recipe import Execution, Recipe, with_fields
+from vitlab.run_dir import VERSION, RunDir, RunSpec
+from vitlab.runs.display import duration
+from vitlab.runs.training import adapt, open_material, start_sha256
+from vitlab.spec import ViTSpec, check_image
+from vitlab.strict_json import require, to_json
+from vitlab.weights.load import load_model
+from vitlab.world.device import pick_device
+
+OF_MODEL = "model."
+DAY = 86_400  # seconds; a longer run on a CPU has to be wanted
+TRAINING_COST = 3  # forward passes that a step costs: one forward, two back
+TYPICAL_SHARE = 0.6  # of the speed of one large matrix product that a training step reaches
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user may say of any run; empty words leave the choice to the recipe."""
+
+    data: str
+    image: tuple[int, int] | None = None
+    validation: str = ""
+    held_out: float | None = None
+    test: str = ""
+    seed: int = 0
+    changes: tuple[tuple[str, str], ...] = ()  # (dotted field, value) of the recipe, or of the model
+
+
+def pretraining_run(name: str, asked: Asked, execution: Execution, epochs: int | None, console: Console) -> RunSpec:
+    """A run with fresh weights: `ViT-B/16@imagenet21k`, or a model's name, which gets the row of the nearest size."""
+    source = open_source(asked.data)
+    held_out = asked.held_out or 0.0
+    images = max(round(len(source) * (1 - held_out)), 1)
+    row = name
+    if "@" not in name:
+        row = pretraining_row_for(name, images)
+        _say(console, f"recipe {row}: of table 3's data, its size is nearest to your {images:,} images")
+    model_name = name if "@" not in name else pretraining_model(name)
+    recipe = pretraining_recipe(
+        row,
+        images=images,
+        epochs=epochs,
+        batch=_whole(asked, "batch") or pretraining.BATCH,
+        total=_whole(asked, "schedule.total"),
+        warmup=_whole(asked, "schedule.warmup"),
+    )
+    recipe = _changed(recipe, asked)
+    model = vit_spec(model_name, image=recipe.image, classes=_classes(source), head="mlp", dropout=recipe.dropout)
+    model = _changed_model(model, asked)
+    return _run("pretrain", model, recipe, asked, execution, held_out)
+
+
+def finetuning_run(start: Path, recipe_name: str, asked: Asked, execution: Execution, console: Console) -> RunSpec:
+    """A run that starts from weights of any format; without a recipe's name one is chosen by size, and it says why."""
+    source = open_source(asked.data)
+    loaded = load_model(start)
+    images = len(source)
+    on_cpu = pick_device(execution.device).type == "cpu"
+    row, why = finetuning_row_for(images)
+    if not recipe_name:
+        recipe_name = QUICK if on_cpu else row
+        if on_cpu:
+            why = f"no accelerator is here; table 4's row would be --recipe {row}, because {why}"
+        _say(console, f"recipe {recipe_name}: {why}")
+    own = loaded.spec.image if asked.image is None else asked.image
+    recipe = quick_recipe(images, own) if recipe_name == QUICK else finetuning_recipe(recipe_name)
+    recipe = _changed(_fitting(recipe, loaded.spec.patch, asked.image is None, console), asked)
+    held_out = development_share(recipe_name) if asked.held_out is None and not asked.validation else asked.held_out
+    held_out = 0.0 if images < 10 and asked.held_out is None else held_out or 0.0
+    adapt(loaded, recipe.image, _classes(source))
+    model = _changed_model(replace(loaded.spec, dropout=recipe.dropout), asked)
+    run = _run("finetune", model, recipe, asked, execution, held_out)
+    return replace(run, start=str(start.resolve()), start_sha256=start_sha256(start))
+
+
+def create(path: Path, spec: RunSpec, console: Console, *, is_wanted: bool) -> RunDir:
+    """Make the run's folder, having said what is going to happen and how long it may take."""
+    material = open_material(spec)
+    recipe = spec.recipe
+    validation = 0 if material.validation is None else len(material.validation)
+    _say(console, f"data    {len(material.train):,} images to train on, {validation:,} to validate, "
+                  f"{len(material.card.class_names):,} classes")  # fmt: skip
+    height, width = recipe.image
+    _say(console, f"recipe  {recipe.name}: {recipe.source}")
+    _say(console, f"        {recipe.schedule.total:,} steps of {recipe.batch:,} images, {height}x{width} pixels, "
+                  f"{recipe.optimizer.kind}, peak learning rate {recipe.schedule.peak:g}")  # fmt: skip
+    device = pick_device(spec.execution.device)
+    seconds = estimated_seconds(spec, device)
+    _say(console, f"time    about {duration(seconds)} on {device.type}, by the speed of its matrix products")
+    require(
+        seconds < DAY or device.type != "cpu" or is_wanted,
+        f"the run would take about {duration(seconds)} on this CPU; say --yes if that is wanted, or take fewer steps "
+        f"(--schedule.total), smaller pictures (--image) or a smaller model",
+    )
+    run = RunDir.create(path, spec, to_json(material.card))
+    _say(console, f"run     {path}; if it is stopped: vitlab resume {path}\n")
+    return run
+
+
+def estimated_seconds(spec: RunSpec, device: torch.device) -> float:
+    """A run's time from its multiply-accumulates and the speed of a matrix product here."""
+    side = 1024
+    a = torch.rand(side, side, device=device)
+    (a @ a).sum().item()
+    began = time.perf_counter()
+    (a @ a @ a @ a).sum().item()
+    speed = 3 * side**3 / (time.perf_counter() - began)  # multiply-accumulates a second
+    images = spec.recipe.schedule.total * spec.recipe.batch
+    return count_spec(spec.model).macs * TRAINING_COST * images / (speed * TYPICAL_SHARE)
+
+
+def free_folder(base: Path, *names: str) -> Path:
+    """A folder for a new run that does not exist yet, named after model and data."""
+    plain = re.sub(r"[^\w.]+", "-", "-".join(names)).strip("-.") or "run"
+    tries = (base / f"{plain}-{n}" for n in range(1, 100_000))
+    return next(path for path in tries if not path.exists())
+
+
+def _run(kind: str, model: ViTSpec, recipe: Recipe, asked: Asked, execution: Execution, held_out: float) -> RunSpec:
+    return RunSpec(
+        format="vitlab-run",
+        version=VERSION,
+        kind="pretrain" if kind == "pretrain" else "finetune",
+        model=model,
+        recipe=recipe,
+        data=asked.data,
+        execution=replace(execution, device=str(pick_device(execution.device))),
+        seed=asked.seed,
+        validation=asked.validation,
+        held_out=held_out,
+        test=asked.test,
+    )
+
+
+def _whole(asked: Asked, field: str) -> int | None:
+    """A number that the recipe's length depends on, where the user gave one."""
+    text = dict(asked.changes).get(field)
+    require(text is None or text.isdecimal(), f"--{field} {text!r} must be a whole number")
+    return None if text is None else int(text)
+
+
+def _fitting(recipe: Recipe, patch: int, is_free: bool, console: Console) -> Recipe:
+    """A resolution that the model's patches divide: 384 becomes 378 for patches of 14."""
+    try:
+        check_image(recipe.image, patch)
+    except ValueError:
+        require(is_free, f"image {recipe.image} is no whole number of {patch}x{patch} patches")
+        height, width = (max(side // patch, 1) * patch for side in recipe.image)
+        _say(console, f"image   {height}x{width}, because {recipe.image[0]} is no multiple of {patch}")
+        return replace(recipe, image=(height, width))
+    return recipe
+
+
+def _changed(recipe: Recipe, asked: Asked) -> Recipe:
+    if asked.image is not None:
+        recipe = replace(recipe, image=asked.image)
+    changes = [change for change in asked.changes if not change[0].startswith(OF_MODEL)]
+    said = ", ".join(f"{field} {text}" for field, text in changes)
+    return with_fields(replace(recipe, source=f"{recipe.source}; with {said}") if said else recipe, changes)
+
+
+def _changed_model(model: ViTSpec, asked: Asked) -> ViTSpec:
+    changes = [(field.removeprefix(OF_MODEL), text) for field, text in asked.changes if field.startswith(OF_MODEL)]
+    return with_fields(model, changes)
+
+
+def _classes(source: Source) -> int:
+    require(len(source.class_names) >= 2, f"{len(source.class_names)} class in the data; at least 2 are needed")
+    return len(source.class_names)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(Text(line), soft_wrap=True)

@@ -1,0 +1,341 @@
+"""From a run's spec to its finished folder: what `pretrain`, `finetune`, `resume` and `reproduce` all end in."""
+
+import copy
+from collections import Counter
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from vitlab.data.accounting import Account, TooManyBadImages
+from vitlab.data.card import DataCard, check_class_names
+from vitlab.data.card import describe as describe_data
+from vitlab.data.catalogue import open_source
+from vitlab.data.loading import Batch, evaluation_batches, order_of, training_batches
+from vitlab.data.source import Source
+from vitlab.data.splits import development_split
+from vitlab.data.transforms import normalised
+from vitlab.evaluate.scoring import score
+from vitlab.models.build import build_from_spec
+from vitlab.models.vit import ViT
+from vitlab.paper.pretraining import HEAD_BIAS
+from vitlab.recipe import Execution
+from vitlab.run_dir import CHECKPOINTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
+from vitlab.runs.display import Display, describe
+from vitlab.store import locked, sha256
+from vitlab.strict_json import from_json, require
+from vitlab.train.checkpoints import Checkpoints, load_checkpoint, name_of, verify_checkpoint
+from vitlab.train.loop import JUDGE, Hook, Loop
+from vitlab.train.optimizers import make_optimizer
+from vitlab.train.state import TrainState
+from vitlab.train.tensorboard import tensorboard_writer
+from vitlab.train.update import Examples, Update, freeze, recompute_activations
+from vitlab.weights.load import load_model
+from vitlab.weights.save import save_model
+from vitlab.world.device import differences, environment, pick_device
+
+EVALUATION_BATCH = 64
+SAVES, LOGGED = 20, 20_000  # of a whole run, where nothing else is asked for
+
+
+@dataclass(frozen=True)
+class Material:
+    """The data of a run, opened and split."""
+
+    card: DataCard
+    train: Source
+    excluded: Counter[str]
+    validation: Source | None
+    test: Source | None
+
+
+def carry_out(run: RunDir, console: Console, *, data: str = "", execution: Execution | None = None) -> int:
+    """Train what the folder asks for, from its newest checkpoint if it has one; returns the exit code.
+
+    The data may have moved to another place and the `execution` may be another one; what is learnt is the run's.
+    """
+    with locked(run.path):
+        spec = run.spec()
+        spec = replace(spec, data=data or spec.data, execution=execution or spec.execution)
+        if (run.path / RESULT).exists():
+            console.print(f"{run.path} is finished: the model is in {run.path / MODEL}", markup=False, highlight=False)
+            return 0
+        material = open_material(spec, from_json(DataCard, run.card()))
+        device = pick_device(spec.execution.device)
+        here = environment(device)
+        checkpoints = Checkpoints(run.path / CHECKPOINTS, keep=spec.execution.keep, environment=here)
+        state = first_state(replace(spec, start="") if checkpoints.steps() else spec, device)
+        restored = checkpoints.restore(state)
+        if restored is None:
+            run.record("started", {"step": 0, **here})
+            checkpoints.save(state, wait=True)
+        else:
+            changed = differences(restored.environment, here)
+            run.record("resumed", {"step": restored.step, "damaged": list(restored.damaged), "changed": changed})
+            for damage in restored.damaged:
+                console.print(f"damaged, set aside: {damage}", markup=False, highlight=False)
+            console.print(f"continuing after step {restored.step:,}", highlight=False)
+            if changed:
+                console.print(f"not bit-exact because {'; '.join(changed)}", markup=False, highlight=False)
+        code = _train(run, spec, material, state, checkpoints, console)
+        if code == 0:
+            _finish(run, spec, material, state, checkpoints, console)
+        return code
+
+
+# -- Before the first step -----------------------------------------------------------------------
+
+
+def open_material(spec: RunSpec, card: DataCard | None = None) -> Material:
+    """Open and split the data; with a `card` it must be what it was when the run was made."""
+    whole = open_source(spec.data)
+    if card is None:
+        card = describe_data(whole, spec.data)
+    else:
+        card.check(whole)
+    train, validation = whole, None
+    if spec.validation:
+        validation = _same_classes(spec.validation, card)
+    elif spec.held_out:
+        train, validation = development_split(whole, spec.held_out)
+    test = _same_classes(spec.test, card) if spec.test else None
+    return Material(card, train, Counter(getattr(whole, "excluded", {})), validation, test)
+
+
+def _same_classes(spec: str, card: DataCard) -> Source:
+    source = open_source(spec)
+    try:
+        check_class_names(card.class_names, source.class_names)
+    except ValueError as error:
+        raise ValueError(f"{spec!r} does not fit the training data: {error}") from None
+    return source
+
+
+def first_state(spec: RunSpec, device: torch.device) -> TrainState:
+    """The state of step 0: fresh or loaded weights on the device, and an optimizer that has seen nothing."""
+    module = initial_model(spec).to(device).train()
+    freeze(module, spec.recipe.frozen)
+    average = copy.deepcopy(module).requires_grad_(False) if spec.recipe.average is not None else None
+    return TrainState(
+        module, make_optimizer(module, spec.recipe.optimizer, layer_decay=spec.recipe.layer_decay), average
+    )
+
+
+def initial_model(spec: RunSpec) -> ViT:
+    """The weights that training starts from, the same every time."""
+    bias = HEAD_BIAS if spec.recipe.loss == "sigmoid" else 0.0
+    model = build_from_spec(spec.model, seed=spec.seed, head_bias=bias)
+    if not spec.start:
+        return model
+    found = start_sha256(Path(spec.start))
+    require(
+        found == spec.start_sha256,
+        f"the weights in {spec.start} are not those the run began with; bring them back, or start a new run",
+    )
+    loaded = load_model(spec.start, conventions=spec.model.conventions)
+    adapt(loaded, spec.model.image, spec.model.classes)
+    if spec.recipe.loss == "sigmoid":
+        torch.nn.init.constant_(loaded.head.logits.bias, bias)
+    model.load_state_dict(loaded.state_dict())
+    return model
+
+
+def adapt(model: ViT, image: tuple[int, int], classes: int) -> None:
+    """Bring a loaded model to another resolution, with a new zero head of one layer."""
+    if model.spec.image != image:
+        model.resize(image)
+    model.reset_head(classes)
+
+
+def start_sha256(path: Path) -> str:
+    """The hash that tells whether weights are still the same: of the file, or of the folder's tensors."""
+    files = [path] if path.is_file() else sorted(f for f in path.iterdir() if f.suffix in (".safetensors", ".npz"))
+    require(bool(files), f"{path} holds no weights")
+    return "+".join(map(sha256, files))
+
+
+# -- Training ------------------------------------------------------------------------------------
+
+
+def _train(
+    run: RunDir, spec: RunSpec, material: Material, state: TrainState, checkpoints: Checkpoints, console: Console
+) -> int:
+    recipe, execution = spec.recipe, spec.execution
+    books = state.progress.books
+    account = Account.from_json(books) if books else _new_account(material)
+    forward: nn.Module = state.module
+    if execution.recompute:
+        recompute_activations(state.module)
+    if execution.compile:
+        forward = torch.compile(state.module)  # pyrefly: ignore[bad-assignment] - calls like the module
+
+    def keep_books(state: TrainState) -> None:
+        state.progress.books = account.to_json()
+        if account.quarantined:
+            run.write(QUARANTINE, account.to_json())
+        run.sync()
+
+    total = recipe.schedule.total
+    prepare = partial(normalised, how=spec.model.conventions.preprocessing)
+    device = next(state.module.parameters()).device
+    update = Update(
+        recipe, execution, seed=spec.seed, prepare=prepare, class_weights=_class_weights(spec, material.train, device)
+    )
+    with ExitStack() as stack:
+        display = stack.enter_context(Display(console, total, state.progress.step))
+        log = stack.enter_context(tensorboard_writer(run.path)) if execution.tensorboard else None
+
+        def record(kind: str, values: Mapping[str, object]) -> None:
+            run.record(kind, values)
+            display.show(kind, values)
+            if log is not None:
+                log.add(kind, values)
+
+        loop = Loop(
+            total=total,
+            save_every=execution.save_every or max(total // SAVES, 1),
+            log_every=max(total // LOGGED, 1),
+            checkpoints=checkpoints,
+            record=record,
+            hooks=tuple(_hooks(run, spec, material)),
+            patience=recipe.patience,
+            before_save=keep_books,
+        )
+        try:
+            return loop.run(state, forward, update, _examples(spec, material.train, state, account))
+        except TooManyBadImages:
+            run.write(QUARANTINE, account.to_json())
+            raise
+        except (MemoryError, RuntimeError) as error:
+            raise _explained(error, spec) from error
+
+
+def _new_account(material: Material) -> Account:
+    return Account(len(material.train) + material.excluded.total(), material.excluded)
+
+
+def _examples(spec: RunSpec, source: Source, state: TrainState, account: Account) -> Generator[Examples]:
+    """The stream of batches from the state's step on, as inputs and targets on the device."""
+    device = next(state.module.parameters()).device
+    recipe = spec.recipe
+    batches = training_batches(
+        source,
+        order_of(source, spec.seed),
+        batch=recipe.batch,
+        size=recipe.image,
+        augmentation=recipe.augmentation,
+        start=state.progress.step,
+        stop=recipe.schedule.total,
+        workers=spec.execution.workers,
+        account=account,
+        max_bad=spec.execution.max_bad,
+        device=device,
+    )
+    for batch in batches:
+        yield Examples(batch.pixels, _targets(batch, spec).to(device))
+
+
+def _targets(batch: Batch, spec: RunSpec) -> Tensor:
+    """(n, K): several ones for the sigmoid loss, exactly one for softmax."""
+    if spec.recipe.loss == "softmax":
+        batch.one_label()
+    return batch.multi_hot(spec.model.classes)
+
+
+def _class_weights(spec: RunSpec, source: Source, device: torch.device) -> Tensor | None:
+    """(K,) inversely proportional to how often a class occurs, 1 on average over the samples."""
+    if spec.recipe.class_weights == "none":
+        return None
+    counts = Counter(label for number in range(len(source)) for label in source.label(number))
+    occurring = len(counts)
+    weights = [len(source) / (occurring * counts[k]) if counts[k] else 0.0 for k in range(spec.model.classes)]
+    return torch.tensor(weights, device=device)
+
+
+def _hooks(run: RunDir, spec: RunSpec, material: Material) -> Generator[Hook]:
+    if material.validation is not None:
+        yield Hook(JUDGE, spec.recipe.validate_every, partial(_score, run, spec, material.validation))
+
+
+def _score(run: RunDir, spec: RunSpec, source: Source, module: nn.Module) -> dict[str, float]:
+    """Every image of the source once; unreadable ones are counted, named in the quarantine file, never replaced."""
+    how = spec.model.conventions.preprocessing
+    account = Account(len(source))
+    batches = evaluation_batches(
+        source,
+        batch=min(EVALUATION_BATCH, spec.execution.micro_batch or EVALUATION_BATCH),
+        size=spec.recipe.image,
+        preprocessing=how,
+        workers=spec.execution.workers,
+        account=account,
+        max_bad=spec.execution.max_bad,
+    )
+    scores = score(module, batches, partial(normalised, how=how), spec.model.classes)
+    if account.quarantined:
+        run.write(f"evaluation-{QUARANTINE}", account.to_json())
+    return {**scores.numbers(), "not_evaluated": len(account.quarantined)}
+
+
+def _explained(error: BaseException, spec: RunSpec) -> BaseException:
+    """A lack of memory says what to change; anything else stays what it is."""
+    if not isinstance(error, MemoryError) and not any(
+        sign in str(error) for sign in ("out of memory", "can't allocate memory", "not enough memory")
+    ):
+        return error
+    micro = spec.execution.micro_batch or spec.recipe.batch
+    return MemoryError(
+        f"out of memory with {micro} images at once; --micro-batch {max(micro // 2, 1)} learns the same in smaller "
+        f"pieces, --recompute keeps fewer activations; vitlab resume takes both"
+    )
+
+
+# -- After the last step -------------------------------------------------------------------------
+
+
+def _finish(
+    run: RunDir, spec: RunSpec, material: Material, state: TrainState, checkpoints: Checkpoints, console: Console
+) -> None:
+    """Save the model that is kept, judge it, and write the result."""
+    best = checkpoints.best() if spec.recipe.patience else None
+    if best is not None:
+        path = checkpoints.folder / name_of(best)
+        verify_checkpoint(path)
+        load_checkpoint(path, state)
+    model = state.trained.eval().requires_grad_(True)
+    assert isinstance(model, ViT)
+    progress = state.progress
+    result: dict[str, object] = {"step": progress.step, "images": progress.images, "skipped": progress.skipped}
+    for name, source in ((JUDGE, material.validation), ("test", material.test)):
+        if source is not None:
+            numbers = _score(run, spec, source, model)
+            result[name] = numbers
+            run.record(name, {"step": progress.step, **numbers})
+            console.print(f"{name}: {describe(numbers)}", highlight=False)
+    if not (run.path / MODEL).exists():
+        model.class_names = material.card.class_names or None
+        model.provenance = provenance(spec, material.card, progress.step)
+        save_model(model.to("cpu"), run.path / MODEL)
+    run.write(RESULT, result)
+    run.record("finished", {"step": progress.step})
+    console.print(f"the model is in {run.path / MODEL}", markup=False, highlight=False)
+
+
+def provenance(spec: RunSpec, card: DataCard, step: int) -> dict[str, str]:
+    """Where a trained model comes from; it travels with it."""
+    from vitlab import __version__
+
+    return {
+        "trained_by": f"vitlab {__version__} {spec.kind}",
+        "recipe": f"{spec.recipe.name} ({spec.recipe.source})",
+        "data": card.spec,
+        "data_fingerprint": card.fingerprint,
+        "start": Path(spec.start).name if spec.start else "fresh",
+        "start_sha256": spec.start_sha256,
+        "seed": str(spec.seed),
+        "steps": str(step),
+    }

@@ -1,0 +1,115 @@
+"""The one training loop. Resuming is calling it again with a state that is further on."""
+
+import contextlib
+import math
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import asdict, dataclass
+
+from torch import nn
+
+from vitlab.train.checkpoints import Checkpoints
+from vitlab.train.signals import Signals
+from vitlab.train.state import TrainState
+from vitlab.train.update import Examples, Step, Update
+
+SKIPS_ALLOWED = 3  # in a row; then the run stops
+JUDGE, MEASURE = "validation", "top1"  # the hook and its number that decide which weights are best
+
+
+class Diverged(ArithmeticError):  # noqa: N818 - says what happened
+    """Loss or gradient were not finite too often; the message says when and what to change."""
+
+
+@dataclass(frozen=True)
+class Hook:
+    """Something measured every so many steps, and after the last one."""
+
+    name: str
+    every: int  # steps; 0: after the last only
+    measure: Callable[[nn.Module], Mapping[str, float]]
+
+    def is_due(self, step: int, total: int) -> bool:
+        """Whether to measure after `step` updates of `total`."""
+        return step == total or (self.every > 0 and step % self.every == 0)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What surrounds the updates of a run.
+
+    `record` gets every event: its kind and values. `before_save` is called just before a state is saved, so that what
+    belongs to it can be put into it.
+    """
+
+    total: int
+    save_every: int  # steps
+    log_every: int  # steps; a skipped one is always told
+    checkpoints: Checkpoints
+    record: Callable[[str, Mapping[str, object]], None]
+    hooks: tuple[Hook, ...] = ()
+    patience: int = 0
+    before_save: Callable[[TrainState], None] = lambda state: None
+
+    def run(self, state: TrainState, forward: nn.Module, update: Update, batches: Generator[Examples]) -> int:
+        """Train until the end; returns 0, or the exit code of the signal that stopped it, the state being saved."""
+        with Signals() as signals, contextlib.closing(batches) as stream:
+            while state.progress.step < self.total and not self._is_exhausted(state):
+                done = update(state, forward, next(stream))
+                self._book(state, done)
+                improved = self._measure(state)
+                self.checkpoints.check()
+                stop = update.world.agree(signals.stop)
+                if stop or improved or signals.take_save() or state.progress.step % self.save_every == 0:
+                    self._save(state, improved=improved, wait=bool(stop))
+                if stop:
+                    self.record("stopped", {"step": state.progress.step, "code": stop})
+                    return stop
+            self._save(state, wait=True)
+        return 0
+
+    def _book(self, state: TrainState, done: Step) -> None:
+        progress = state.progress
+        progress.step += 1
+        progress.images += done.images
+        progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if done.skipped else 0
+        progress.skipped += done.skipped
+        if done.skipped or progress.step % self.log_every == 0 or progress.step == self.total:
+            self.record("step", {"step": progress.step, **asdict(done)})
+        if progress.skipped_in_a_row >= SKIPS_ALLOWED:
+            kept = self.checkpoints.steps()
+            raise Diverged(
+                f"loss {done.loss} and gradient norm {done.gradient_norm} in step {progress.step:,}, the "
+                f"{SKIPS_ALLOWED}rd in a row that is not finite; lower the learning rate (--schedule.peak), clip "
+                f"gradients (--optimizer.clip 1) or look at the data; the last checkpoint is of step "
+                f"{kept[-1] if kept else 0:,}"
+            )
+
+    def _measure(self, state: TrainState) -> bool:
+        """Call what is due; returns whether the validation was better than ever."""
+        improved = False
+        for hook in self.hooks:
+            if not hook.is_due(state.progress.step, self.total):
+                continue
+            module = state.trained.eval()
+            found = dict(hook.measure(module))
+            self.record(hook.name, {"step": state.progress.step, **found})
+            if hook.name == JUDGE:
+                improved = _judge(state, found[MEASURE])
+        return improved
+
+    def _is_exhausted(self, state: TrainState) -> bool:
+        return 0 < self.patience <= state.progress.validations_since_best
+
+    def _save(self, state: TrainState, *, improved: bool = False, wait: bool = False) -> None:
+        self.before_save(state)
+        self.checkpoints.save(state, is_best=improved, wait=wait)
+        self.record("saved", {"step": state.progress.step})
+
+
+def _judge(state: TrainState, measured: float) -> bool:
+    progress = state.progress
+    if progress.best is not None and not measured > progress.best:
+        progress.validations_since_best += 1
+        return False
+    progress.best, progress.best_step, progress.validations_since_best = measured, progress.step, 0
+    return math.isfinite(measured)

@@ -1,0 +1,39 @@
+"""A polite stop: TERM and INT save and end the run, USR1 saves and goes on; a second signal ends it at once."""
+
+import os
+import signal
+from types import FrameType
+from typing import Self
+
+CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}  # exit codes, as a shell reports them
+
+
+class Signals:
+    """Catches signals while the block runs; the loop asks between steps what was wished."""
+
+    def __init__(self) -> None:
+        self.stop = 0  # the exit code that is wished for
+        self._save = False
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Self:
+        for caught in (*CODES, signal.SIGUSR1):
+            self._before[caught] = signal.signal(caught, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for caught, handler in self._before.items():
+            signal.signal(caught, handler)  # pyrefly: ignore[bad-argument-type] - as it was
+
+    def take_save(self) -> bool:
+        """Whether a save was wished for since the last time."""
+        wished, self._save = self._save, False
+        return wished
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            self._save = True
+        elif self.stop:
+            os._exit(CODES[signal.Signals(number)])
+        else:
+            self.stop = CODES[signal.Signals(number)]

@@ -1,0 +1,109 @@
+"""Everything that changes while a model is trained, in one place, as tensors by name and a few numbers."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.strict_json import check_fields, require
+
+Read = Callable[[str], Tensor]  # a tensor of a stored group by its name
+
+
+@dataclass
+class Progress:
+    """The numbers of a run that are not tensors; all of them are saved."""
+
+    step: int = 0  # updates asked for so far, skipped ones included
+    images: int = 0  # used so far
+    skipped: int = 0  # steps whose loss or gradient was not finite
+    skipped_in_a_row: int = 0
+    best: float | None = None  # of the validation's measure
+    best_step: int = 0
+    validations_since_best: int = 0
+    books: dict[str, Any] = field(default_factory=dict)  # the data's account, kept by the run
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass
+class TrainState:
+    """A module in training with its optimizer, its average where there is one, and the progress made."""
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    average: nn.Module | None = None
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def trained(self) -> nn.Module:
+        """The module that is judged and kept: the average where there is one."""
+        return self.module if self.average is None else self.average
+
+    def groups(self) -> dict[str, dict[str, Tensor]]:
+        """All tensors by group and name; nothing is copied."""
+        found = {"model": dict(self.module.state_dict()), "optimizer": dict(self._optimizer_tensors())}
+        if self.average is not None:
+            found["average"] = dict(self.average.state_dict())
+        return found
+
+    def load(self, stored: Mapping[str, tuple[list[str], Read]], progress: Progress) -> None:
+        """Take over what was stored, tensor by tensor, so that nothing is in memory twice."""
+        expected = {"model", "optimizer"} | ({"average"} if self.average is not None else set())
+        require(set(stored) == expected, f"the checkpoint has {sorted(stored)}, this run needs {sorted(expected)}")
+        _fill(self.module, *stored["model"])
+        if self.average is not None:
+            _fill(self.average, *stored["average"])
+        self._load_optimizer(*stored["optimizer"])
+        self.progress = progress
+
+    def first_nonfinite(self) -> str | None:
+        """The name of a tensor that holds NaN or infinity."""
+        for group, tensors in self.groups().items():
+            for name, tensor in tensors.items():
+                if tensor.is_floating_point() and not tensor.isfinite().all():
+                    return f"{group}/{name}"
+        return None
+
+    def _parameters(self) -> list[tuple[str, Tensor]]:
+        """The optimizer's parameters with their names, in the optimizer's order."""
+        names = {id(parameter): name for name, parameter in self.module.named_parameters()}
+        return [(names[id(p)], p) for group in self.optimizer.param_groups for p in group["params"]]
+
+    def _optimizer_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self._parameters():
+            for what, value in self.optimizer.state[parameter].items():
+                if value is not None:
+                    assert isinstance(value, Tensor), f"the optimizer keeps {what} as {type(value).__name__}, not saved"
+                    yield f"{what}/{name}", value
+
+    def _load_optimizer(self, names: list[str], read: Read) -> None:
+        numbers = {name: number for number, (name, _) in enumerate(self._parameters())}
+        found: dict[int, dict[str, Tensor]] = {}
+        for stored in names:
+            what, _, name = stored.partition("/")
+            require(name in numbers, f"the checkpoint has optimizer state of {name!r}, which this run does not train")
+            found.setdefault(numbers[name], {})[what] = read(stored)
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": found})
+
+
+@torch.no_grad()
+def _fill(module: nn.Module, names: list[str], read: Read) -> None:
+    own = module.state_dict()
+    differing = sorted(set(own) ^ set(names))
+    require(not differing, f"the checkpoint is of another model: {', '.join(differing[:5])} are not in both")
+    for name, tensor in own.items():
+        stored = read(name)
+        same = stored.shape == tensor.shape
+        require(same, f"the checkpoint's {name} is {tuple(stored.shape)}, the model's {tuple(tensor.shape)}")
+        tensor.copy_(stored)
+
+
+def progress_from(values: Mapping[str, object]) -> Progress:
+    """The progress that was saved; a field that is missing or unknown is an error."""
+    names = {f.name for f in fields(Progress)}
+    require(set(values) == names, f"the saved progress has {sorted(values)}, not {sorted(names)}")
+    return Progress(**values)  # pyrefly: ignore[bad-argument-type] - checked by Progress itself

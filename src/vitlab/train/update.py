@@ -1,0 +1,138 @@
+"""One update: the batch in pieces that fit, one gradient, one step of the optimizer, one of the average."""
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitlab.recipe import Execution, Recipe
+from vitlab.strict_json import require
+from vitlab.train.losses import sigmoid_cross_entropy, softmax_cross_entropy
+from vitlab.train.mixing import mixed, mixup_share
+from vitlab.train.optimizers import clip_gradients, set_learning_rate, update_average
+from vitlab.train.state import TrainState
+from vitlab.world.group import World
+from vitlab.world.randomness import seed_device
+
+Objective = Callable[[Tensor, Tensor], Tensor]  # (B, K) logits and targets -> (B,)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """This rank's share of a batch: inputs as they were loaded, targets (n, K)."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one update showed; a skipped one changed nothing, because the loss or the gradient was not finite."""
+
+    loss: float
+    gradient_norm: float
+    rate: float
+    images: int
+    skipped: bool
+
+
+class Update:
+    """How a run's batches become updates.
+
+    `prepare` turns a piece of the inputs into what the module takes; it runs piece by piece, on the device.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        execution: Execution,
+        *,
+        seed: int,
+        prepare: Callable[[Tensor], Tensor],
+        class_weights: Tensor | None = None,
+        world: World | None = None,
+    ) -> None:
+        self.recipe, self.execution, self.seed, self.prepare = recipe, execution, seed, prepare
+        self.world = world or World()
+        self.objective = make_objective(recipe, class_weights)
+
+    def __call__(self, state: TrainState, forward: nn.Module, examples: Examples) -> Step:
+        """Change the state by one batch; `forward` is the state's module or a compiled twin of it."""
+        recipe, step = self.recipe, state.progress.step
+        images = self.world.total(len(examples.inputs))
+        require(images > 0, f"step {step:,} has no readable image; look at the quarantine file of the run")
+        rate = recipe.schedule.learning_rate(step)
+        forward.train()
+        state.optimizer.zero_grad(set_to_none=True)
+        loss = float(self.world.sum(self._accumulate(forward, examples, step, images)))
+        norm = float(clip_gradients(state.module.parameters(), recipe.optimizer.clip))
+        is_finite = math.isfinite(loss) and math.isfinite(norm)
+        if is_finite:
+            set_learning_rate(state.optimizer, rate)
+            state.optimizer.step()
+            if state.average is not None and recipe.average is not None:
+                update_average(state.average, state.module, recipe.average)
+        return Step(loss, norm, rate, images, skipped=not is_finite)
+
+    def _accumulate(self, forward: nn.Module, examples: Examples, step: int, images: int) -> Tensor:
+        """Add every piece's gradient; returns this rank's part of the mean loss over the whole batch."""
+        inputs, targets = examples.inputs, examples.targets
+        share = mixup_share(self.recipe.mixup, self.seed, step) if self.recipe.mixup else 1.0
+        whole = len(inputs)
+        piece = self.execution.micro_batch or whole
+        total = torch.zeros((), device=inputs.device, dtype=torch.float64 if inputs.device.type == "cpu" else None)
+        for shard, start in enumerate(range(0, whole, piece)):
+            chosen = slice(start, min(start + piece, whole))
+            seed_device(self.seed, step, shard)
+            x, y = self.prepare(inputs[chosen]), targets[chosen]
+            if share < 1:  # partners are the batch in reverse
+                partners = slice(whole - chosen.stop, whole - chosen.start)
+                x = mixed(x, self.prepare(inputs[partners]).flip(0), share)
+                y = mixed(y, targets[partners].flip(0), share)
+            with self._autocast(inputs.device):
+                logits = forward(x)
+            loss = self.objective(logits.float() if logits.dtype == torch.bfloat16 else logits, y).sum() / images
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    def _autocast(self, device: torch.device) -> torch.autocast | nullcontext[None]:
+        if self.execution.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def make_objective(recipe: Recipe, class_weights: Tensor | None) -> Objective:
+    """The recipe's loss of each example."""
+    if recipe.loss == "sigmoid":
+        return partial(sigmoid_cross_entropy, label_smoothing=recipe.label_smoothing)
+    return partial(softmax_cross_entropy, label_smoothing=recipe.label_smoothing, class_weights=class_weights)
+
+
+def recompute_activations(module: nn.Module) -> None:
+    """Let every block of the module forget its activations and compute them again on the way back."""
+    blocks = cast(list[nn.Module], list(getattr(module, "blocks", ())))
+    require(bool(blocks), f"{type(module).__name__} has no blocks to recompute; leave --recompute out")
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+
+def freeze(module: nn.Module, parts: tuple[str, ...]) -> None:
+    """Stop training parameters whose names start with one of `parts`; `backbone` is everything but the head."""
+    tops = sorted({name.partition(".")[0] for name, _ in module.named_parameters()})
+    for part in parts:
+        found = [p for name, p in module.named_parameters() if _belongs(name, part)]
+        known = f"known are backbone, {', '.join(tops)}, and their parts, such as blocks.0"
+        require(bool(found), f"no part of the model is named {part!r}; {known}")
+        for parameter in found:
+            parameter.requires_grad_(False)
+
+
+def _belongs(name: str, part: str) -> bool:
+    return not name.startswith("head.") if part == "backbone" else f"{name}.".startswith(f"{part}.")

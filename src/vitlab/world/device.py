@@ -1,0 +1,56 @@
+"""Which device computes, and what of it decides the bits of a result."""
+
+import os
+import platform
+
+import torch
+
+from vitlab.strict_json import require
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of a name such as `auto`, `cpu`, `cuda`, `cuda:1` or `mps`; one that is not there is an error."""
+    kind = name.partition(":")[0]
+    require(kind in DEVICES, f"no device is named {name!r}; known are {', '.join(DEVICES)}")
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return torch.device(next(device for device in ("cuda", "mps", "cpu") if there[device]))
+    require(
+        there[kind], f"device {name!r} is not available here; available are {', '.join(d for d in there if there[d])}"
+    )
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"no device is named {name!r}: {error}") from None
+    count = torch.cuda.device_count() if kind == "cuda" else 1
+    require((device.index or 0) < count, f"device {name!r} does not exist; there are {count} of its kind")
+    return device
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """What the bits of a result depend on besides the run itself."""
+    return {
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "processor": platform.machine(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": str(torch.get_num_threads()),
+        "mkl": str(torch.backends.mkl.is_available()),
+    }
+
+
+def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """What changed between two environments, as text."""
+    names = sorted(set(before) | set(now))
+    return [
+        f"{name} was {before.get(name, 'unknown')} and is {now.get(name, 'unknown')}"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+
+
+def cores() -> int:
+    """Processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
