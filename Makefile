@@ -1,12 +1,12 @@
 # Everything a newcomer or CI types. `make help` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast check wheel soak clean
+.PHONY: help setup demo test fast check gpu-check wheel soak clean
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
 setup: .venv/demo.stamp  ## make .venv and install vitlab with what the demo needs
 
@@ -24,6 +24,9 @@ check: .venv/test.stamp  ## ruff, pyrefly and the import rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyrefly check
 	@$(BIN)/python -m pytest tests/test_house.py
+
+gpu-check: .venv/test.stamp  ## train on this machine's accelerator and compare with its CPU
+	@$(BIN)/python -m pytest -rs tests/world/test_accelerator.py
 
 wheel: .venv/test.stamp  ## build dist/vitlab-*.whl
 	@$(BIN)/python -m build --wheel --no-isolation

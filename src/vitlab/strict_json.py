@@ -69,6 +69,8 @@ def from_json(kind: type[T], value: object, where: str = "") -> T:
 def _decode(hint: typing.Any, value: object, where: str) -> object:
     """`value` as the annotated type `hint`, or a ValueError that names the field."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is typing.Any:
+        return value
     if origin is Literal:
         require(value in arguments, f"{where} is {value!r:.60}; allowed are {', '.join(map(repr, arguments))}")
         return value

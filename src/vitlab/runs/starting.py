@@ -90,7 +90,7 @@ def finetuning_run(start: Path, recipe_name: str, asked: Asked, execution: Execu
         _say(console, f"recipe {recipe_name}: {why}")
     own = loaded.spec.image if asked.image is None else asked.image
     recipe = quick_recipe(images, own) if recipe_name == QUICK else finetuning_recipe(recipe_name)
-    recipe = _changed(_fitting(recipe, loaded.spec.patch, asked.image is None, console), asked)
+    recipe = _changed(_fitting(recipe, loaded.spec.patch, asked, console), asked)
     held_out = development_share(recipe_name) if asked.held_out is None and not asked.validation else asked.held_out
     held_out = 0.0 if images < 10 and asked.held_out is None else held_out or 0.0
     adapt(loaded, recipe.image, _classes(source))
@@ -165,16 +165,15 @@ def _whole(asked: Asked, field: str) -> int | None:
     return None if text is None else int(text)
 
 
-def _fitting(recipe: Recipe, patch: int, is_free: bool, console: Console) -> Recipe:
-    """A resolution that the model's patches divide: 384 becomes 378 for patches of 14."""
-    try:
-        check_image(recipe.image, patch)
-    except ValueError:
-        require(is_free, f"image {recipe.image} is no whole number of {patch}x{patch} patches")
-        height, width = (max(side // patch, 1) * patch for side in recipe.image)
+def _fitting(recipe: Recipe, patch: int, asked: Asked, console: Console) -> Recipe:
+    """The user's resolution, or the recipe's as far as the model's patches divide it: 378 for 384 and patches of 14."""
+    if asked.image is not None:
+        check_image(asked.image, patch)
+        return recipe
+    height, width = (max(side // patch, 1) * patch for side in recipe.image)
+    if (height, width) != recipe.image:
         _say(console, f"image   {height}x{width}, because {recipe.image[0]} is no multiple of {patch}")
-        return replace(recipe, image=(height, width))
-    return recipe
+    return replace(recipe, image=(height, width))
 
 
 def _changed(recipe: Recipe, asked: Asked) -> Recipe:

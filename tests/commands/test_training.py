@@ -1,0 +1,111 @@
+"""vitlab recipes, pretrain, finetune, resume and reproduce as a user types them."""
+
+import json
+
+import pytest
+
+from vitlab.cli import main
+from vitlab.commands.training import with_field_flags
+
+SMALL = [
+    *("pretrain", "ViT-Ti/4", "--data", "digits?split=test", "--image", "8", "--batch", "32"),
+    *("--schedule.total", "6", "--schedule.warmup", "2", "--augmentation.crop", "none"),
+    *("--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--model.mlp", "16"),
+]
+
+
+def refusal(capsys, *arguments):
+    assert main(list(arguments)) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("vitlab: ")
+    assert "Traceback" not in told
+    return " ".join(told.split())
+
+
+def test_recipes_as_table_and_as_json(capsys):
+    assert main(["recipes"]) == 0
+    table = capsys.readouterr().out
+    assert main(["recipes", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    rows = {row["recipe"]: row for row in listed["pretrain"]}
+    assert rows["ViT-L/16@jft300m-14ep"]["steps"] == 1_035_644
+    assert "1,035,644" in table
+    # 6 FLOPs a multiply-accumulate: forward and twice back; 17.6 GMACs and 21,843 classes at 224
+    assert rows["ViT-B/16@imagenet21k"]["exaflops"] == pytest.approx(6 * 17.58e9 * 309_698 * 4096 / 1e18, rel=0.01)
+    assert {row["recipe"] for row in listed["finetune"]} >= {"cifar10", "imagenet-518", "bit-large"}
+
+
+def test_fields_of_the_recipe_are_flags():
+    words = ["finetune", "m", "--schedule.peak", "3e-4", "--layer-decay=0.75", "--data", "digits", "--seed", "3"]
+    assert with_field_flags(words) == [
+        *(
+            "finetune",
+            "m",
+            "--set",
+            "schedule.peak=3e-4",
+            "--set",
+            "layer_decay=0.75",
+            "--data",
+            "digits",
+            "--seed",
+            "3",
+        )
+    ]
+    assert with_field_flags(["resume", "run", "--micro-batch", "8"]) == ["resume", "run", "--set", "micro_batch=8"]
+    assert with_field_flags(["predict", "--batch", "8"]) == ["predict", "--batch", "8"]
+    with pytest.raises(ValueError, match="--batch needs a value"):
+        with_field_flags(["pretrain", "--batch"])
+
+
+@pytest.mark.slow
+def test_pretraining_resuming_and_reproducing(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main([*SMALL, "--out", str(out), "--test", "digits?split=test"]) == 0
+    assert "355 images to train on" in capsys.readouterr().out
+    assert main(["resume", str(out), "--micro-batch", "8"]) == 0
+    assert main(["reproduce", str(out)]) == 0
+    told = capsys.readouterr().out
+    assert "6 of 6 losses are the same, the largest difference is 0" in told
+    assert "bit for bit the same" in told
+    assert (tmp_path / "run-again" / "model" / "weights.safetensors").read_bytes() == (
+        out / "model" / "weights.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_reproduction_that_differs_is_told(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main([*SMALL, "--out", str(out)]) == 0
+    events = (out / "events.jsonl").read_text().replace('"loss": 1', '"loss": 2')
+    (out / "events.jsonl").write_text(events)
+    assert main(["reproduce", str(out), "--out", str(tmp_path / "twin")]) == 1
+    assert "6 of 6 losses are the same" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (["--schedule.peek", "1"], "it has peak, total, warmup, decay, end, boundaries"),
+        (["--batch", "lots"], "--batch 'lots' must be a whole number"),
+        (["--image", "9"], "image 9x9 is not a whole number of 4x4 patches"),
+        (["--device", "tpu"], "no device is named 'tpu'; known are auto, cpu, cuda, mps"),
+        (["--held-out", "2"], "held_out 2.0 is outside [0, 1)"),
+        (["--validation", "digits", "--held-out", "0.1"], "not both"),
+        (["--frozen", "stem"], "no part of the model is named 'stem'"),
+        (["--model.width", "15"], "width 15 does not divide into 2 heads"),
+        (["--data", "digit"], "did you mean 'digits'?"),
+        (["--keep", "0"], "keep 0 must be at least 1"),
+        (["--set", "batch"], "needs a field and a value"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_exists(tmp_path, capsys, change, complaint):
+    assert complaint in refusal(capsys, *SMALL, "--out", str(tmp_path / "run"), *change)
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_other_mistakes(tmp_path, capsys):
+    assert "holds no run: there is no run.json" in refusal(capsys, "resume", str(tmp_path))
+    assert "no pre-training is named 'ViT-B/16@mars'" in refusal(
+        capsys, "pretrain", "ViT-B/16@mars", "--data", "digits"
+    )
+    assert "x.npz" in refusal(capsys, "finetune", str(tmp_path / "x.npz"), "--data", "digits")

@@ -1,0 +1,167 @@
+"""The recipes say what tables 3, 4 and 7 and BiT-HyperRule say; numbers are written here again, from the paper."""
+
+import pytest
+import torch
+
+from vitlab.models.build import build_model
+from vitlab.paper.models import list_models
+from vitlab.paper.recipes import (
+    BIT_SIZES,
+    development_share,
+    finetuning_names,
+    finetuning_recipe,
+    finetuning_row_for,
+    pretraining_data,
+    pretraining_model,
+    pretraining_names,
+    pretraining_recipe,
+    pretraining_row_for,
+    quick_recipe,
+)
+from vitlab.recipe import SGD, AdamW
+
+# name: steps, peak, decay, weight decay, dropout, clip, smoothing
+PRETRAINING = {
+    "ViT-B/16@jft300m": (517_822, 8e-4, "linear", 0.1, 0.0, None, 0.0),
+    "ViT-L/16@jft300m-7ep": (517_822, 4e-4, "linear", 0.1, 0.0, None, 0.0),
+    "ViT-L/16@jft300m-14ep": (1_035_644, 4e-4, "linear", 0.1, 0.0, None, 0.0),
+    "ViT-H/14@jft300m": (1_035_644, 3e-4, "linear", 0.1, 0.0, None, 0.0),
+    "R50+ViT-L/32@jft300m": (517_822, 2e-4, "linear", 0.1, 0.0, None, 0.0),
+    "ViT-B/32@imagenet21k": (309_698, 1e-3, "linear", 0.03, 0.1, None, 1e-4),
+    "ViT-L/16@imagenet21k-30ep": (103_232, 1e-3, "linear", 0.03, 0.1, None, 1e-4),
+    "ViT-B/16@imagenet": (93_835, 3e-3, "cosine", 0.3, 0.1, 1.0, 1e-4),
+}
+
+
+@pytest.mark.parametrize(("name", "row"), PRETRAINING.items())
+def test_a_row_of_table_3(name, row):
+    recipe = pretraining_recipe(name)
+    schedule, optimizer = recipe.schedule, recipe.optimizer
+    assert isinstance(optimizer, AdamW)
+    found = (schedule.total, schedule.peak, schedule.decay, optimizer.weight_decay, recipe.dropout, optimizer.clip)
+    assert (*found, recipe.label_smoothing) == row
+    assert (recipe.batch, schedule.warmup, recipe.image, recipe.loss) == (4096, 10_000, (224, 224), "sigmoid")
+    assert optimizer.decay == "all"
+    assert "Table 3" in recipe.source
+
+
+def test_every_model_and_epoch_count_of_table_3_is_there():
+    printed = [name for name in pretraining_names() if "Table 3" in pretraining_recipe(name).source]
+    assert len(printed) == 26  # 13 rows: 2+1+2+1+2+1+2+2+1+2+2+4+4
+
+
+def test_sgd_for_resnets_is_that_of_bit():
+    recipe = pretraining_recipe("R50x1@jft300m-sgd")
+    assert recipe.schedule.peak == pytest.approx(0.48)
+    assert recipe.schedule.warmup == 5_000
+    assert recipe.schedule.boundaries == tuple(517_822 * epoch // 40 for epoch in (10, 23, 30, 37))
+    assert recipe.optimizer == SGD(momentum=0.9, weight_decay=1e-4, clip=None)
+
+
+FINETUNING = {  # steps, warm-up, held out
+    "imagenet": (20_000, 500, 0.01),
+    "cifar100": (10_000, 500, 0.02),
+    "cifar10": (10_000, 500, 0.02),
+    "pets": (500, 100, 0.1),
+    "flowers": (500, 100, 0.1),
+    "vtab": (2_500, 200, 0.2),
+}
+
+
+@pytest.mark.parametrize(("name", "row"), FINETUNING.items())
+def test_a_row_of_table_4(name, row):
+    recipe = finetuning_recipe(name)
+    assert (recipe.schedule.total, recipe.schedule.warmup, development_share(name)) == row
+    assert (recipe.batch, recipe.image, recipe.schedule.decay, recipe.loss) == (512, (384, 384), "cosine", "softmax")
+    assert recipe.optimizer == SGD(momentum=0.9, weight_decay=0.0, clip=1.0)
+    assert recipe.schedule.learning_rate(recipe.schedule.total) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("side", [512, 518])
+def test_table_2_has_larger_pictures_and_averaging(side):
+    recipe = finetuning_recipe(f"imagenet-{side}")
+    assert (recipe.image, recipe.average, recipe.schedule.total) == ((side, side), 0.9999, 20_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "warmup", "boundaries", "total", "mixup"),
+    [
+        ("bit-small", 100, (200, 300, 400), 500, 0.0),
+        ("bit-medium", 500, (3000, 6000, 9000), 10_000, 0.1),
+        ("bit-large", 500, (6000, 12_000, 18_000), 20_000, 0.1),
+    ],
+)
+def test_bit_hyper_rule(name, warmup, boundaries, total, mixup):
+    recipe = finetuning_recipe(name)
+    schedule = recipe.schedule
+    assert (schedule.warmup, schedule.boundaries, schedule.total, recipe.mixup) == (warmup, boundaries, total, mixup)
+    assert (schedule.peak, recipe.batch, recipe.image) == (0.003, 512, (384, 384))
+    assert recipe.augmentation.crop == "square-crop"
+    assert recipe.augmentation.enlarged == 448 / 384
+
+
+@pytest.mark.parametrize("name", [n for n in pretraining_names() if pretraining_model(n) in list_models()])
+def test_the_model_of_a_recipe_builds_without_memory(name):
+    recipe = pretraining_recipe(name)
+    with torch.device("meta"):
+        model = build_model(pretraining_model(name), image=recipe.image, classes=10, dropout=recipe.dropout)
+    assert all(parameter.is_meta for parameter in model.parameters())
+
+
+def test_steps_follow_your_images_epochs_and_batch():
+    recipe = pretraining_recipe("ViT-B/16@imagenet", images=1_000_000, epochs=50, batch=1000)
+    assert (recipe.schedule.total, recipe.batch) == (50_000, 1000)
+
+
+def test_too_few_images_for_the_warm_up_say_what_would_do():
+    with pytest.raises(ValueError, match="73 steps in all are not more than 10,000 of warm-up; a warm-up of 7 would"):
+        pretraining_recipe("ViT-B/16@imagenet", images=1_000)
+
+
+@pytest.mark.parametrize("name", ["ViT-B/16@cifar10", "ViT-L/16@jft300m", "ViT-B/16@jft300m-sgd", "nonsense"])
+def test_a_run_the_paper_does_not_have_lists_those_it_has(name):
+    with pytest.raises(ValueError, match=r"no pre-training is named .* the paper has .*@"):
+        pretraining_recipe(name)
+
+
+def test_a_finetuning_that_does_not_exist_lists_those_that_do():
+    with pytest.raises(ValueError, match=r"known are imagenet, cifar100, .*bit-large, quick"):
+        finetuning_recipe("cars")
+
+
+@pytest.mark.parametrize(
+    ("images", "name"),
+    [(1, "pets"), (19_999, "pets"), (20_000, "cifar10"), (499_999, "cifar10"), (500_000, "imagenet")],
+)
+def test_a_row_is_chosen_by_size_as_bit_splits(images, name):
+    chosen, why = finetuning_row_for(images)
+    assert chosen == name
+    assert f"{images:,}" in why
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "name"),
+    [
+        ("ViT-B/32", 1_000_000, "ViT-B/32@imagenet"),
+        ("ViT-B/32", 12_000_000, "ViT-B/32@imagenet21k"),
+        ("ViT-H/14", 300_000_000, "ViT-H/14@jft300m"),
+        ("ViT-Ti/16", 900, "ViT-B/16@imagenet"),
+    ],
+)
+def test_pretraining_takes_the_row_of_the_nearest_size(model, images, name):
+    assert pretraining_row_for(model, images) == name
+    pretraining_data(name)
+
+
+@pytest.mark.parametrize("images", [1, 7, 64, 1000, 30_000])
+def test_the_quick_recipe_fits_any_number_of_images(images):
+    recipe = quick_recipe(images, (224, 224))
+    assert recipe.batch == min(images, 64)
+    assert recipe.schedule.total >= 100
+    assert recipe.schedule.total * recipe.batch >= min(10 * images, recipe.schedule.total * recipe.batch)
+
+
+def test_every_recipe_says_where_it_comes_from():
+    for recipe in (*map(pretraining_recipe, pretraining_names()), *map(finetuning_recipe, finetuning_names())):
+        assert any(word in recipe.source for word in ("Table", "table", "BiT-HyperRule")), recipe.name
+    assert set(BIT_SIZES) < set(finetuning_names())

@@ -1,0 +1,293 @@
+"""From a user's few words to a run, and from the run to a model that is used: on folders of real files."""
+
+import json
+from dataclasses import replace
+from io import StringIO
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+import vitlab
+from vitlab.cli import main
+from vitlab.recipe import Execution
+from vitlab.run_dir import RunDir
+from vitlab.runs import starting
+from vitlab.runs.starting import Asked, create, finetuning_run, pretraining_run
+from vitlab.runs.training import carry_out
+from vitlab.spec import ViTSpec
+from vitlab.weights.save import save_model
+
+COLOURS = {"blue": (20, 40, 220), "green": (30, 200, 40), "red": (220, 30, 30)}
+
+
+def write_photos(folder, each=8, size=(40, 30)):
+    rng = np.random.default_rng(0)
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(each):
+            noise = rng.normal(0, 25, (size[1], size[0], 3))
+            pixels = np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return write_photos(tmp_path / "photos")
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A folder with a model of 16 px that knows nothing yet, with a pre-training head of five classes."""
+    spec = ViTSpec(patch=8, layers=1, width=32, mlp=64, heads=2, image=(16, 16), classes=5)
+    save_model(vitlab.models.build.build_from_spec(spec), tmp_path / "base")
+    return tmp_path / "base"
+
+
+def quiet():
+    return Console(file=StringIO(), width=1000)
+
+
+def said(console):
+    return console.file.getvalue()
+
+
+QUICKLY = (("schedule.total", "30"), ("schedule.warmup", "3"), ("batch", "12"), ("schedule.peak", "0.1"))
+
+
+def test_finetuning_needs_a_model_and_a_folder_and_says_what_it_chose(trained, photos):
+    console = quiet()
+    run = finetuning_run(trained, "", Asked(f"folder:{photos}"), Execution(), console)
+    assert run.recipe.name == "quick"
+    assert "no accelerator is here" in said(console)
+    assert "--recipe pets, because 24 images are fewer than 20,000" in said(console)
+    assert (run.model.classes, run.model.head, run.model.image) == (3, "linear", (16, 16))
+    assert run.held_out == 0.1
+
+
+def test_a_named_recipe_is_taken_at_its_resolution(trained, photos):
+    run = finetuning_run(trained, "cifar10", Asked(f"folder:{photos}"), Execution(), quiet())
+    assert (run.recipe.name, run.model.image, run.held_out) == ("cifar10", (384, 384), 0.02)
+
+
+def test_a_resolution_that_patches_do_not_divide_is_rounded_and_told(tmp_path, photos):
+    spec = ViTSpec(patch=14, layers=1, width=16, mlp=16, heads=1, image=(28, 28), classes=2)
+    save_model(vitlab.models.build.build_from_spec(spec), tmp_path / "h14")
+    console = quiet()
+    run = finetuning_run(tmp_path / "h14", "pets", Asked(f"folder:{photos}"), Execution(), console)
+    assert run.model.image == (378, 378)
+    assert "378x378, because 384 is no multiple of 14" in said(console)
+    with pytest.raises(ValueError, match="nearest sizes"):
+        finetuning_run(tmp_path / "h14", "pets", Asked(f"folder:{photos}", (100, 100)), Execution(), quiet())
+
+
+def test_from_a_folder_of_pictures_to_a_prediction(trained, photos, tmp_path, capsys):
+    """The three commands of the README."""
+    out = tmp_path / "runs" / "photos"
+    words = [word for field, text in QUICKLY for word in (f"--{field}", text)]
+    arguments = ["finetune", str(trained), "--data", f"folder:{photos}", "--out", str(out), "--image", "24x16", *words]
+    assert main([*arguments, "--test", f"folder:{photos}"]) == 0
+    assert main(["resume", str(out)]) == 0
+    assert "is finished" in capsys.readouterr().out
+    assert main(["predict", str(out / "model"), str(photos / "red" / "0.png"), "--top", "1", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)["answers"][0]
+    assert answer["guesses"][0]["name"] == "red"
+    model = vitlab.load_model(out / "model")
+    assert model.class_names == ("blue", "green", "red")
+    assert model.spec.image == (24, 16)
+    assert model.provenance["start"] == "base"
+    assert "quick" in model.provenance["recipe"]
+    result = json.loads((out / "result.json").read_text())
+    assert result["test"]["top1"] == 1.0
+    assert result["validation"]["count"] == 2
+    assert not (out / "quarantine.json").exists()
+
+
+def test_the_model_is_the_state_of_the_last_checkpoint(trained, photos, tmp_path):
+    spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+    spec = replace(spec, recipe=replace(spec.recipe, average=0.5))
+    run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+    assert carry_out(run, quiet()) == 0
+    from safetensors.torch import load_file
+
+    averaged = load_file(run.path / "checkpoints" / "step-00000030" / "average.safetensors")
+    plain = load_file(run.path / "checkpoints" / "step-00000030" / "model.safetensors")
+    kept = load_file(run.path / "model" / "weights.safetensors")
+    assert all(torch.equal(kept[name], averaged[name]) for name in kept)
+    assert not torch.equal(kept["head.logits.weight"], plain["head.logits.weight"])
+
+
+def test_early_stopping_keeps_the_best_weights(trained, photos, tmp_path):
+    """Validation on wrong labels: the first look is the best, and patience ends the run."""
+    wrong = write_photos(tmp_path / "wrong", each=4)
+    (wrong / "red").rename(wrong / "old")
+    (wrong / "blue").rename(wrong / "red")
+    (wrong / "old").rename(wrong / "blue")
+    changes = (*QUICKLY, ("validate_every", "4"), ("patience", "2"))
+    asked = Asked(f"folder:{photos}", validation=f"folder:{wrong}", changes=changes)
+    spec = finetuning_run(trained, "", asked, Execution(), quiet())
+    run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+    assert carry_out(run, quiet()) == 0
+    result = json.loads((run.path / "result.json").read_text())
+    accuracies = run.history("validation", "top1")
+    best = max(accuracies, key=lambda step: (accuracies[step], -step))
+    assert max(run.history("step", "loss")) == best + 8 < 30
+    assert result["step"] == best
+    assert result["validation"]["top1"] == accuracies[best]
+
+
+class TestBadImages:
+    """E2, E3, E8: nothing is replaced, nothing is dropped in silence, no label map is permuted."""
+
+    def test_a_training_names_them_in_a_file_and_goes_on(self, trained, photos, tmp_path):
+        (photos / "red" / "3.png").write_bytes(b"<html>not found</html>")
+        asked = Asked(f"folder:{photos}", held_out=0.0, changes=QUICKLY)
+        spec = finetuning_run(trained, "", asked, Execution(max_bad=0.1), quiet())
+        run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+        assert carry_out(run, quiet()) == 0
+        books = json.loads((run.path / "quarantine.json").read_text())
+        (bad,) = books["quarantined"]
+        assert (bad["id"], bad["reason"]) == ("red/3.png", "not_an_image")
+        assert len(bad["sha256"]) == 64
+        assert {epoch: books["used"][epoch] + books["bad"][epoch] for epoch in ("0", "1", "2")} == dict.fromkeys(
+            "012", 24
+        )
+
+    def test_too_many_stop_the_training_and_are_named(self, trained, photos, tmp_path):
+        (photos / "red" / "3.png").write_bytes(b"")
+        spec = finetuning_run(trained, "", Asked(f"folder:{photos}", held_out=0.0), Execution(), quiet())
+        run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+        with pytest.raises(ValueError, match=r"1 bad images, 0.10% of 24 are allowed: 'red/3.png' \(empty\)"):
+            carry_out(run, quiet())
+        assert json.loads((run.path / "quarantine.json").read_text())["quarantined"][0]["reason"] == "empty"
+
+    def test_a_result_says_what_was_not_evaluated(self, trained, photos, tmp_path):
+        test = write_photos(tmp_path / "test", each=4)
+        (test / "blue" / "1.png").write_bytes(b"")
+        asked = Asked(f"folder:{photos}", held_out=0.0, test=f"folder:{test}", changes=QUICKLY)
+        spec = finetuning_run(trained, "", asked, Execution(max_bad=0.1), quiet())
+        console = quiet()
+        run = create(tmp_path / "run", spec, console, is_wanted=False)
+        assert carry_out(run, console) == 0
+        result = json.loads((run.path / "result.json").read_text())["test"]
+        assert (result["count"], result["not_evaluated"]) == (11, 1)
+        assert "1 of 12 not evaluated" in said(console)
+        assert "blue/1.png" in (run.path / "evaluation-quarantine.json").read_text()
+
+    @pytest.mark.parametrize("change", ["renamed", "added", "label"])
+    def test_a_run_refuses_to_continue_on_other_data(self, trained, photos, tmp_path, change):
+        spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+        run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+        if change == "renamed":
+            (photos / "red").rename(photos / "rouge")
+        elif change == "added":
+            (photos / "red" / "new.png").write_bytes((photos / "red" / "0.png").read_bytes())
+        else:
+            (photos / "red" / "0.png").rename(photos / "blue" / "0b.png")
+        with pytest.raises(ValueError, match=r"the classes differ|the data is not what it was"):
+            carry_out(run, quiet())
+
+    def test_validation_and_test_must_have_the_classes_of_the_training(self, trained, photos, tmp_path):
+        other = write_photos(tmp_path / "other", each=2)
+        (other / "red").rename(other / "rouge")
+        for where in ({"validation": f"folder:{other}"}, {"test": f"folder:{other}"}):
+            spec = finetuning_run(trained, "", Asked(f"folder:{photos}", **where), Execution(), quiet())
+            with pytest.raises(
+                ValueError, match=r"does not fit the training data: the classes differ: .*missing \['red'\]"
+            ):
+                create(tmp_path / "run", spec, quiet(), is_wanted=False)
+
+    def test_data_that_moved_is_named_again(self, trained, photos, tmp_path):
+        spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+        run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+        photos.rename(tmp_path / "elsewhere")
+        with pytest.raises(ValueError, match="photos is not a folder"):
+            carry_out(run, quiet())
+        assert carry_out(run, quiet(), data=f"folder:{tmp_path / 'elsewhere'}") == 0
+
+
+class TestPretraining:
+    def test_a_row_of_table_3_on_your_own_images(self, photos):
+        changes = (("batch", "8"), ("schedule.warmup", "10"))
+        run = pretraining_run(
+            "ViT-B/16@imagenet", Asked(f"folder:{photos}", changes=changes), Execution(), None, quiet()
+        )
+        assert run.recipe.schedule.total == 300 * 24 // 8
+        assert (run.model.head, run.model.classes, run.model.dropout) == ("mlp", 3, 0.1)
+        assert (run.recipe.loss, run.start) == ("sigmoid", "")
+
+    def test_a_model_alone_gets_the_nearest_row(self, photos):
+        console = quiet()
+        changes = (("batch", "8"), ("schedule.warmup", "10"), ("model.layers", "2"))
+        run = pretraining_run(
+            "ViT-Ti/16", Asked(f"folder:{photos}", (32, 32), changes=changes), Execution(), 20, console
+        )
+        assert "recipe ViT-B/16@imagenet" in said(console)
+        assert (run.recipe.schedule.total, run.model.layers, run.model.image) == (60, 2, (32, 32))
+
+    def test_too_few_steps_are_an_error_with_a_proposal(self, photos):
+        with pytest.raises(ValueError, match="1 steps in all are not more than 10,000 of warm-up"):
+            pretraining_run("ViT-B/16@imagenet", Asked(f"folder:{photos}"), Execution(), None, quiet())
+
+    def test_the_head_starts_at_minus_ten(self, photos):
+        from vitlab.runs.training import initial_model
+
+        changes = (("batch", "8"), ("schedule.warmup", "10"), ("model.layers", "1"))
+        asked = Asked(f"folder:{photos}", (32, 32), changes=changes)
+        run = pretraining_run("ViT-Ti/16", asked, Execution(), 9, quiet())
+        model = initial_model(run)
+        assert model.head.logits.bias.unique().tolist() == [-10.0]
+
+
+def test_a_run_of_days_on_a_cpu_has_to_be_wanted(trained, photos, tmp_path, monkeypatch):
+    spec = finetuning_run(trained, "", Asked(f"folder:{photos}"), Execution(), quiet())
+    monkeypatch.setattr(starting, "estimated_seconds", lambda spec, device: 3 * 86_400.0)
+    with pytest.raises(ValueError, match=r"about 3.0 days on this CPU; say --yes"):
+        create(tmp_path / "run", spec, quiet(), is_wanted=False)
+    assert not (tmp_path / "run").exists()
+    assert create(tmp_path / "run", spec, quiet(), is_wanted=True).path == tmp_path / "run"
+
+
+def test_a_folder_with_a_run_in_it_is_not_started_again(trained, photos, tmp_path):
+    spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+    create(tmp_path / "run", spec, quiet(), is_wanted=False)
+    with pytest.raises(ValueError, match="holds a run already; continue it with: vitlab resume"):
+        create(tmp_path / "run", spec, quiet(), is_wanted=False)
+
+
+def test_weights_that_changed_are_not_taken_for_those_a_run_began_with(trained, photos, tmp_path):
+    spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+    run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+    file = trained / "weights.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(ValueError, match="are not those the run began with"):
+        carry_out(run, quiet())
+
+
+def test_balanced_class_weights_make_every_class_weigh_the_same(trained, photos):
+    from vitlab.data.catalogue import open_source
+    from vitlab.runs.training import _class_weights
+
+    for number in range(4):
+        (photos / "red" / f"{number}.png").unlink()
+    changes = (*QUICKLY, ("class_weights", "balanced"))
+    spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=changes), Execution(), quiet())
+    weights = _class_weights(spec, open_source(f"folder:{photos}"), torch.device("cpu"))
+    assert (weights * torch.tensor([8, 8, 4])).tolist() == pytest.approx([20 / 3] * 3)
+
+
+def test_the_run_folder_says_everything(trained, photos, tmp_path):
+    spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(keep=1), quiet())
+    run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+    carry_out(run, quiet())
+    assert RunDir.open(run.path).spec() == spec
+    kinds = [event["event"] for event in run.events()]
+    assert kinds[0] == "started"
+    assert kinds[-1] == "finished"
+    assert list(run.history("step", "loss")) == list(range(1, 31))
+    assert sorted(path.name for path in (run.path / "checkpoints").iterdir())[-1] == "step-00000030"
+    card = json.loads((run.path / "data.json").read_text())
+    assert card["class_names"] == ["blue", "green", "red"]

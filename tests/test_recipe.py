@@ -1,0 +1,112 @@
+"""Recipes as values: what is refused, and fields set by text as strictly as by code."""
+
+import dataclasses
+import re
+
+import pytest
+
+from vitlab.paper.recipes import finetuning_names, finetuning_recipe, pretraining_names, pretraining_recipe
+from vitlab.recipe import SGD, AdamW, Execution, Recipe, Schedule, with_fields
+from vitlab.strict_json import from_json, to_json
+
+PLAIN = finetuning_recipe("cifar10")
+
+
+@pytest.mark.parametrize("name", pretraining_names())
+def test_a_pretraining_recipe_survives_json(name):
+    recipe = pretraining_recipe(name)
+    assert from_json(Recipe, to_json(recipe)) == recipe
+
+
+@pytest.mark.parametrize("name", finetuning_names())
+def test_a_finetuning_recipe_survives_json(name):
+    recipe = finetuning_recipe(name)
+    assert from_json(Recipe, to_json(recipe)) == recipe
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "value"),
+    [
+        ("batch", "64", 64),
+        ("average", "0.999", 0.999),
+        ("average", "none", None),
+        ("frozen", "patches,blocks.0", ("patches", "blocks.0")),
+        ("class_weights", "balanced", "balanced"),
+        ("class_weights", "none", "none"),
+        ("optimizer", "adamw", AdamW()),
+        ("image", "384x512", (384, 512)),
+        ("image", "224", (224, 224)),
+    ],
+)
+def test_a_field_is_set_by_text(field, text, value):
+    assert getattr(with_fields(PLAIN, [(field, text)]), field) == value
+
+
+def test_a_dotted_field_changes_only_itself():
+    changed = with_fields(PLAIN, [("schedule.peak", "3e-4"), ("augmentation.crop", "none")])
+    assert changed.schedule == dataclasses.replace(PLAIN.schedule, peak=3e-4)
+    assert changed.augmentation == dataclasses.replace(PLAIN.augmentation, crop="none")
+    assert dataclasses.replace(changed, schedule=PLAIN.schedule, augmentation=PLAIN.augmentation) == PLAIN
+
+
+def test_fields_that_depend_on_each_other_may_come_in_any_order():
+    changes = [("schedule.warmup", "20000"), ("schedule.total", "40000")]  # either alone would be refused or wrong
+    assert with_fields(PLAIN, changes) == with_fields(PLAIN, changes[::-1])
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "complaint"),
+    [
+        ("schedule.peek", "1", "no 'peek' there; it has peak, total, warmup"),
+        ("sched", "1", "no 'sched' there; it has name, source, batch"),
+        ("batch.size", "1", "it has no parts"),
+        ("batch", "many", "Recipe.batch must be int, not 'many'"),
+        ("batch", "0", "batch 0 is outside 1.."),
+        ("schedule", "1", "--schedule has parts; set one of them, such as --schedule.peak"),
+        ("optimizer", "lion", "known are adamw, sgd"),
+        ("optimizer.kind", "adamw", "unknown keys"),
+        ("loss", "hinge", "allowed are 'sigmoid', 'softmax'"),
+        ("image", "big", "write one side as 384"),
+        ("schedule.total", "500", "500 steps in all are not more than 500 of warm-up; a warm-up of 50 would leave"),
+        ("patience", "3", "give validate_every a number of steps"),
+        ("optimizer.clip", "-1", "clip -1.0 must be positive"),
+        ("schedule.peak", "nan", "peak"),
+    ],
+)
+def test_a_wrong_field_or_value_says_what_exists(field, text, complaint):
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        with_fields(PLAIN, [(field, text)])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"keep": 0},
+        {"micro_batch": -1},
+        {"workers": -1},
+        {"max_bad": 1.5},
+        {"precision": "fp16"},
+        {"save_every": -5},
+    ],
+)
+def test_an_execution_that_makes_no_sense_is_refused(values):
+    with pytest.raises(ValueError, match=next(iter(values))):
+        Execution(**values)
+
+
+def test_class_weights_belong_to_softmax():
+    with pytest.raises(ValueError, match="class_weights"):
+        dataclasses.replace(PLAIN, loss="sigmoid", class_weights="balanced")
+
+
+def test_an_optimizer_of_another_kind_is_recognised_in_json():
+    for optimizer in (AdamW(weight_decay=0.3), SGD(momentum=0.5)):
+        recipe = dataclasses.replace(PLAIN, optimizer=optimizer)
+        assert from_json(Recipe, to_json(recipe)).optimizer == optimizer
+    with pytest.raises(ValueError, match="of kind 'lamb'; allowed are 'adamw', 'sgd'"):
+        from_json(Recipe, to_json(PLAIN) | {"optimizer": {"kind": "lamb"}})
+
+
+def test_a_schedule_shorter_than_its_warm_up_proposes_one():
+    with pytest.raises(ValueError, match="a warm-up of 7 would leave the rest to train"):
+        Schedule(peak=1.0, total=73, warmup=10_000)
