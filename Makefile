@@ -1,6 +1,6 @@
 # Everything a newcomer or CI types. `make help` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast check gpu-check wheel soak clean
+.PHONY: help setup demo test fast check gpu-check wheel docs soak clean
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
@@ -31,13 +31,17 @@ gpu-check: .venv/test.stamp  ## train on this machine's accelerator and compare 
 wheel: .venv/test.stamp  ## build dist/vitlab-*.whl
 	@$(BIN)/python -m build --wheel --no-isolation
 
+docs: .venv/docs.stamp  ## the API reference from docstrings, into docs/_build
+	@$(BIN)/sphinx-build -q -b html docs/api docs/_build
+	@echo "open docs/_build/index.html"
+
 soak: .venv/test.stamp  ## the long proofs; output goes to evidence/
 	@mkdir -p evidence
 	@VITLAB_MUTATIONS=100000 $(BIN)/python -m pytest tests/weights/test_mutations.py -s -o timeout=7200 > evidence/mutations.txt
 	@cat evidence/mutations.txt
 
 clean:  ## remove the virtual environment and what tools left behind
-	rm -rf .venv dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv dist docs/_build docs/api/modules .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -52,5 +56,10 @@ clean:  ## remove the virtual environment and what tools left behind
 
 .venv/test.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing vitlab with its test tools and peer libraries into .venv (once; a few minutes)"
-	@$(PIP) -e ".[demo,test,peers,check]"
+	@$(PIP) -e ".[demo,test,peers,check,docs]"
+	@touch $@ .venv/demo.stamp
+
+.venv/docs.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "installing vitlab with Sphinx into .venv (once)"
+	@$(PIP) -e ".[demo,docs]"
 	@touch $@ .venv/demo.stamp

@@ -116,6 +116,61 @@ def predict(
     return 1 if failed else 0
 
 
+def inspect(
+    model: Model,
+    images: Pictures = (),
+    out: Path = Path("inspect-out"),
+    maps: int = 4,
+    conventions: ConventionName | None = None,
+    image: Size = "",
+    heads: int | None = None,
+    allow_partial: bool = False,
+    allow_nonfinite: bool = False,
+) -> int:
+    """See what a model looks at: rollout, head maps, attention distance, filters and positions, in one HTML report.
+
+    Args:
+        model: A vitlab folder, or weights of Google, timm, Hugging Face, torchvision or DeiT.
+        images: Pictures to look at; without any, the weights alone are drawn.
+        out: Folder for the report and the figures; it must not exist yet.
+        maps: How many pictures get a map of every head in every layer.
+        conventions: Whose GELU, epsilon and preprocessing to use; the file's own if left out.
+        image: Resolution to run at; the model's own if left out.
+        heads: Attention heads, for files that do not say.
+        allow_partial: Load what fits although tensors are missing, unexpected or mis-shaped.
+        allow_nonfinite: Load weights that hold NaN or infinity.
+    """
+    from vitlab.inspection.figures import require_matplotlib
+    from vitlab.store import refuse_existing
+
+    require_matplotlib()  # before torch and the weights take their time
+    refuse_existing(out)
+    from vitlab.runs.inspection import REPORT
+    from vitlab.runs.inspection import inspect as run
+    from vitlab.weights.load import load_model
+
+    loaded = load_model(
+        model,
+        conventions=conventions,
+        image=_size(image),
+        heads=heads,
+        allow_partial=allow_partial,
+        allow_nonfinite=allow_nonfinite,
+    )
+    done = run(loaded, images, out, maps=maps, console=console())
+    for line in done.bad:
+        complain(printable(line), style="red")
+    if done.bad:
+        complain(f"{len(done.bad)} of {len(images)} pictures could not be read")
+    output = console()
+    figures = ", ".join(name.removesuffix(".svg") for name in done.files if name.endswith(".svg"))
+    output.print(Text(f"figures  {figures}: each as SVG and PNG in {printable(str(out))}"))
+    output.print(Text(f"numbers  {printable(str(out / 'inspection.json'))}"))
+    output.print(Text("Open this in a browser:"))
+    output.print(Text(f"  {printable(str(out / REPORT))}", style="bold"), soft_wrap=True)
+    return 1 if done.bad else 0
+
+
 def convert(
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IN")],
     target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
@@ -240,6 +295,7 @@ COMMANDS: dict[str, Any] = {
     "demo": demo,
     "models": models,
     "predict": predict,
+    "inspect": inspect,
     "convert": convert,
     **TRAINING_COMMANDS,
     "data": data,

@@ -138,6 +138,7 @@ class ViT(nn.Module):
         for block in self.layers:
             z, probabilities = block.explain(z)
             yield probabilities
+            del probabilities  # else it would live on while the next layer makes its own
 
     def resize(self, image: Image) -> None:
         """Accept another image size from now on: positions are stretched as the model's conventions say."""

@@ -1,0 +1,91 @@
+"""Attention as a stream: one layer at a time, a few images at a time, reduced before the next layer is computed."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.spec import ViTSpec
+from vitlab.strict_json import require
+
+T = TypeVar("T")
+LAYER_BYTES = 2**26  # of one layer's attention; images are taken in batches that stay below it
+
+
+class Attentive(Protocol):
+    """A model whose every layer has attention between the patches of a grid.
+
+    A family without it simply has no `layer_attention`; an attribute `no_attention` may say why.
+    """
+
+    spec: ViTSpec
+
+    def layer_attention(self, images: Tensor) -> Iterator[Tensor]:
+        """Yield (B, h, n, n) of each layer; the class token, if there is one, comes first."""
+        ...
+
+
+def attentive(model: nn.Module) -> Attentive:
+    """The model itself, if there is attention to look at; else a ValueError that says so."""
+    if hasattr(model, "layer_attention"):
+        return cast(Attentive, model)
+    why = getattr(model, "no_attention", "it has no attention between patches")
+    raise ValueError(
+        f"{type(model).__name__} cannot be looked at this way: {why}; rollout, head maps and attention distance "
+        f"need a Vision Transformer"
+    )
+
+
+def each_layer(model: nn.Module, images: Tensor, reduce: Callable[[Tensor], T]) -> list[T]:
+    """What `reduce` makes of each layer's attention (B, h, n, n); only one layer is alive at any time."""
+    source = attentive(model)
+    with at_rest(model), torch.no_grad():
+        # `map` holds no layer while it asks for the next; a loop variable would.
+        return list(map(reduce, source.layer_attention(images)))
+
+
+def small_batches(model: nn.Module, images: Tensor) -> Iterator[Tensor]:
+    """(B, 3, H, W) cut into batches whose attention in one layer stays below LAYER_BYTES, on the model's device."""
+    require(images.dim() == 4 and len(images) > 0, f"images must be (B, 3, H, W) with B > 0, not {tuple(images.shape)}")
+    size, weight = batch_size(model), next(model.parameters())
+    for batch in images.split(size):
+        yield batch.to(weight.device, weight.dtype)
+
+
+def batch_size(model: nn.Module) -> int:
+    """How many images may be looked at together."""
+    spec = attentive(model).spec
+    return max(1, LAYER_BYTES // (4 * spec.heads * spec.tokens**2))
+
+
+def from_query(rows: Tensor, spec: ViTSpec) -> Tensor:
+    """(..., n, n) -> (..., rows, columns): what the class token looks at, or with mean pooling all patches on average.
+
+    The class token's own column is left out.
+    """
+    seen = rows[..., 0, 1:] if spec.pool == "class" else rows.mean(dim=-2)  # (..., N)
+    return seen.unflatten(-1, spec.grid)
+
+
+def head_maps(model: nn.Module, images: Tensor) -> Tensor:
+    """(B, 3, H, W) -> (B, L, h, rows, columns): where each head of each layer looks, as probabilities."""
+    spec = attentive(model).spec
+    maps = [
+        torch.stack(each_layer(model, batch, lambda a: from_query(a, spec).clone()), dim=1)  # a view keeps its layer
+        for batch in small_batches(model, images)
+    ]
+    return torch.cat(maps)
+
+
+@contextlib.contextmanager
+def at_rest(model: nn.Module) -> Iterator[None]:
+    """Without dropout and stochastic depth; every module is as it was afterwards."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,188 @@
+"""Arrays as figures with labelled axes; the same numbers make the same bytes, in every process.
+
+No text of a stranger enters a figure: pictures have numbers here, and their names stand in the report.
+"""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SETTINGS = {
+    "svg.hashsalt": "vitlab",  # identifiers inside an SVG are random without it
+    "svg.fonttype": "path",  # looks the same where the font is missing
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+PIXELS_PER_INCH = 150  # of the PNG
+ACROSS = 7  # filters in a row, as in figure 7
+
+
+class Drawn(NamedTuple):
+    """One figure, twice."""
+
+    svg: bytes
+    png: bytes
+
+
+def require_matplotlib() -> None:
+    """Raise one line that names the extra, before any time is spent on what could not be drawn."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("figures need matplotlib: pip install 'vitlab[plot]'") from None
+
+
+def draw_distance(distances: np.ndarray, images: int) -> Drawn:
+    """(L, h) in pixels -> figure 7 right: a dot for each head, by depth."""
+    layers, heads = distances.shape
+    with _figure(5.6, 3.8) as (figure, axes):
+        depth = np.arange(layers)
+        for head in range(heads):
+            shade = (0.15 + 0.7 * head / max(heads - 1, 1),) * 2
+            axes.plot(depth, distances[:, head], "o", ms=4, color=(0.12, *shade), label=f"head {head + 1}")
+        axes.set_xlabel("network depth (layer)")
+        axes.set_ylabel("mean attention distance (pixels)")
+        axes.set_title(f"Attention distance by head and depth, {_count(images)}")
+        axes.set_ylim(0, 1.08 * float(distances.max()) or 1)
+        axes.set_xticks(depth[:: -(-layers // 16)], [str(layer + 1) for layer in depth[:: -(-layers // 16)]])
+        axes.grid(alpha=0.25)
+        axes.legend(fontsize=7, ncols=-(-heads // 16), loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+        return _drawn(figure)
+
+
+def draw_filters(pictures: np.ndarray, share: float) -> Drawn:
+    """(k, P, P, 3) of 0..1 -> figure 7 left; `share` of the variance is named in the title."""
+    number, patch = pictures.shape[:2]
+    across = min(ACROSS, number)
+    down = -(-number // across)
+    tiles = np.ones((down * across, patch, patch, 3))
+    tiles[:number] = pictures
+    with _figure(5.2, 0.9 + 4.2 * down / across) as (figure, axes):
+        sheet, x, y = _mosaic(tiles.reshape(down, across, patch, patch, 3), gap=max(1, patch // 8), fill=1.0)
+        axes.imshow(sheet, interpolation="none")
+        axes.set_xticks(x, [str(1 + column) for column in range(across)])
+        axes.set_yticks(y, [f"{1 + row * across}–{min((row + 1) * across, number)}" for row in range(down)])
+        axes.set_xlabel("place in the row")
+        axes.set_ylabel("principal components")
+        axes.set_title(f"RGB embedding filters: first {number} components, {share:.0%} of the variance")
+        _bare(axes)
+        return _drawn(figure)
+
+
+def draw_positions(similarity: np.ndarray) -> Drawn:
+    """(rows, columns, rows, columns) of -1..1 -> figure 7 centre: one tile for each patch."""
+    rows, columns = similarity.shape[:2]
+    with _figure(1.6 + 4.4 * min(1, columns / rows), 0.9 + 4.4 * min(1, rows / columns)) as (figure, axes):
+        sheet, x, y = _mosaic(similarity, gap=max(1, max(rows, columns) // 8), fill=np.nan)
+        image = axes.imshow(sheet, vmin=-1, vmax=1, cmap="viridis", interpolation="none")
+        axes.set_xticks(*_thinned(x))
+        axes.set_yticks(*_thinned(y))
+        axes.set_xlabel("patch column")
+        axes.set_ylabel("patch row")
+        axes.set_title("Position embedding similarity")
+        figure.colorbar(image, ax=axes, label="cosine similarity", shrink=0.85)
+        _bare(axes)
+        return _drawn(figure)
+
+
+def draw_heads(maps: np.ndarray, picture: int) -> Drawn:
+    """(L, h, rows, columns) -> a map for each head, layers from left to right, each scaled to its own maximum."""
+    layers, heads, rows, columns = maps.shape
+    tiles = (maps / np.maximum(maps.max(axis=(2, 3), keepdims=True), 1e-30)).swapaxes(0, 1)
+    tall, wide = heads * rows, layers * columns
+    scale = min(9.0 / wide, 9.0 / tall)
+    with _figure(max(1.0 + scale * wide, 3.4), 1.0 + scale * tall) as (figure, axes):
+        sheet, x, y = _mosaic(tiles, gap=max(1, max(rows, columns) // 10), fill=np.nan)
+        axes.imshow(sheet, vmin=0, vmax=1, cmap="magma", interpolation="none")
+        axes.set_xticks(*_thinned(x))
+        axes.set_yticks(*_thinned(y))
+        axes.set_xlabel("layer")
+        axes.set_ylabel("head")
+        axes.set_title(f"Picture {picture}: attention of each head")
+        _bare(axes)
+        return _drawn(figure)
+
+
+def draw_rollouts(pictures: np.ndarray, seen: np.ndarray) -> Drawn:
+    """(n, H, W, 3) of uint8, as they are and as the model sees them -> figures 6 and 14: numbered pairs."""
+    number, height, width = pictures.shape[:3]
+    across = min(number, 2 if number <= 6 else 4 if number <= 32 else 8)
+    down = -(-number // across)
+    tiles = np.full((down * across, 2, height, width, 3), 255, np.uint8)
+    tiles[:number, 0], tiles[:number, 1] = pictures, seen
+    inches = min(9.0, 4.4 * across)
+    with _figure(inches, 0.7 + inches * down * height / (2 * across * width)) as (figure, axes):
+        gap = max(2, width // 16)
+        sheet, x, y = _mosaic(tiles.reshape(down, across * 2, height, width, 3), gap=gap, fill=255)
+        axes.imshow(sheet, interpolation="none")
+        axes.set_xticks(x, ["input", "attention"] * across)
+        first = [1 + row * across for row in range(down)]
+        last = [min((row + 1) * across, number) for row in range(down)]
+        axes.set_yticks(y, [f"{a}" if a == b else f"{a}–{b}" for a, b in zip(first, last, strict=True)])
+        axes.set_ylabel("picture")
+        axes.set_title("Attention rollout")
+        axes.tick_params(axis="x", labelsize=8 if across <= 4 else 5)
+        _bare(axes)
+        return _drawn(figure)
+
+
+def _mosaic(tiles: np.ndarray, *, gap: int, fill: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(R, C, h, w, ...) -> one sheet with gaps, and the centres of its columns and rows."""
+    down, across, height, width = tiles.shape[:4]
+    sheet = np.full((down * (height + gap) - gap, across * (width + gap) - gap, *tiles.shape[4:]), fill, tiles.dtype)
+    for row in range(down):
+        for column in range(across):
+            top, left = row * (height + gap), column * (width + gap)
+            sheet[top : top + height, left : left + width] = tiles[row, column]
+    x = np.arange(across) * (width + gap) + (width - 1) / 2
+    y = np.arange(down) * (height + gap) + (height - 1) / 2
+    return sheet, x, y
+
+
+def _thinned(places: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """At most 16 ticks, counted from 1."""
+    step = -(-len(places) // 16)
+    return places[::step], [str(1 + number) for number in range(0, len(places), step)]
+
+
+def _bare(axes: "Axes") -> None:
+    """Pictures need labels, but neither a frame nor tick marks."""
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _count(images: int) -> str:
+    return f"{images:,} image{'' if images == 1 else 's'}"
+
+
+@contextmanager
+def _figure(width: float, height: float) -> Iterator[tuple["Figure", "Axes"]]:
+    """An empty figure of so many inches, whatever the settings of this user are."""
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(SETTINGS)
+        figure = Figure(figsize=(width, height))
+        yield figure, figure.subplots()
+
+
+def _drawn(figure: "Figure") -> Drawn:
+    """Both files, without date and version."""
+    svg, png = io.BytesIO(), io.BytesIO()
+    close: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": 0.08}
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "vitlab"}, **close)
+    figure.savefig(png, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None}, **close)
+    return Drawn(svg.getvalue(), png.getvalue())

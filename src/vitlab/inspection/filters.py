@@ -1,0 +1,44 @@
+"""The principal components of the patch embedding (figure 7, left): the basis in which the model sees a patch."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.strict_json import require
+
+COMPONENTS = 28  # as the paper shows
+
+
+class Components(NamedTuple):
+    """`directions` (k, 3, P, P) of length 1, largest variance first, and the `share` (k,) of the variance of each."""
+
+    directions: Tensor
+    share: Tensor
+
+
+def principal_filters(model: nn.Module, components: int = COMPONENTS) -> Components:
+    """The first principal components of the D embedding filters, or as many as there are.
+
+    The sign of a component is arbitrary; here its largest entry is positive.
+    """
+    require(components >= 1, f"components {components} must be at least 1")
+    weight = getattr(getattr(model, "patches", None), "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 4:
+        raise ValueError(f"{type(model).__name__} has no patch embedding: there are no filters of patches to show")
+    filters = weight.detach().double().cpu().flatten(1)  # (D, 3 P P)
+    require(bool(filters.isfinite().all()), "the embedding filters hold NaN or infinity")
+    _, sizes, basis = torch.linalg.svd(filters - filters.mean(dim=0), full_matrices=False)
+    variance = sizes.square()
+    number = min(components, len(filters) - 1, basis.shape[1])  # centring takes one
+    require(number >= 1, "one filter alone has no principal components")
+    basis = basis[:number]
+    signs = basis.gather(1, basis.abs().argmax(dim=1, keepdim=True)).sign()
+    shape = weight.shape[1:]
+    return Components((basis * signs).unflatten(1, shape), variance[:number] / variance.sum())
+
+
+def as_pictures(directions: Tensor) -> Tensor:
+    """(k, 3, P, P) -> (k, P, P, 3) of 0..1: grey is zero, the largest entry of each is 0 or 1."""
+    largest = directions.abs().amax(dim=(1, 2, 3), keepdim=True)
+    return (0.5 + 0.5 * directions / largest).permute(0, 2, 3, 1)

@@ -1,0 +1,117 @@
+"""One HTML file with everything in it: it opens without a network, and no name in it can run anything."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+from PIL import Image
+
+WIDEST = 256  # pixels of a picture in the page
+
+STYLE = """
+body { margin: 0 auto; max-width: 70rem; padding: 1.5rem; color: #1c2330; background: #fff;
+       font: 16px/1.5 system-ui, sans-serif; }
+h1 { margin: 0 0 .2rem; font-size: 1.7rem; }
+h2 { margin: 2rem 0 .3rem; padding-top: .8rem; border-top: 1px solid #dde2ea; font-size: 1.25rem; }
+p { max-width: 48rem; margin: .3rem 0 .8rem; color: #48536a; }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(21rem, 1fr)); gap: 1rem; }
+figure { margin: 0; }
+.card { padding: .6rem; border: 1px solid #dde2ea; border-radius: .5rem; background: #f8f9fb; }
+.card div { display: flex; gap: .4rem; }
+.card img { flex: 1; min-width: 0; width: 50%; border-radius: .25rem; }
+figcaption { margin-top: .4rem; font-size: .9rem; overflow-wrap: anywhere; }
+.sections { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(32rem, 100%), 1fr)); gap: 0 1.5rem; }
+.wide { grid-column: 1 / -1; }
+.plot { display: block; max-width: 100%; height: auto; margin-bottom: 1rem; }
+.bad { color: #a4262c; }
+"""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One picture: `pixels` and `seen` are (H, W, 3) of uint8; `answer` may be empty."""
+
+    name: str
+    pixels: np.ndarray
+    seen: np.ndarray
+    answer: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, what one sees there, and figures as SVG, each with a name for who cannot see it."""
+
+    title: str
+    text: str
+    figures: Sequence[tuple[str, bytes]]
+    wide: bool = False  # takes the whole width of the page
+
+
+def page(title: str, about: str, cards: Sequence[Card], sections: Sequence[Section], bad: Sequence[str]) -> str:
+    """The whole report; every text may come from a stranger."""
+    body = [f"<h1>{_safe(title)}</h1>", f"<p>{_safe(about)}</p>"]
+    if bad:
+        body.append("<h2>Pictures that could not be read</h2><ul>")
+        body += [f'<li class="bad">{_safe(line)}</li>' for line in bad]
+        body.append("</ul>")
+    if cards:
+        body.append("<h2>What it looks at</h2>")
+        body.append(
+            "<p>Attention rollout: averaged over heads, multiplied through all layers with the residual connections. "
+            "Bright is what reaches the output most; each picture has its own scale. It shows where information can "
+            "come from, not why the answer is what it is: even fresh weights outline what stands out.</p>"
+        )
+        body += ['<div class="cards">', *(_card(number, card) for number, card in enumerate(cards, 1)), "</div>"]
+    body += ['<div class="sections">', *map(_section, sections), "</div>"]
+    return "\n".join([_head(title), *body, "</body></html>", ""])
+
+
+def _head(title: str) -> str:
+    # The policy forbids scripts and every address, should a name ever slip through.
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{_safe(title)}</title><style>{STYLE}</style></head><body>"
+    )
+
+
+def _card(number: int, card: Card) -> str:
+    name = _safe(card.name)
+    answer = f"<br>{_safe(card.answer)}" if card.answer else ""
+    return (
+        f'<figure class="card"><div><img alt="picture {number}" src="{_photo(card.pixels)}">'
+        f'<img alt="attention of picture {number}" src="{_photo(card.seen)}"></div>'
+        f"<figcaption><b>{number}</b> {name}{answer}</figcaption></figure>"
+    )
+
+
+def _section(section: Section) -> str:
+    plots = [f'<img class="plot" alt="{_safe(alt)}" src="{_data("svg+xml", svg)}">' for alt, svg in section.figures]
+    words = f"<h2>{_safe(section.title)}</h2><p>{_safe(section.text)}</p>"
+    return "\n".join([f'<section class="{"wide" if section.wide else ""}">{words}', *plots, "</section>"])
+
+
+def _photo(pixels: np.ndarray) -> str:
+    """(H, W, 3) of uint8 as a small JPEG inside an address; tiny inputs are enlarged to be seen."""
+    image = Image.fromarray(pixels)
+    scale = WIDEST / max(image.size)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    file = io.BytesIO()
+    image.resize(size, Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.BICUBIC).save(
+        file, "JPEG", quality=88, subsampling=0
+    )
+    return _data("jpeg", file.getvalue())
+
+
+def _data(kind: str, content: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _safe(text: str) -> str:
+    """Without markup, control characters, direction marks or broken bytes."""
+    return escape("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))

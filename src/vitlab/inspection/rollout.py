@@ -1,0 +1,90 @@
+"""Attention rollout (figures 6 and 14): how much each patch counts in the output, through all layers."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.inspection.attention import attentive, each_layer, from_query, small_batches
+from vitlab.spec import ViTSpec
+from vitlab.strict_json import require
+
+LANCZOS = 3  # lobes of the kernel
+BLUR_REACH = 4  # deviations of the Gaussian
+
+
+def explain(model: nn.Module, images: Tensor) -> Tensor:
+    """(B, 3, H, W) -> (B, H, W) of 0..1: where the model looks, as figure 6 shows it.
+
+    Images are in the model's own normalisation, as for `model(images)`. Streamed layer by layer and a few images at a
+    time. With mean pooling the rows of all patches are averaged. A model without such attention is a ValueError.
+    """
+    return rendered(rollout(model, images), attentive(model).spec)
+
+
+def rollout(model: nn.Module, images: Tensor) -> Tensor:
+    """(B, 3, H, W) -> (B, rows, columns): the rollout of each patch, before any rendering."""
+    spec = attentive(model).spec
+    return torch.cat([_rolled(model, batch, spec) for batch in small_batches(model, images)])
+
+
+def _rolled(model: nn.Module, images: Tensor, spec: ViTSpec) -> Tensor:
+    rolling = Rolling()
+    each_layer(model, images, rolling.add)
+    return rolling.seen(spec)
+
+
+class Rolling:
+    """The product of all layers so far; kept for several measures of one pass through the model."""
+
+    def __init__(self) -> None:
+        self.joint: Tensor | None = None
+
+    def add(self, attention: Tensor) -> None:
+        """Multiply by the next layer's (B, h, n, n)."""
+        a = attention.mean(dim=1)  # (B, n, n)
+        a = a.to(torch.promote_types(a.dtype, torch.float32))
+        # Differs from the paper: the text only averages and multiplies, the authors add the residual connection too.
+        a = (a + torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)) / 2  # rows still sum to 1
+        self.joint = a if self.joint is None else a @ self.joint
+
+    def seen(self, spec: ViTSpec) -> Tensor:
+        """(B, rows, columns)."""
+        assert self.joint is not None
+        seen = from_query(self.joint, spec).clone()
+        require(bool(seen.isfinite().all()), "attention is not finite: the weights or the images hold NaN or infinity")
+        return seen
+
+
+def rendered(maps: Tensor, spec: ViTSpec) -> Tensor:
+    """(..., rows, columns) -> (..., H, W) of 0..1 as the authors draw it: Lanczos, a blur of one patch, min-max.
+
+    They divide by the maximum first; all that follows is linear up to the min-max, so it would change nothing.
+    """
+    height, width = (
+        _blur(side, spec.patch, maps) @ _enlargement(cells, side, maps)
+        for side, cells in zip(spec.image, spec.grid, strict=True)
+    )
+    smooth = height @ maps @ width.mT  # (..., H, W)
+    low, high = smooth.amin(dim=(-2, -1), keepdim=True), smooth.amax(dim=(-2, -1), keepdim=True)
+    noise = 1000 * torch.finfo(smooth.dtype).eps * high.abs() + torch.finfo(smooth.dtype).tiny
+    return (smooth - low) / torch.maximum(high - low, noise)  # a flat map is dark instead of magnified rounding
+
+
+def _enlargement(cells: int, side: int, like: Tensor) -> Tensor:
+    """(side, cells): Lanczos interpolation along one axis, half-pixel centres, weights normalised at the edges."""
+    places = (torch.arange(side, dtype=torch.float64) + 0.5) * cells / side - 0.5
+    x = places[:, None] - torch.arange(cells, dtype=torch.float64)
+    kernel = torch.sinc(x) * torch.sinc(x / LANCZOS) * (x.abs() < LANCZOS)
+    return (kernel / kernel.sum(dim=1, keepdim=True)).to(like)
+
+
+def _blur(side: int, deviation: float, like: Tensor) -> Tensor:
+    """(side, side): a Gaussian along one axis; beyond an edge its pixel is repeated."""
+    reach = math.ceil(BLUR_REACH * deviation)
+    offsets = torch.arange(-reach, reach + 1)
+    weights = torch.exp(-((offsets.double() / deviation) ** 2) / 2)
+    places = (torch.arange(side)[:, None] + offsets).clamp(0, side - 1)  # (side, 2 reach + 1)
+    matrix = torch.zeros(side, side, dtype=torch.float64)
+    matrix.scatter_add_(1, places, (weights / weights.sum()).expand(side, -1))
+    return matrix.to(like)

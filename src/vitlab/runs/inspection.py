@@ -1,0 +1,228 @@
+"""See what a model looks at: `vitlab inspect` draws every figure of the paper's section 4.5 for a model of yours."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from vitlab.data.gate import read_image
+from vitlab.data.refusals import BadImage
+from vitlab.data.transforms import evaluation_pixels, normalised
+from vitlab.deploy.predict import class_names
+from vitlab.inspection.attention import at_rest, batch_size
+from vitlab.inspection.figures import (
+    Drawn,
+    draw_distance,
+    draw_filters,
+    draw_heads,
+    draw_positions,
+    draw_rollouts,
+    require_matplotlib,
+)
+from vitlab.inspection.filters import as_pictures, principal_filters
+from vitlab.inspection.look import look
+from vitlab.inspection.page import Card, Section, page
+from vitlab.inspection.rollout import rendered
+from vitlab.inspection.similarity import position_similarity
+from vitlab.models.vit import ViT
+from vitlab.paper.models import name_of
+from vitlab.store import Writer, json_writer, refuse_existing, write_folder
+from vitlab.strict_json import require
+
+REPORT = "report.html"
+SHOWN = 128  # pictures that are drawn, as many as figure 14 has; all count for the attention distance
+THUMBNAIL = 112  # pixels of a picture in a large sheet
+
+
+@dataclass
+class Findings:
+    """What was seen in the pictures: `cards` and `maps` of the first ones, distances over all."""
+
+    cards: list[Card] = field(default_factory=list)
+    maps: list[np.ndarray] = field(default_factory=list)
+    distance: np.ndarray | None = None  # (L, h), summed over `images`
+    images: int = 0
+    bad: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was written: the folder's files, and how many pictures went in and could not be read."""
+
+    files: tuple[str, ...]
+    images: int
+    bad: tuple[str, ...]
+
+
+def inspect(model: ViT, pictures: Sequence[str | Path], out: Path, *, maps: int, console: Console) -> Inspection:
+    """Look at the model and at `pictures` with it; write figures, numbers and one report into the new folder `out`.
+
+    Head maps are drawn for the first `maps` pictures. A picture that cannot be read is named, the others are used.
+    """
+    require(maps >= 0, f"maps {maps} must be at least 0")
+    require_matplotlib()
+    refuse_existing(out)
+    found = Findings()
+    columns = (TextColumn("looking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    if pictures:
+        with at_rest(model), Progress(*columns, console=console) as progress:
+            task = progress.add_task("", total=len(pictures))
+            for done in examine(model, pictures, found, maps):
+                progress.update(task, completed=done)
+    figures, sections, numbers = _weights(model)
+    if found.cards:
+        seen_figures, seen_sections = _pictures(
+            found, "the class token looks" if model.spec.pool == "class" else "patches look on average"
+        )
+        figures, sections = seen_figures | figures, seen_sections + sections
+    files = _files(figures)
+    text = page(f"Inside {name_of(model.spec)}", _about(model, found), found.cards, sections, found.bad)
+    files[REPORT] = lambda path: path.write_text(text, encoding="utf-8")
+    files["inspection.json"] = json_writer(_numbers(found) | numbers)
+    write_folder(out, files)
+    return Inspection(tuple(files), found.images, tuple(found.bad))
+
+
+def examine(model: ViT, pictures: Sequence[str | Path], found: Findings, maps: int) -> Iterator[int]:
+    """Look at every picture and fill in `found`; yields how many are done. Memory does not grow with their number."""
+    names = class_names(model)[0] if model.spec.classes else ()
+    batch = batch_size(model)
+    for start in range(0, len(pictures), batch):
+        chosen = pictures[start : start + batch]
+        good, pixels = _read(model, chosen, found)
+        if good:
+            _see(model, good, torch.stack(pixels), names, found, maps)
+        yield start + len(chosen)
+
+
+def _read(model: ViT, pictures: Sequence[str | Path], found: Findings) -> tuple[list[str], list[Tensor]]:
+    good: list[str] = []
+    pixels: list[Tensor] = []
+    for picture in pictures:
+        try:
+            image = read_image(picture).image
+            pixels.append(evaluation_pixels(image, model.spec.image, model.spec.conventions.preprocessing))
+            good.append(str(picture))
+        except BadImage as bad:
+            found.bad.append(f"{picture}: {bad.reason}: {bad.detail}")
+    return good, pixels
+
+
+@torch.no_grad()
+def _see(model: ViT, good: list[str], pixels: Tensor, names: tuple[str, ...], found: Findings, maps: int) -> None:
+    """One small batch: (B, 3, H, W) of uint8."""
+    weight = model.norm.weight
+    images = normalised(pixels.to(weight.device), model.spec.conventions.preprocessing).to(weight.dtype)
+    saw = look(model, images)
+    distance = saw.distance.double().sum(dim=0).cpu().numpy()
+    found.distance = distance if found.distance is None else found.distance + distance
+    for number in range(len(good)):
+        if len(found.cards) >= SHOWN:
+            break
+        if len(found.maps) < maps:
+            found.maps.append(saw.maps[number].float().cpu().numpy())
+        mask = rendered(saw.rollout[number], model.spec).float().cpu().numpy()  # (H, W)
+        picture = pixels[number].permute(1, 2, 0).numpy()
+        answer = _answer(model, images[number : number + 1], names) if names else ""
+        # The mask is the authors' alpha over a dark background, here black.
+        found.cards.append(
+            Card(Path(good[number]).name, picture, np.rint(picture * mask[..., None]).astype(np.uint8), answer)
+        )
+    found.images += len(good)
+
+
+def _answer(model: ViT, image: Tensor, names: tuple[str, ...]) -> str:
+    probability, index = model(image).float().softmax(dim=-1)[0].max(dim=-1)
+    return f"{names[int(index)]}, {probability.item():.1%}"
+
+
+def _weights(model: ViT) -> tuple[dict[str, Drawn], list[Section], dict[str, object]]:
+    """What can be seen without any picture."""
+    components = principal_filters(model)
+    share = components.share.tolist()
+    filters = draw_filters(as_pictures(components.directions).numpy(), sum(share))
+    positions = draw_positions(position_similarity(model).numpy())
+    sections = [
+        Section(
+            "What a patch is turned into",
+            "The principal components of the linear map on patches: grey is zero. A trained model shows smooth waves "
+            "and colour edges, a basis for the fine structure inside a patch; a fresh one shows noise.",
+            [("principal components of the embedding filters", filters.svg)],
+        ),
+        Section(
+            "What it knows about the plane",
+            "Each tile compares one patch's position with all others. A trained model makes near patches alike and "
+            "shows rows and columns, although nobody told it about two dimensions.",
+            [("similarity of position embeddings", positions.svg)],
+        ),
+    ]
+    return {"filters": filters, "positions": positions}, sections, {"filters_share_of_variance": share}
+
+
+def _pictures(found: Findings, query: str) -> tuple[dict[str, Drawn], list[Section]]:
+    shrink = THUMBNAIL / max(found.cards[0].pixels.shape[:2]) if len(found.cards) > 8 else 1.0
+    pictures = np.stack([_shrunk(card.pixels, shrink) for card in found.cards])
+    seen = np.stack([_shrunk(card.seen, shrink) for card in found.cards])
+    figures = {"rollout": draw_rollouts(pictures, seen)}
+    heads = {f"heads-{number:03}": draw_heads(maps, number) for number, maps in enumerate(found.maps, 1)}
+    assert found.distance is not None
+    figures["distance"] = draw_distance(found.distance / found.images, found.images)
+    sections = []
+    if heads:
+        text = f"One map for each layer and head: where {query}. Each map has its own scale."
+        shown = [(f"attention of each head, picture {n}", drawn.svg) for n, drawn in enumerate(heads.values(), 1)]
+        sections.append(Section("What each head looks at", text, shown, wide=True))
+    far = Section(
+        "How far each head looks",
+        "The mean distance between a patch and those it gathers from, in pixels. Near the input some heads of a "
+        "trained model look close by, as a convolution would, and others already across the whole picture.",
+        [("attention distance by head and depth", figures["distance"].svg)],
+    )
+    return figures | heads, [*sections, far]
+
+
+def _shrunk(pixels: np.ndarray, scale: float) -> np.ndarray:
+    """(H, W, 3) for a large sheet."""
+    if scale >= 1:
+        return pixels
+    size = [max(1, round(side * scale)) for side in pixels.shape[:2]]
+    small = torch.nn.functional.interpolate(
+        torch.from_numpy(pixels).permute(2, 0, 1)[None].float(), size=size, mode="bilinear", antialias=True
+    )
+    return small[0].permute(1, 2, 0).round().clamp(0, 255).byte().numpy()
+
+
+def _files(figures: dict[str, Drawn]) -> dict[str, Writer]:
+    def writer(content: bytes) -> Writer:
+        return lambda path: path.write_bytes(content)
+
+    return {
+        f"{name}.{kind}": writer(content)
+        for name, drawn in figures.items()
+        for kind, content in zip(("svg", "png"), drawn, strict=True)
+    }
+
+
+def _about(model: ViT, found: Findings) -> str:
+    spec = model.spec
+    (height, width), (rows, columns) = spec.image, spec.grid
+    what = f"{spec.layers} layers of {spec.heads} heads; {height}x{width} pixels as {rows}x{columns} patches of "
+    what += f"{spec.patch}x{spec.patch}; read from "
+    what += "the class token." if spec.pool == "class" else "the mean of all patches."
+    if found.images > len(found.cards):
+        what += f" {found.images:,} pictures were looked at; the first {len(found.cards)} are shown."
+    source = model.provenance.get("source", "")
+    return f"{what} Weights: {source}." if source else what
+
+
+def _numbers(found: Findings) -> dict[str, object]:
+    """What the figures show, for a plot of one's own."""
+    distance = [] if found.distance is None else (found.distance / found.images).tolist()
+    numbered = enumerate(found.cards, 1)
+    pictures = [{"number": number, "image": card.name, "answer": card.answer} for number, card in numbered]
+    return {"images": found.images, "attention_distance": distance, "pictures": pictures, "bad": found.bad}

@@ -1,0 +1,71 @@
+"""Figures: the same bytes in every process, labelled axes, and no setting of the user in them."""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib", reason="figures need matplotlib")
+
+from vitlab.inspection.figures import draw_distance, draw_filters, draw_heads, draw_positions, draw_rollouts
+
+ALL = """
+import hashlib, sys
+import numpy as np
+from vitlab.inspection.figures import draw_distance, draw_filters, draw_heads, draw_positions, draw_rollouts
+numbers = np.random.default_rng(0)
+pictures = numbers.integers(0, 256, (3, 16, 24, 3), dtype=np.uint8)
+figures = [
+    draw_distance(numbers.random((4, 3)), 7),
+    draw_filters(numbers.random((28, 4, 4, 3)), 0.9),
+    draw_positions(numbers.random((2, 3, 2, 3))),
+    draw_heads(numbers.random((4, 3, 2, 3)), 1),
+    draw_rollouts(pictures, pictures // 2),
+]
+"""
+HASHES = ALL + "sys.stdout.write(' '.join(hashlib.sha256(b).hexdigest() for figure in figures for b in figure))"
+
+
+@pytest.mark.slow
+def test_every_figure_has_the_same_bytes_in_two_processes(tmp_path):
+    (tmp_path / "matplotlibrc").write_text("font.size: 20\naxes.facecolor: red\nsvg.fonttype: none\n")
+    found = []
+    for seed, settings in (("1", ""), ("2", str(tmp_path / "matplotlibrc"))):
+        environment = {"PYTHONHASHSEED": seed, "MATPLOTLIBRC": settings, "TZ": f"UTC{seed}"}
+        environment |= {name: value for name, value in os.environ.items() if name in {"PATH", "PYTHONPATH", "HOME"}}
+        done = subprocess.run([sys.executable, "-c", HASHES], env=environment, check=True, capture_output=True)
+        found.append(done.stdout)
+    assert len(found[0].split()) == 10
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "labels"),
+    [
+        (lambda: draw_distance(np.ones((2, 2)), 1), ["network depth (layer)", "mean attention distance (pixels)"]),
+        (lambda: draw_distance(np.zeros((1, 1)), 1), ["1 image", "head 1"]),
+        (lambda: draw_filters(np.ones((3, 2, 2, 3)), 1.0), ["principal components", "first 3 components"]),
+        (lambda: draw_positions(np.ones((1, 1, 1, 1))), ["patch column", "patch row", "cosine similarity"]),
+        (lambda: draw_heads(np.zeros((24, 16, 2, 1)), 3), ["layer", "head", "Picture 3"]),
+        (lambda: draw_rollouts(*np.zeros((2, 9, 8, 4, 3), np.uint8)), ["input", "attention", "1–4", "9"]),
+        (lambda: draw_rollouts(*np.zeros((2, 128, 4, 4, 3), np.uint8)), ["121–128"]),
+    ],
+)
+def test_axes_are_labelled(drawn, labels):
+    svg, png = drawn()
+    text = svg.decode()
+    assert png.startswith(b"\x89PNG")
+    for label in labels:  # text is drawn as paths, with the words in a comment
+        assert re.search(rf"<!-- [^>]*{re.escape(label)}", text), label
+
+
+def test_figures_carry_neither_date_nor_address_nor_version():
+    svg, png = draw_positions(np.ones((2, 2, 2, 2)))
+    assert b"dc:date" not in svg
+    assert b"matplotlib" not in svg.lower().replace(b"matplotlib.axis", b"")
+    assert b"Software" not in png
+    assert hashlib.sha256(svg).digest() == hashlib.sha256(draw_positions(np.ones((2, 2, 2, 2))).svg).digest()

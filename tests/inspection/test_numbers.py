@@ -1,0 +1,288 @@
+"""Rollout, head maps, distance, filters and positions against NumPy written here, on random parameters."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.ndimage import gaussian_filter
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import vitlab
+from agreement import randomised
+from vitlab.inspection import attention as streaming
+from vitlab.inspection.attention import batch_size, head_maps
+from vitlab.inspection.distance import attention_distance
+from vitlab.inspection.filters import as_pictures, principal_filters
+from vitlab.inspection.look import look
+from vitlab.inspection.rollout import rendered, rollout
+from vitlab.inspection.similarity import position_similarity
+from vitlab.models.build import build_from_spec
+from vitlab.spec import ViTSpec
+
+CASES = {  # pool, image, patch: square and not, with and without class token, another grid than the patch suggests
+    "class token": ("class", (16, 16), 4),
+    "wide": ("class", (8, 24), 4),
+    "tall, mean of patches": ("mean", (20, 8), 4),
+    "patches of 7": ("mean", (14, 21), 7),
+}
+
+
+@pytest.fixture(params=CASES)
+def model(request):
+    pool, image, patch = CASES[request.param]
+    spec = ViTSpec(patch, layers=3, width=24, mlp=40, heads=3, image=image, classes=5, pool=pool)
+    return randomised(build_from_spec(spec), seed=3).double()
+
+
+@pytest.fixture
+def images(model):
+    return torch.randn(5, 3, *model.spec.image, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def norm(x, w, name):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def attentions(model, image):
+    """One image (3, H, W) -> (L, h, n, n), patch by patch, head by head."""
+    spec = model.spec
+    w = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    p, (rows, columns), size = spec.patch, spec.grid, spec.width // spec.heads
+    tokens = []
+    for r in range(rows):
+        for c in range(columns):
+            patch = image[:, r * p : (r + 1) * p, c * p : (c + 1) * p]
+            tokens.append([(patch * kernel).sum() for kernel in w["patches.weight"]] + w["patches.bias"])
+    if spec.pool == "class":
+        tokens.insert(0, w["class_token"][0, 0])
+    z, found = np.array(tokens) + w["positions.table"][0], []
+    for layer in range(spec.layers):
+        b = f"blocks.{layer}"
+        qkv = norm(z, w, f"{b}.norm1") @ w[f"{b}.attention.qkv.weight"].T + w[f"{b}.attention.qkv.bias"]
+        heads, gathered = [], []
+        for head in range(spec.heads):
+            q, k, v = (
+                qkv[:, part * spec.width + head * size : part * spec.width + (head + 1) * size] for part in range(3)
+            )
+            e = np.exp(q @ k.T / math.sqrt(size))
+            heads.append(e / e.sum(axis=1, keepdims=True))
+            gathered.append(heads[-1] @ v)
+        z = z + np.concatenate(gathered, axis=1) @ w[f"{b}.attention.out.weight"].T + w[f"{b}.attention.out.bias"]
+        m = norm(z, w, f"{b}.norm2") @ w[f"{b}.mlp.dense1.weight"].T + w[f"{b}.mlp.dense1.bias"]
+        m = 0.5 * m * (1 + np.tanh(np.sqrt(2 / np.pi) * (m + 0.044715 * m**3)))
+        z = z + m @ w[f"{b}.mlp.dense2.weight"].T + w[f"{b}.mlp.dense2.bias"]
+        found.append(heads)
+    return np.array(found)
+
+
+def read_from(matrix, spec):
+    """(n, n) -> (rows, columns): the class token's row, or the mean row."""
+    row = matrix[0, 1:] if spec.pool == "class" else matrix.mean(axis=0)
+    return row.reshape(spec.grid)
+
+
+def numpy_rollout(a, spec):
+    joint = np.eye(a.shape[-1])
+    for layer in a:
+        with_residual = layer.mean(axis=0) + np.eye(a.shape[-1])
+        joint = with_residual / with_residual.sum(axis=1, keepdims=True) @ joint
+    return read_from(joint, spec)
+
+
+def numpy_distance(a, spec):
+    """(L, h) of one image, by loops over queries and keys."""
+    first, (_, columns) = int(spec.pool == "class"), spec.grid
+    patches = a.shape[-1] - first
+    total = np.zeros(a.shape[:2])
+    for i in range(patches):
+        for j in range(patches):
+            apart = math.hypot(i // columns - j // columns, i % columns - j % columns) * spec.patch
+            total += a[:, :, first + i, first + j] * apart
+    return total / patches
+
+
+def test_rollout_and_head_maps_and_distance_equal_numpy(model, images):
+    spec = model.spec
+    by_hand = [attentions(model, image.numpy()) for image in images]
+    np.testing.assert_allclose(rollout(model, images), [numpy_rollout(a, spec) for a in by_hand], rtol=1e-10)
+    maps = [[[read_from(head, spec) for head in layer] for layer in a] for a in by_hand]
+    np.testing.assert_allclose(head_maps(model, images), maps, rtol=1e-10)
+    distances = np.array([numpy_distance(a, spec) for a in by_hand])
+    np.testing.assert_allclose(attention_distance(model, images), distances.mean(axis=0), rtol=1e-10)
+
+
+def test_one_look_says_what_the_three_functions_say(model, images):
+    saw = look(model, images)
+    torch.testing.assert_close(saw.rollout, rollout(model, images))
+    torch.testing.assert_close(saw.maps, head_maps(model, images))
+    torch.testing.assert_close(saw.distance.mean(dim=0), attention_distance(model, images))
+
+
+def test_small_batches_change_nothing(model, images, monkeypatch):
+    whole = look(model, images)
+    monkeypatch.setattr(streaming, "LAYER_BYTES", 2 * 4 * model.spec.heads * model.spec.tokens**2)
+    assert batch_size(model) == 2
+    for one, other in zip(look(model, images), whole, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def lanczos_by_hand(values, side):
+    """(cells,) -> (side,): three lobes, half-pixel centres."""
+    result = []
+    for place in range(side):
+        centre = (place + 0.5) * len(values) / side - 0.5
+        weights = [
+            np.sinc(centre - i) * np.sinc((centre - i) / 3) if abs(centre - i) < 3 else 0.0 for i in range(len(values))
+        ]
+        result.append(np.dot(weights, values) / sum(weights))
+    return np.array(result)
+
+
+def test_explain_is_the_authors_rendering_by_numpy_and_scipy(model, images):
+    seen = vitlab.explain(model, images)
+    assert seen.shape == (5, *model.spec.image)
+    height, width = model.spec.image
+    for got, raw in zip(seen.numpy(), rollout(model, images).numpy(), strict=True):
+        large = np.apply_along_axis(lanczos_by_hand, 1, raw / raw.max(), width)
+        large = np.apply_along_axis(lanczos_by_hand, 0, large, height)
+        smooth = gaussian_filter(large, model.spec.patch, mode="nearest", truncate=4)
+        np.testing.assert_allclose(got, (smooth - smooth.min()) / (smooth.max() - smooth.min()), atol=1e-9)
+
+
+def test_the_enlargement_is_that_of_pillow(tiny, monkeypatch):
+    raw = torch.rand(4, 4, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr("vitlab.inspection.rollout._blur", lambda side, *_: torch.eye(side))
+    large = np.asarray(Image.fromarray(raw.numpy()).resize((16, 16), Image.Resampling.LANCZOS))
+    np.testing.assert_allclose(rendered(raw, tiny.spec), (large - large.min()) / np.ptp(large), atol=1e-6)
+
+
+def test_a_flat_map_is_dark_and_not_nan(tiny):
+    assert rendered(torch.full((4, 4), 0.3), tiny.spec).max() < 0.01
+    assert rendered(torch.zeros(4, 4), tiny.spec).max() == 0
+
+
+def test_filters_equal_the_eigenvectors_of_the_covariance_up_to_sign(model):
+    weight = model.patches.weight.detach().numpy().reshape(24, -1)
+    values, vectors = np.linalg.eigh(np.cov(weight, rowvar=False))
+    found = principal_filters(model)
+    number = 23  # of 24 filters; centring takes one
+    assert found.directions.shape == (number, 3, model.spec.patch, model.spec.patch)
+    for got, wanted in zip(found.directions.flatten(1).numpy(), vectors.T[::-1][:number], strict=True):
+        np.testing.assert_allclose(got * np.sign(got @ wanted), wanted, atol=1e-9)
+        assert got[np.abs(got).argmax()] > 0
+    np.testing.assert_allclose(found.share, values[::-1][:number] / values.sum(), rtol=1e-9)
+    assert len(principal_filters(model, 5).share) == 5
+
+
+def test_filters_as_pictures_have_grey_for_zero(model):
+    directions = principal_filters(model).directions
+    pictures = as_pictures(directions)
+    assert pictures.shape[1:] == (model.spec.patch, model.spec.patch, 3)
+    assert pictures.min() >= 0
+    assert torch.all(pictures.amax(dim=(1, 2, 3)) == 1)
+    assert pictures[2, 1, 0, 2] == 0.5 + 0.5 * directions[2, 2, 1, 0] / directions[2].abs().max()
+
+
+def test_position_similarity_equals_loops_over_pairs(model):
+    table = model.positions.table.detach().numpy()[0, int(model.spec.pool == "class") :]
+    rows, columns = model.spec.grid
+    found = position_similarity(model).numpy()
+    assert found.shape == (rows, columns, rows, columns)
+    for i, a in enumerate(table):
+        for j, b in enumerate(table):
+            wanted = np.dot(a, b) / math.sqrt(np.dot(a, a) * np.dot(b, b))
+            assert found[i // columns, i % columns, j // columns, j % columns] == pytest.approx(wanted, abs=1e-12)
+
+
+class LargeTensors(TorchDispatchMode):
+    """Counts the storages as large as one layer's attention that are alive at once."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.alive, self.most = size, {}, 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        result = function(*arguments, **(keywords or {}))
+        if isinstance(result, torch.Tensor) and result.numel() >= self.size:
+            storage = result.untyped_storage()
+            self.alive[storage._cdata] = StorageWeakRef(storage)
+        self.alive = {key: weak for key, weak in self.alive.items() if not weak.expired()}
+        self.most = max(self.most, len(self.alive))
+        return result
+
+
+@pytest.mark.parametrize("see", [rollout, head_maps, attention_distance, look])
+def test_the_attention_of_one_layer_is_alive_at_a_time(see):
+    spec = ViTSpec(patch=2, layers=6, width=8, mlp=8, heads=4, image=(16, 16), classes=2)
+    model = randomised(build_from_spec(spec))
+    with LargeTensors(4 * 2 * 64 * 64) as counter:
+        see(model, torch.randn(2, 3, 16, 16))
+    # Inside a layer an operation has its input and its result: logits and their softmax. An earlier layer makes it 3.
+    assert counter.most == 2
+
+
+def test_a_model_in_training_is_looked_at_without_dropout_and_left_in_training():
+    spec = ViTSpec(4, 2, 24, 40, 3, (16, 16), 5, dropout=0.5, stochastic_depth=0.5)
+    model = randomised(build_from_spec(spec)).train()
+    model.blocks[0].eval()
+    images = torch.randn(2, 3, 16, 16)
+    first = vitlab.explain(model, images)
+    assert torch.equal(first, vitlab.explain(model, images))
+    assert not first.requires_grad
+    assert model.training
+    assert model.blocks[1].training
+    assert not model.blocks[0].training
+
+
+def test_half_precision_is_close(tiny):
+    images = torch.randn(2, 3, 16, 16)
+    exact = look(tiny, images)
+    half = look(tiny.bfloat16(), images)
+    assert half.rollout.dtype == torch.float32
+    torch.testing.assert_close(half.rollout, exact.rollout, rtol=0.1, atol=0.01)
+    torch.testing.assert_close(half.distance, exact.distance, rtol=0.05, atol=0.05)
+
+
+class TestMistakes:
+    class Convolutions(torch.nn.Module):
+        """A stranger without attention, patches or positions."""
+
+        no_attention = "it is a ResNet"
+
+    @pytest.mark.parametrize("see", [vitlab.explain, rollout, head_maps, attention_distance, look])
+    def test_a_model_without_attention_says_so(self, see):
+        with pytest.raises(ValueError, match="it is a ResNet; rollout, head maps and attention distance need a Vision"):
+            see(self.Convolutions(), torch.zeros(1, 3, 8, 8))
+
+    def test_a_model_that_says_nothing_is_named(self):
+        with pytest.raises(ValueError, match="Identity cannot be looked at this way: it has no attention"):
+            vitlab.explain(torch.nn.Identity(), torch.zeros(1, 3, 8, 8))
+
+    def test_a_model_without_patches_or_positions_says_so(self):
+        with pytest.raises(ValueError, match="Convolutions has no patch embedding"):
+            principal_filters(self.Convolutions())
+        with pytest.raises(ValueError, match="Convolutions has no table of positions"):
+            position_similarity(self.Convolutions())
+
+    @pytest.mark.parametrize("shape", [(3, 16, 16), (0, 3, 16, 16), (1, 3, 16, 20), (1, 1, 16, 16)])
+    def test_images_of_another_shape_are_refused(self, tiny, shape):
+        with pytest.raises(ValueError, match="images"):
+            vitlab.explain(tiny, torch.zeros(shape))
+
+    def test_numbers_that_are_not_finite_are_refused(self, tiny):
+        with pytest.raises(ValueError, match="not finite"):
+            vitlab.explain(tiny, torch.full((1, 3, 16, 16), torch.nan))
+        tiny.patches.weight.data[0, 0, 0, 0] = torch.inf
+        with pytest.raises(ValueError, match="filters hold NaN"):
+            principal_filters(tiny)
+        tiny.positions.table.data[0, 3, 0] = torch.nan
+        with pytest.raises(ValueError, match="position embeddings hold NaN"):
+            position_similarity(tiny)
+
+    def test_no_components_are_refused(self, tiny):
+        with pytest.raises(ValueError, match="components 0"):
+            principal_filters(tiny, 0)
