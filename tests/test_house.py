@@ -26,25 +26,38 @@ MAY_IMPORT = {
     "world": {"strict_json"},
     "run_dir": {"spec", "recipe", "strict_json", "store"},
     "train": {"spec", "recipe", "strict_json", "store", "world"},
-    "evaluate": {"spec", "strict_json", "paper", "store"},
+    "evaluate": {"spec", "recipe", "strict_json", "paper", "store"},
     "inspection": {"spec", "strict_json", "models"},
     "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data"},
+    "report": {"spec", "strict_json", "paper", "counting", "store"},
     "doctor": set(),
     "runs": {
         *("spec", "strict_json", "recipe", "paper", "counting", "store", "run_dir", "world", "models", "weights"),
-        *("data", "train", "evaluate", "inspection", "deploy", "__init__"),
+        *("data", "train", "evaluate", "inspection", "deploy", "report", "__init__"),
     },
     "commands": {"spec", "recipe", "paper", "counting"},
     "__init__": {"counting", "paper"},
     "cli": {"__init__", "spec", "paper", "counting", "commands"},
 }
 LAZY = {  # inside functions only
-    "__init__": {"models", "weights", "inspection", "deploy"},
-    "commands": {"runs", "run_dir"},
+    "__init__": {"models", "weights", "evaluate", "inspection", "deploy"},
+    "commands": {"report", "runs", "run_dir"},
     "cli": {"deploy", "weights", "data", "inspection", "store", "runs", "doctor"},
 }
 WITHOUT_TORCH = {
-    *("strict_json", "spec", "recipe", "paper", "counting", "store", "run_dir", "commands", "__init__", "cli"),
+    *(
+        "strict_json",
+        "spec",
+        "recipe",
+        "paper",
+        "counting",
+        "store",
+        "run_dir",
+        "report",
+        "commands",
+        "__init__",
+        "cli",
+    ),
 }
 LIBRARIES = {  # what the core may import besides the standard library
     "torch",

@@ -10,13 +10,24 @@ from vitlab.paper.models import list_models
 
 if TYPE_CHECKING:
     from vitlab.deploy.predict import predict, preprocess
+    from vitlab.evaluate.fewshot import fewshot
     from vitlab.inspection.rollout import explain
     from vitlab.models.build import build_model
     from vitlab.weights.load import load_model
     from vitlab.weights.save import save_model
 
 __version__ = "0.1.0"
-__all__ = ["build_model", "count", "explain", "list_models", "load_model", "predict", "preprocess", "save_model"]
+__all__ = [
+    "build_model",
+    "count",
+    "explain",
+    "fewshot",
+    "list_models",
+    "load_model",
+    "predict",
+    "preprocess",
+    "save_model",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -30,6 +41,8 @@ def __getattr__(name: str) -> object:
         from vitlab.deploy.predict import predict as found
     elif name == "preprocess":
         from vitlab.deploy.predict import preprocess as found
+    elif name == "fewshot":
+        from vitlab.evaluate.fewshot import fewshot as found
     elif name == "explain":
         from vitlab.inspection.rollout import explain as found
     else:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vitlab import __version__
+from vitlab.commands.evaluation import EVALUATION
 from vitlab.commands.terminal import complain, console, one_line, print_json, printable
 from vitlab.commands.training import TRAINING_COMMANDS, with_field_flags
 from vitlab.counting import count_spec
@@ -299,6 +300,7 @@ COMMANDS: dict[str, Any] = {
     "convert": convert,
     **TRAINING_COMMANDS,
     "data": data,
+    **EVALUATION,
     "doctor": doctor,
 }
 DATA_COMMANDS: dict[str, Any] = {"check": data_check, "index": data_index, "kinds": data_kinds}

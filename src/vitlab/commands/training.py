@@ -32,7 +32,10 @@ Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="set", metavar="FIELD=VALUE")]
 RECIPE_FIELDS = frozenset(field.name for field in dataclasses.fields(Recipe)) - {"name", "source", "image"} | {"model"}
 EXECUTION_FIELDS = frozenset(field.name for field in dataclasses.fields(Execution))
-FIELDS = {"pretrain": RECIPE_FIELDS, "finetune": RECIPE_FIELDS, "resume": EXECUTION_FIELDS}
+FIELDS = {
+    **dict.fromkeys(("pretrain", "finetune", "transfer"), RECIPE_FIELDS),
+    "resume": EXECUTION_FIELDS,
+}
 AUTOMATIC = Execution(device="auto")
 FLOPS = 2 * 3  # of a multiply-accumulate, forward and twice back
 
@@ -89,7 +92,7 @@ def pretrain(
     """
     from vitlab.runs.starting import Asked, free_folder, pretraining_run
 
-    asked = Asked(data, _size(image), validation, held_out, test, seed, _pairs(changes))
+    asked = Asked(data, _size(image), validation, held_out, test, seed, pairs(changes))
     spec = pretraining_run(recipe, asked, execution, epochs, console())
     return _start(out or free_folder(Path("runs"), recipe.partition("@")[0], _kind(data)), spec, yes)
 
@@ -126,7 +129,7 @@ def finetune(
     """
     from vitlab.runs.starting import Asked, finetuning_run, free_folder
 
-    asked = Asked(data, _size(image), validation, held_out, test, seed, _pairs(changes))
+    asked = Asked(data, _size(image), validation, held_out, test, seed, pairs(changes))
     spec = finetuning_run(model, recipe, asked, execution, console())
     return _start(out or free_folder(Path("runs"), model.stem, _kind(data)), spec, yes)
 
@@ -144,7 +147,7 @@ def resume(run: Folder, data: str = "", changes: Changes = ()) -> int:
     from vitlab.runs.training import carry_out
 
     found = RunDir.open(run)
-    execution = with_fields(found.spec().execution, _pairs(changes)) if changes else None
+    execution = with_fields(found.spec().execution, pairs(changes)) if changes else None
     return carry_out(found, console(), data=data, execution=execution)
 
 
@@ -207,12 +210,13 @@ def _start(out: Path, spec: "RunSpec", yes: bool) -> int:
     return code
 
 
-def _pairs(changes: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    pairs = [tuple(change.partition("=")[::2]) for change in changes]
-    for field, value in pairs:
+def pairs(changes: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """(field, value) of every --set."""
+    found = [tuple(change.partition("=")[::2]) for change in changes]
+    for field, value in found:
         if not field or not value:
             raise ValueError(f"--set {field!r} needs a field and a value, such as schedule.peak=3e-4")
-    return tuple((field, value) for field, value in pairs)
+    return tuple((field, value) for field, value in found)
 
 
 def _size(text: str) -> tuple[int, int] | None:

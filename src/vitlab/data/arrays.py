@@ -130,14 +130,18 @@ class ArraySource(PixelSource):
         self._arguments = (Path(file).absolute(), split)
         try:
             with zipfile.ZipFile(file) as archive:
-                arrays = _members(Path(file), archive)
+                arrays = members(Path(file), archive)
                 images, labels = _pair(Path(file).name, set(arrays), split)
                 names = (
-                    _read(Path(file), archive, arrays["class_names"]) if "class_names" in arrays else np.empty(0, "U")
+                    read_member(Path(file), archive, arrays["class_names"])
+                    if "class_names" in arrays
+                    else np.empty(0, "U")
                 )
                 require(names.dtype.kind == "U" and names.ndim == 1, f"class_names holds {names.dtype}, not strings")
-                pixels = _stored(Path(file), archive, arrays[images]) or _read(Path(file), archive, arrays[images])
-                numbers = _read(Path(file), archive, arrays[labels])
+                pixels = _stored(Path(file), archive, arrays[images]) or read_member(
+                    Path(file), archive, arrays[images]
+                )
+                numbers = read_member(Path(file), archive, arrays[labels])
         except FileNotFoundError:
             raise
         except DAMAGE as error:
@@ -148,12 +152,13 @@ class ArraySource(PixelSource):
         return ArraySource, self._arguments  # packed images would be copied whole
 
 
-def _members(file: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    members = archive.infolist()
-    require(len(members) <= MOST_MEMBERS, f"{file.name} has {len(members):,} members; at most {MOST_MEMBERS} are read")
-    unpacked, allowed = sum(m.file_size for m in members), LARGEST_RATIO * file.stat().st_size + 2**20
+def members(file: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The arrays of an archive by name; one that would unpack to far more than it is, is refused."""
+    found = archive.infolist()
+    require(len(found) <= MOST_MEMBERS, f"{file.name} has {len(found):,} members; at most {MOST_MEMBERS} are read")
+    unpacked, allowed = sum(m.file_size for m in found), LARGEST_RATIO * file.stat().st_size + 2**20
     require(unpacked <= allowed, f"{file.name} would unpack to {unpacked:,} bytes, over {LARGEST_RATIO} times its size")
-    return {m.filename.removesuffix(".npy"): m for m in members if m.filename.endswith(".npy")}
+    return {m.filename.removesuffix(".npy"): m for m in found if m.filename.endswith(".npy")}
 
 
 def _pair(file: str, names: set[str], split: str) -> tuple[str, str]:
@@ -169,7 +174,7 @@ def _pair(file: str, names: set[str], split: str) -> tuple[str, str]:
     raise ValueError(f"{file} has no arrays {wanted}; it has {sorted(names)!r:.300}")
 
 
-def _read(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+def read_member(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     """An array whose header and member agree, read whole and its CRC checked."""
     with archive.open(member) as stream:
         shape, fortran, dtype = _checked_header(stream, file, member)
@@ -198,14 +203,15 @@ def _checked_header(stream: IO[bytes], file: Path, member: zipfile.ZipInfo) -> t
     where = f"{file.name}: {member.filename}"
     require(not member.flag_bits & 1, f"{where} is encrypted")
     require(member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), f"{where} is packed in an unusual way")
-    shape, fortran, dtype = _header(stream, where)
+    shape, fortran, dtype = read_header(stream, where)
     size = member.file_size - stream.tell()
     agrees = all(side >= 0 for side in shape) and math.prod(shape) * dtype.itemsize == size
     require(agrees, f"{where} claims shape {shape}, which is not what it holds")
     return shape, fortran, dtype
 
 
-def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+def read_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, order and type of an array in npy form, which is never one of pickled objects."""
     version = npy.read_magic(stream)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     require(version in readers, f"{where} has npy version {version}")

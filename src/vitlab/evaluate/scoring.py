@@ -1,6 +1,6 @@
 """A module and batches in, scores out: also the form a training loop calls between its steps."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -36,7 +36,7 @@ def outputs(
     batches: Iterable[Scored],
     normalise: Normalise,
     function: Callable[[Tensor], Tensor] | None = None,
-) -> Iterator[tuple[Scored, Tensor]]:
+) -> Generator[tuple[Scored, Tensor], None, None]:
     """Each batch with what the module, or a `function` of it, makes of it; batches whose samples are all bad too."""
     weight = next(module.parameters())
     with evaluating(module):

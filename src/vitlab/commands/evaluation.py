@@ -1,0 +1,247 @@
+"""The commands that measure a model: evaluate, features, fewshot, transfer, report."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from rich.text import Text
+
+from vitlab.commands.terminal import complain, console
+from vitlab.commands.training import AUTOMATIC, Changes, pairs
+from vitlab.recipe import Execution
+from vitlab.spec import ConventionName, parse_size
+
+Models = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL ...")]
+Specs = Annotated[tuple[str, ...], tyro.conf.arg(metavar="SPEC ...")]
+Size = Annotated[str, tyro.conf.arg(metavar="SIDE|HEIGHTxWIDTH")]
+TrainTest = Annotated[tuple[str, str], tyro.conf.arg(metavar="TRAIN TEST")]
+Seeing = Literal["own", "few-shot", "paper", "timm", "hf", "torchvision", "deit"]
+
+
+def evaluate(
+    models: Models,
+    data: Specs,
+    out: Path = Path("evaluation"),
+    real: Path | None = None,
+    label_map: Path | None = None,
+    restrict: bool = False,
+    by_number: bool = False,
+    max_bad: float = 0.0,
+    preprocessing: Seeing = "own",
+    conventions: ConventionName | None = None,
+    image: Size = "",
+    batch: int = 32,
+    workers: int = 2,
+    device: str = "auto",
+    ledger: Path | None = None,
+    expected: float | None = None,
+    expected_from: str = "",
+) -> int:
+    """Score models on data, every image exactly once: accuracy, loss, calibration, classes, confusion.
+
+    Interrupted and started again with the same folder, it continues.
+
+    Args:
+        models: Weights of any supported format.
+        data: The data, such as folder:photos?split=val or imagenet:DIR?labels=FILE.
+        out: Folder for the table (CSV, Markdown, JSON), the classes, the confusions and the progress.
+        real: The real.json of the ReaL labels, for ImageNet's validation images.
+        label_map: A JSON object from the data's classes to the model's, for other sets of ImageNet's family.
+        restrict: Let only the classes of the label map compete.
+        by_number: Take the data's class numbers for the model's without comparing names.
+        max_bad: Share of the images that may be bad; the table then says how many were not evaluated.
+        preprocessing: How pictures are resized and normalised, if not as the model says.
+        conventions: Whose GELU, epsilon and preprocessing to use; the file's own if left out.
+        image: Resolution to run at; the model's own if left out.
+        batch: Images at a time.
+        workers: Processes that decode.
+        device: Such as cpu or cuda:1; auto is a GPU where there is one.
+        ledger: Add the results to this ledger.
+        expected: What the accuracy ought to be in percent, for the ledger.
+        expected_from: Where that number stands.
+    """
+    from vitlab.runs.evaluate import EvaluateOptions, record
+    from vitlab.runs.evaluate import evaluate as run
+    from vitlab.runs.preparing import ModelOptions
+
+    loading = ModelOptions(conventions, _size(image), preprocessing, device)
+    options = EvaluateOptions(loading, real, label_map, restrict, by_number, batch, workers, max_bad)
+    rows = run(models, data, out, options, console())
+    if ledger is not None:
+        record(rows, ledger, _command(), expected, expected_from)
+    return 0
+
+
+def features(
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    data: Annotated[str, tyro.conf.arg(metavar="SPEC")],
+    out: Path,
+    preprocessing: Seeing = "own",
+    conventions: ConventionName | None = None,
+    image: Size = "",
+    max_bad: float = 0.0,
+    shard: int = 4096,
+    batch: int = 32,
+    workers: int = 2,
+    device: str = "auto",
+) -> None:
+    """Write what the model makes of every image, before its head, in shards with ids and labels.
+
+    Interrupted and started again with the same folder, it makes the shards that are missing.
+
+    Args:
+        model: Weights of any supported format.
+        data: The data, such as folder:photos?split=train.
+        out: Folder for the shards, .npz files with features, labels, ids, sample numbers and bad samples.
+        preprocessing: How pictures are resized and normalised, if not as the model says.
+        conventions: Whose GELU, epsilon and preprocessing to use; the file's own if left out.
+        image: Resolution to run at; the model's own if left out.
+        max_bad: Share of the images that may be bad.
+        shard: Samples of a shard.
+        batch: Images at a time.
+        workers: Processes that decode.
+        device: Such as cpu or cuda:1; auto is a GPU where there is one.
+    """
+    from vitlab.runs.features import features as run
+    from vitlab.runs.preparing import ModelOptions
+
+    loading = ModelOptions(conventions, _size(image), preprocessing, device)
+    run(model, data, out, loading, console(), batch=batch, workers=workers, max_bad=max_bad, shard=shard)
+
+
+def fewshot(
+    train: Specs,
+    test: Specs,
+    model: Path | None = None,
+    shots: tuple[int, ...] = (1, 5, 10, 25),
+    seeds: tuple[int, ...] = (),
+    l2: Literal["mean-rank", "held-out"] | float = "mean-rank",
+    neighbours: int = 0,
+    probe: int = 0,
+    out: Path = Path("fewshot"),
+    preprocessing: Seeing = "few-shot",
+    conventions: ConventionName | None = None,
+    image: Size = "",
+    batch: int = 32,
+    workers: int = 2,
+    device: str = "auto",
+) -> None:
+    """Accuracy of a linear classifier learnt from a few samples a class on frozen features, as the paper has it.
+
+    Args:
+        train: What to learn from: data (with --model), or features as FILE.npz, FILE.npy?y=LABELS.npy, FILE.parquet,
+            or a folder of vitlab features. Several sets share the l2 of the best mean rank.
+        test: What to test on, one for each training set.
+        model: Weights of any supported format, if the sets are images.
+        shots: Samples of every class to learn from.
+        seeds: Draw the samples by these seeds; without one the first of every class are taken.
+        l2: The rule that picks the strength of regularisation, or the strength itself; big_vision's is 1024.
+        neighbours: Also the accuracy of so many nearest neighbours.
+        probe: Also a linear classifier trained for so many steps, with a grid of learning rates; 1000 is usual.
+        out: Folder for the table and the features.
+        preprocessing: How pictures are resized; few-shot stretches to 256 and crops 224, own is the model's.
+        conventions: Whose GELU, epsilon and preprocessing to use; the file's own if left out.
+        image: Resolution to run at; the model's own if left out.
+        batch: Images at a time.
+        workers: Processes that decode.
+        device: Such as cpu or cuda:1; auto is a GPU where there is one.
+    """
+    from vitlab.runs.fewshot import FewShotOptions
+    from vitlab.runs.fewshot import fewshot as run
+    from vitlab.runs.preparing import ModelOptions
+
+    loading = ModelOptions(conventions, _size(image), preprocessing, device)
+    options = FewShotOptions(loading, shots, seeds, l2, neighbours, probe, batch, workers)
+    run(model, train, test, out, options, console())
+
+
+def transfer(
+    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    imagenet: TrainTest | None = None,
+    cifar10: TrainTest | None = None,
+    cifar100: TrainTest | None = None,
+    pets: TrainTest | None = None,
+    flowers: TrainTest | None = None,
+    out: Path = Path("transfer"),
+    runs: int = 3,
+    image: Size = "",
+    execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
+    changes: Changes = (),
+    ledger: Path | None = None,
+    yes: bool = False,
+) -> int:
+    """Fine-tune a model on the paper's transfer sets, several times each: mean and deviation as in table 2.
+
+    Every run is a folder; interrupted and started again, the command continues. Any field of the recipes is a flag.
+
+    Args:
+        model: Weights of any supported format.
+        imagenet: Training and test data of ImageNet.
+        cifar10: Training and test data, such as cifar10:DIR cifar10:DIR?split=test.
+        cifar100: Training and test data of CIFAR-100.
+        pets: Training and test data of Oxford-IIIT Pets.
+        flowers: Training and test data of Oxford Flowers-102.
+        out: Folder for the runs and the table.
+        runs: Fine-tunings of each set, with seeds 0, 1, ...
+        image: Resolution; the recipes' if left out.
+        changes: A field of the recipes, as --set schedule.peak=0.003.
+        ledger: Add the results to this ledger.
+        yes: Start although a run takes more than a day on this CPU.
+    """
+    from vitlab.runs.transfer import TransferOptions, record
+    from vitlab.runs.transfer import transfer as run
+
+    given = {"imagenet": imagenet, "cifar10": cifar10, "cifar100": cifar100, "pets": pets, "flowers": flowers}
+    sets = {name: pair for name, pair in given.items() if pair is not None}
+    options = TransferOptions(runs, _size(image), execution, pairs(changes), yes)
+    code, rows = run(model, sets, out, options, console())
+    if code:
+        complain("stopped and saved; the same command continues")
+    elif ledger is not None:
+        record(rows, model, ledger, _command())
+    return code
+
+
+def report(ledger: Path = Path("results/ledger.jsonl"), out: Path | None = None, json: bool = False) -> int:
+    """Show what was measured beside what was expected and what the paper published.
+
+    Args:
+        ledger: The file that commands with --ledger add to.
+        out: Folder for the report as Markdown, HTML, CSV and JSON.
+        json: Print JSON instead of tables.
+    """
+    from vitlab.report.ledger import read
+    from vitlab.report.report import render, write
+
+    entries, remarks = read(ledger)
+    table = render(entries)
+    if json:
+        sys.stdout.write(table.to_json())
+    else:
+        console().print(table.terminal())
+    for remark in remarks:
+        complain(remark)
+    if out is not None:
+        write(out, table)
+        console().print(Text(f"{out / 'report.html'}: the same to look at; also .md, .csv, .json"))
+    return 1 if remarks else 0
+
+
+def _size(text: str) -> tuple[int, int] | None:
+    return parse_size(text) if text else None
+
+
+def _command() -> str:
+    """The command line that is running, as it could be typed."""
+    return shlex.join(["vitlab", *sys.argv[1:]])
+
+
+EVALUATION: dict[str, Any] = {
+    "evaluate": evaluate,
+    "features": features,
+    "fewshot": fewshot,
+    "transfer": transfer,
+    "report": report,
+}

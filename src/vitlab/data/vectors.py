@@ -1,0 +1,218 @@
+"""Features with labels: .npy, .npz and .parquet files of anybody, and the folders that `vitlab features` writes."""
+
+import math
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import unquote
+
+import numpy as np
+
+from vitlab.data.accounting import Quarantined
+from vitlab.data.arrays import DAMAGE, members, read_header, read_member
+from vitlab.data.catalogue import KINDS
+from vitlab.data.loading import Batch
+from vitlab.store import json_writer, replacing
+from vitlab.strict_json import parse_json, read_json, require
+
+CARD = "features.json"
+FORM = re.compile(r"(?P<path>.+?)(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
+NAMES = {"x": ("features", "x", "embeddings"), "y": ("labels", "y", "label")}  # of arrays and columns, first found
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Features (n, D) of n samples with their class numbers (n,), and ids where the file has them."""
+
+    x: np.ndarray
+    y: np.ndarray
+    ids: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        fits = self.x.ndim == 2 and self.y.shape == (len(self.x),)
+        require(fits, f"features {self.x.shape} and labels {self.y.shape} are not (n, D) and (n,)")
+        require(self.x.dtype.kind == "f", f"features are of {self.x.dtype}; allowed are floating-point numbers")
+        require(self.y.dtype.kind in "iu", f"labels are of {self.y.dtype}; allowed are whole numbers")
+
+
+def is_vectors(text: str) -> bool:
+    """Whether a string names features rather than images: FILE.npy, .npz, .parquet, or a folder of features."""
+    match = FORM.fullmatch(text)
+    if match is None or text.partition(":")[0] in KINDS:
+        return False
+    path = Path(unquote(match["path"]))
+    return path.suffix in (".npy", ".npz", ".parquet") or (path / CARD).is_file()
+
+
+def open_vectors(text: str) -> Vectors:
+    """Features from `FILE.npz`, `FILE.npy?y=LABELS.npy`, `FILE.parquet?x=COLUMN&y=COLUMN` or a folder of features."""
+    match = FORM.fullmatch(text)
+    require(match is not None, f"{text!r} names no features")
+    assert match is not None
+    path = Path(unquote(match["path"]))
+    pairs = [part.partition("=")[::2] for part in (match["options"] or "").split("&") if part]
+    options = {name: unquote(value) for name, value in pairs}
+    require(set(options) <= set(NAMES), f"features have the options x and y, not {sorted(options)}")
+    if path.is_dir():
+        require(not options, "a folder of features has no options")
+        return read_folder(path)
+    if path.suffix == ".npy":
+        require("y" in options, f"{path.name} holds no labels; name their file as {path.name}?y=LABELS.npy")
+        return Vectors(_npy(path), _npy(Path(options["y"])))
+    return _npz(path, options) if path.suffix == ".npz" else _parquet(path, options)
+
+
+# -- Files -----------------------------------------------------------------------------------------
+
+
+def _npy(path: Path) -> np.ndarray:
+    with path.open("rb") as file:
+        try:
+            shape, fortran, dtype = read_header(file, path.name)
+        except (ValueError, *DAMAGE) as error:
+            raise ValueError(f"{path.name} is no sound .npy file: {error!s:.200}") from None
+        size = path.stat().st_size - file.tell()
+        agrees = all(side >= 0 for side in shape) and math.prod(shape) * dtype.itemsize == size
+        require(agrees, f"{path.name} claims shape {shape}, which is not what it holds")
+        return np.frombuffer(file.read(), dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def _npz(path: Path, options: dict[str, str]) -> Vectors:
+    arrays = _arrays(path)
+    x, y = (_named(path.name, part, options, set(arrays)) for part in ("x", "y"))
+    ids = arrays["ids"] if "ids" in arrays else np.empty(0, "U")
+    return Vectors(arrays[x], arrays[y], tuple(ids.tolist()))
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name: read_member(path, archive, member) for name, member in members(path, archive).items()}
+    except FileNotFoundError:
+        raise
+    except DAMAGE as error:
+        raise ValueError(f"{path.name} is no sound .npz archive: {error!s:.200}; make it again") from None
+
+
+def _parquet(path: Path, options: dict[str, str]) -> Vectors:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise ValueError("parquet files need pyarrow: pip install 'vitlab[data]'") from None
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+        x, y = (_named(path.name, part, options, set(file.schema_arrow.names)) for part in ("x", "y"))
+        table = file.read(columns=[x, y])
+    except (pyarrow.ArrowException, pyarrow.ArrowInvalid) as error:
+        raise ValueError(f"{path.name} is no sound parquet file: {error!s:.200}") from None
+    lists = table[x].combine_chunks()
+    require(_is_list(lists.type), f"{path.name}: column {x!r} holds {lists.type}, not lists of numbers")
+    require(lists.null_count == 0, f"{path.name}: column {x!r} has empty places")
+    values = lists.flatten().to_numpy(zero_copy_only=False)
+    lengths = {len(one) for one in lists}
+    require(len(lengths) == 1, f"{path.name}: the lists of column {x!r} differ in length: {sorted(lengths)[:5]}")
+    return Vectors(values.reshape(len(lists), -1), table[y].combine_chunks().to_numpy(zero_copy_only=False))
+
+
+def _is_list(kind: Any) -> bool:
+    return str(kind).startswith(("list", "fixed_size_list", "large_list"))
+
+
+def _named(file: str, part: str, options: dict[str, str], names: set[str]) -> str:
+    wanted = (options[part],) if part in options else NAMES[part]
+    found = [name for name in wanted if name in names]
+    require(bool(found), f"{file} has no {' or '.join(wanted)}; it has {sorted(names)!r:.200}; say which, as ?{part}=")
+    return found[0]
+
+
+# -- Folders of shards -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FeatureFolder:
+    """Shard k of a set holds samples [k shard, (k + 1) shard); a shard is there whole or not at all."""
+
+    path: Path
+    samples: int
+    shard: int
+
+    def __post_init__(self) -> None:
+        require(self.samples >= 1 and self.shard >= 1, f"{self.samples} samples in shards of {self.shard}")
+
+    @property
+    def shards(self) -> int:
+        """How many there are when all is done."""
+        return -(-self.samples // self.shard)
+
+    def file(self, number: int) -> Path:
+        """Where a shard is."""
+        return self.path / f"shard-{number:05d}.npz"
+
+    def missing(self) -> list[int]:
+        """The shards that are still to be made."""
+        return [number for number in range(self.shards) if not self.file(number).is_file()]
+
+    def part(self, number: int) -> range:
+        """The samples of a shard."""
+        return range(self.samples)[number * self.shard : (number + 1) * self.shard]
+
+    def bad(self) -> list[Quarantined]:
+        """The samples without features in the shards that are there."""
+        there = [self.file(number) for number in range(self.shards) if self.file(number).is_file()]
+        return [Quarantined(*row) for file in there for row in _arrays(file)["bad"].tolist()]
+
+    def open(self, card: dict[str, object]) -> None:
+        """Begin, or continue what was begun with the same card; another one is an error."""
+        whole = {**card, "samples": self.samples, "shard": self.shard}
+        if (self.path / CARD).is_file():
+            same = read_json(self.path / CARD) == whole
+            require(
+                same, f"{self.path} holds other features: another model, preprocessing or data; choose another folder"
+            )
+            return
+        with replacing(self.path / CARD) as temporary:
+            json_writer(whole)(temporary)
+
+    def write(self, number: int, parts: Sequence[tuple[Batch, np.ndarray]]) -> None:
+        """Write a shard: features (n, D), labels (n,), or (n, m) filled up with -1, ids, sample numbers, bad ones."""
+        labels = [of for batch, _ in parts for of in batch.labels]
+        most = max(map(len, labels), default=1)
+        padded = np.array([[*of, *[-1] * (most - len(of))] for of in labels], np.int64).reshape(len(labels), most)
+        bad = [
+            name for batch, _ in parts for _, sample in batch.bad for name in (sample.id, sample.reason, sample.detail)
+        ]
+        arrays = {
+            "features": np.concatenate([features for _, features in parts]),
+            "labels": padded[:, 0] if most == 1 else padded,
+            "ids": np.array([name for batch, _ in parts for name in batch.ids], dtype=np.str_),
+            "numbers": np.array([n + self.part(number).start for batch, _ in parts for n in batch.numbers], np.int64),
+            "bad": np.array(bad, dtype=np.str_).reshape(-1, 3),
+        }
+        with replacing(self.file(number)) as temporary, temporary.open("wb") as file:
+            np.savez(file, **cast(Any, arrays))
+
+
+def read_folder(path: Path) -> Vectors:
+    """All features of a finished folder, in the order of the samples."""
+    card = cast(dict[str, Any], parse_json((path / CARD).read_bytes(), CARD))
+    whole = isinstance(card, dict) and all(type(card.get(name)) is int for name in ("samples", "shard"))
+    require(whole, f"{path / CARD} does not describe features")
+    folder = FeatureFolder(path, card["samples"], card["shard"])
+    missing = folder.missing()
+    require(
+        not missing, f"{path} lacks {len(missing)} of {folder.shards} shards; run vitlab features again to finish it"
+    )
+    shards = [_arrays(folder.file(number)) for number in range(folder.shards)]
+    labels = [shard["labels"] for shard in shards]
+    require(all(of.ndim == 1 for of in labels), f"{path} has samples with several labels; few-shot needs exactly one")
+    return Vectors(
+        np.concatenate([shard["features"] for shard in shards]),
+        np.concatenate(labels),
+        tuple(name for shard in shards for name in shard["ids"].tolist()),
+        tuple(card.get("class_names", ())),
+    )

@@ -1,0 +1,80 @@
+"""Regularised least squares on frozen features, as the paper's few-shot evaluation has it (section 4.1, appendix B)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitlab.strict_json import require
+
+BIAS = 100.0  # the constant feature: so large that the bias is hardly regularised
+FLAT = 1e-5  # added to every deviation, for features that do not vary
+GRID = tuple(2.0**exponent for exponent in range(-10, 20))  # the authors' 30 values of l2
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """Every W(l2) = (X'X + l2)^-1 X'Y at once: one eigendecomposition serves all l2.
+
+    X are the whitened features with a constant appended, Y is 2 onehot - 1. With X'X = V diag(s) V' the weights are
+    V (V'X'Y / (s + l2)); with fewer samples than features the same from XX' = U diag(s) U': X'U (U'Y / (s + l2)).
+    """
+
+    mean: Tensor  # (d,)
+    deviation: Tensor  # (d,)
+    values: Tensor  # (r,) eigenvalues
+    basis: Tensor  # (d+1, r): V, or X'U
+    target: Tensor  # (r, K): V'X'Y, or U'Y
+
+    def weights(self, l2: float) -> Tensor:
+        """(d+1, K); the last row belongs to the constant feature."""
+        return self.basis @ self._scaled(l2)
+
+    def logits(self, x: Tensor, grid: Sequence[float]) -> Iterator[Tensor]:
+        """(n, K) for each l2; what does not depend on it is computed once, so the weights are never formed."""
+        rotated = self.whitened(x) @ self.basis  # (n, r)
+        for l2 in grid:
+            yield rotated @ self._scaled(l2)
+
+    def whitened(self, x: Tensor) -> Tensor:
+        """(n, d) -> (n, d+1) in float64."""
+        return _with_bias((x.double() - self.mean) / self.deviation)
+
+    def _scaled(self, l2: float) -> Tensor:
+        require(l2 > 0, f"l2 {l2} must be positive")
+        return self.target / (self.values + l2)[:, None]
+
+
+def fit(x: Tensor, y: Tensor, classes: int, *, primal: bool | None = None) -> Ridge:
+    """Features (n, d) and class numbers (n,) -> the ridge for every l2, in float64.
+
+    float32 would do for large l2 and is half wrong at 2^-10. The smaller of the two systems is solved unless `primal`
+    says which.
+    """
+    require(x.dim() == 2 and len(x) == len(y) > 0, f"features {tuple(x.shape)} and labels {tuple(y.shape)} do not pair")
+    x = x.double()
+    mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0) + FLAT
+    x = _with_bias((x - mean) / deviation)  # (n, d+1)
+    if len(x) >= x.shape[1] if primal is None else primal:
+        values, basis = torch.linalg.eigh(x.mT @ x)  # (d+1,), (d+1, d+1)
+        target = basis.mT @ _features_by_targets(x, y, classes)  # (d+1, K)
+    else:
+        values, vectors = torch.linalg.eigh(x @ x.mT)  # (n,), (n, n)
+        basis = x.mT @ vectors  # (d+1, n)
+        target = 2 * _sums(vectors, y, classes).mT - vectors.sum(dim=0)[:, None]  # (n, K)
+    return Ridge(mean, deviation, values.clamp(min=0), basis, target)
+
+
+def _features_by_targets(x: Tensor, y: Tensor, classes: int) -> Tensor:
+    """X'Y (d+1, K) with Y = 2 onehot - 1, from sums over classes: Y itself is never formed."""
+    return 2 * _sums(x, y, classes).mT - x.sum(dim=0)[:, None]
+
+
+def _sums(x: Tensor, y: Tensor, classes: int) -> Tensor:
+    """(n, d) -> (K, d): the sum over the samples of each class."""
+    return x.new_zeros(classes, x.shape[1]).index_add_(0, y, x)
+
+
+def _with_bias(x: Tensor) -> Tensor:
+    return torch.cat([x, x.new_full((len(x), 1), BIAS)], dim=1)

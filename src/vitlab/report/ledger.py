@@ -1,0 +1,88 @@
+"""The ledger: one line of JSON for every number that was measured, beside what was expected. Lines are only added."""
+
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+from vitlab.strict_json import check_fields, from_json, parse_json, require, to_json
+
+LEDGER = Path("results/ledger.jsonl")
+LARGEST_LINE = 2**20  # bytes
+PACKAGES = ("vitlab", "torch", "numpy", "pillow")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One measurement: accuracies in percent; `spread` is the standard deviation over `runs`, `n` the samples."""
+
+    model: str
+    data: str
+    metric: str
+    got: float
+    n: int
+    command: str
+    runs: int = 1
+    spread: float | None = None
+    expected: float | None = None
+    expected_from: str = ""  # the table of the paper, the model card
+    weights: str = ""  # the file's name
+    task: str = ""  # the paper's name of the data, where it is one of its tasks
+    when: str = ""  # UTC
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(self.n >= 0 and self.runs >= 1, f"n {self.n} and runs {self.runs} must be counts")
+        require(self.expected is None or bool(self.expected_from), "an expected number must say where it comes from")
+
+
+def versions() -> dict[str, str]:
+    """What produced a number."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "missing"
+    return found
+
+
+def append(path: Path, entries: list[Entry]) -> None:
+    """Add entries, whole and on lines of their own, also while others do and after a line that was torn."""
+    lines = [json.dumps(to_json(entry), ensure_ascii=True, allow_nan=False) for entry in entries]
+    if not lines:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+        size = file.seek(0, os.SEEK_END)
+        torn = b""
+        if size:
+            file.seek(size - 1)
+            torn = b"" if file.read(1) == b"\n" else b"\n"
+        file.write(torn + "".join(f"{line}\n" for line in lines).encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(path: Path) -> tuple[list[Entry], list[str]]:
+    """The entries, and a remark on every line that is none: such lines are passed over, never mended."""
+    entries, remarks = [], []
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            require(line.endswith(b"\n"), "is torn")
+            require(len(line) <= LARGEST_LINE, f"has {len(line):,} bytes; at most {LARGEST_LINE:,} are read")
+            entries.append(from_json(Entry, parse_json(line, "the line")))
+        except ValueError as error:
+            remarks.append(f"{path}, line {number} is passed over: {error}")
+    return entries, remarks
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from file

@@ -1,0 +1,296 @@
+"""Many models on many sets, one table: `vitlab evaluate`."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from vitlab.data.accounting import Account
+from vitlab.data.card import fingerprint
+from vitlab.data.catalogue import open_source
+from vitlab.data.loading import Batch
+from vitlab.data.source import Source
+from vitlab.deploy.predict import class_names
+from vitlab.evaluate.scores import Scores
+from vitlab.evaluate.targets import REAL_CLASSES, read_label_map, read_real
+from vitlab.models.vit import ViT
+from vitlab.paper.imagenet import imagenet_classes
+from vitlab.paper.models import name_of
+from vitlab.report.ledger import Entry, append, versions
+from vitlab.report.tables import Results, printable
+from vitlab.runs.preparing import ModelOptions, check_classes, load
+from vitlab.runs.scoring import SAVE, Labeller, Share, fingerprint_of, score_source
+from vitlab.spec import Preprocessing
+from vitlab.store import json_writer, locked, replacing, sha256
+from vitlab.strict_json import require, to_json
+
+TASKS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}  # kinds of data that are a task
+COLUMNS = ("model", "data", "labels", "top-1 %", "top-5 %", "class mean %", "loss", "ECE %", "count", "skipped", "bad")
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """How to evaluate; see `vitlab evaluate --help`."""
+
+    model: ModelOptions = field(default_factory=ModelOptions)
+    real: Path | None = None
+    label_map: Path | None = None
+    restrict: bool = False
+    by_number: bool = False
+    batch: int = 32
+    workers: int = 0
+    max_bad: float = 0.0
+    save_every: float = SAVE  # seconds
+
+    def __post_init__(self) -> None:
+        require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is a share of the images, between 0 and 1")
+        require(self.label_map is not None or not self.restrict, "restrict goes with a label map")
+        require(self.label_map is None or not self.by_number, "a label map and by_number exclude each other")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a model on a set, by one kind of labels."""
+
+    model: str
+    architecture: str
+    data: str
+    labels: str  # own: the data's; ReaL; mapped: by a label map
+    preprocessing: str
+    names: tuple[str, ...]  # of the classes that compete
+    scores: Scores
+    account: Account
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is right: labels by kind, the classes that compete (None: all of the model's), and a note on the names."""
+
+    labellers: dict[str, Labeller]
+    columns: tuple[int, ...] | None
+    note: str
+
+
+def evaluate(
+    models: Sequence[Path],
+    specs: Sequence[str],
+    out: Path,
+    options: EvaluateOptions,
+    console: Console,
+    share: Share | None = None,
+) -> list[Row]:
+    """Score every model on every set, print the table, and write it with all details to `out`.
+
+    Interrupted and called again, it continues; what is finished is not computed again.
+    """
+    require(bool(models), "no model was given; name at least one file or folder of weights")
+    require(bool(specs), "no data was given; name it as --data folder:photos, and see vitlab data kinds")
+    if share is None or share.rank == 0:
+        with locked(out):
+            return _evaluate(models, specs, out, options, console, share)
+    return _evaluate(models, specs, out, options, console, share)
+
+
+def _evaluate(
+    models: Sequence[Path],
+    specs: Sequence[str],
+    out: Path,
+    options: EvaluateOptions,
+    console: Console,
+    share: Share | None,
+) -> list[Row]:
+    sources = {spec: open_source(spec) for spec in specs}
+    rows: list[Row] = []
+    for path in models:
+        model, how = load(path, options.model)
+        console.print(Text(f"{printable(str(path))}: {name_of(model.spec)}, preprocessing: {how}", style="dim"))
+        for spec, source in sources.items():
+            truth = truth_of(model, source, options)
+            console.print(Text(f"{printable(spec)}: {len(source):,} samples, {printable(truth.note)}", style="dim"))
+            rows += _score(model, path, how, spec, source, truth, out, options, console, share)
+    table = results(rows)
+    console.print(table.terminal())
+    for row in rows:
+        if row.account.quarantined:
+            asked = row.account.used[0] + row.account.bad[0]
+            on = f"{printable(row.data)}, {printable(row.model)}"
+            bad = f"{len(row.account.quarantined):,} of {asked:,} not evaluated"
+            console.print(Text(f"{bad} ({on}): {out / 'quarantine.json'} names them", style="yellow"))
+    if share is None or share.rank == 0:
+        _write(out, rows, table)
+    return rows
+
+
+def truth_of(model: ViT, source: Source, options: EvaluateOptions) -> Truth:
+    """The labels to score against, once it is sure that they are about the same classes."""
+    if options.label_map is not None:
+        mapped = read_label_map(options.label_map, source.class_names, class_names(model)[0])
+        columns = mapped.used if options.restrict else None
+        place = {
+            own: number for number, own in enumerate(columns if columns is not None else range(model.spec.classes))
+        }
+        note = f"classes by {options.label_map.name}" + (f", {len(place)} compete" if options.restrict else "")
+
+        def in_place(batch: Batch) -> list[list[int]]:
+            return [[place[own] for own in mapped.of(labels)] for labels in batch.labels]
+
+        return Truth({"mapped": in_place}, columns, note)
+    note = check_classes(model, source.class_names, by_number=options.by_number)
+    labellers: dict[str, Labeller] = {"own": lambda batch: batch.labels}
+    if options.real is not None:
+        real = read_real(options.real)
+        is_imagenet = class_names(model)[0] == tuple(name for _, name in imagenet_classes())
+        is_by_number = options.by_number and model.spec.classes == REAL_CLASSES
+        require(is_imagenet or is_by_number, "ReaL labels are of ImageNet's 1000 classes, which this model has not")
+        labellers["ReaL"] = lambda batch: [real.of(name) for name in batch.ids]
+    return Truth(labellers, None, note)
+
+
+def _score(
+    model: ViT,
+    path: Path,
+    how: Preprocessing,
+    spec: str,
+    source: Source,
+    truth: Truth,
+    out: Path,
+    options: EvaluateOptions,
+    console: Console,
+    share: Share | None,
+) -> Iterator[Row]:
+    identity = {"spec": spec, **_identity(model, how, source, options)}
+    saved = out / "progress" / f"{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}.json"
+    columns = (TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=len(source))
+        done = score_source(
+            model,
+            source,
+            truth.labellers,
+            how=how,
+            batch=options.batch,
+            workers=options.workers,
+            max_bad=options.max_bad,
+            columns=truth.columns,
+            saved=saved,
+            identity=identity,
+            share=share,
+            save_every=options.save_every,
+            say=lambda number: bar.update(task, completed=number),
+        )
+    names = class_names(model)[0]
+    competing = names if truth.columns is None else tuple(names[number] for number in truth.columns)
+    for labels, scores in done.scores.items():
+        yield Row(str(path), name_of(model.spec), spec, labels, str(how), competing, scores, done.account)
+
+
+def _identity(model: ViT, how: Preprocessing, source: Source, options: EvaluateOptions) -> dict[str, object]:
+    """Everything that decides the numbers, besides the spec: drawn pictures of another seed have the same ids."""
+    return {
+        "weights": fingerprint_of(model),
+        "preprocessing": json.loads(json.dumps(to_json(how))),
+        "data": fingerprint(source),
+        "real": sha256(options.real) if options.real else "",
+        "label_map": sha256(options.label_map) if options.label_map else "",
+        "restrict": options.restrict,
+        "by_number": options.by_number,
+    }
+
+
+# -- What is shown and written ---------------------------------------------------------------------
+
+
+def results(rows: Sequence[Row]) -> Results:
+    """The table."""
+    lines = []
+    for row in rows:
+        scores = row.scores
+        percents = [100 * value for value in (scores.accuracy, scores.top5_accuracy, scores.mean_class_accuracy)]
+        counts = (scores.count, scores.skipped, len(row.account.quarantined))
+        rest = (scores.mean_loss, 100 * scores.calibration_error, *counts)
+        lines.append((row.model, row.data, row.labels, *percents, *rest))
+    return Results(COLUMNS, tuple(lines))
+
+
+def _write(out: Path, rows: Sequence[Row], table: Results) -> None:
+    details = [
+        {
+            "model": row.model,
+            "architecture": row.architecture,
+            "data": row.data,
+            "labels": row.labels,
+            "preprocessing": row.preprocessing,
+            "numbers": {name: None if value != value else value for name, value in row.scores.numbers().items()},
+            "account": row.account.to_json(),
+        }
+        for row in rows
+    ]
+    bad = [
+        {"model": row.model, "data": row.data, **asdict(sample)}
+        for row in rows
+        for sample in row.account.quarantined.values()
+    ]
+    _put(out / "results.csv", table.to_csv())
+    _put(out / "results.md", table.to_markdown())
+    with replacing(out / "results.json") as temporary:
+        json_writer(details)(temporary)
+    with replacing(out / "quarantine.json") as temporary:
+        json_writer(bad)(temporary)
+    for number, row in enumerate(rows, 1):
+        _put(out / f"{number:02d}-classes.csv", _by_class(row).to_csv())
+        _put(out / f"{number:02d}-confusion.csv", _confusion(row).to_csv())
+
+
+def _by_class(row: Row) -> Results:
+    found = row.scores.by_class().items()
+    lines = ((label, row.names[label], right, count, 100 * right / count) for label, (right, count) in found)
+    return Results(("class", "name", "right", "count", "accuracy %"), tuple(lines))
+
+
+def _confusion(row: Row) -> Results:
+    cells = sorted(row.scores.confusion.items(), key=lambda cell: (-cell[1], cell[0]))
+    lines = ((a, row.names[a], b, row.names[b], count) for (a, b), count in cells)
+    return Results(("class", "name", "predicted", "predicted name", "count"), tuple(lines))
+
+
+def _put(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def record(
+    rows: Sequence[Row], ledger: Path, command: str, expected: float | None = None, expected_from: str = ""
+) -> None:
+    """Add the top-1 accuracy of every row to the ledger; `expected` is for one row alone."""
+    require(expected is None or len(rows) == 1, f"one expected number for {len(rows)} rows; evaluate them one by one")
+    when, made_by = datetime.now(UTC).isoformat(timespec="seconds"), versions()
+    entries = [
+        Entry(
+            model=row.architecture,
+            data=row.data,
+            metric="top-1 %" if row.labels == "own" else f"top-1 %, {row.labels} labels",
+            got=100 * row.scores.accuracy,
+            n=row.scores.count,
+            command=command,
+            expected=expected,
+            expected_from=expected_from,
+            weights=Path(row.model).name,
+            task=_task(row),
+            when=when,
+            versions=made_by,
+        )
+        for row in rows
+        if row.scores.count
+    ]
+    append(ledger, entries)
+
+
+def _task(row: Row) -> str:
+    task = TASKS.get(row.data.partition(":")[0], "")
+    return "ImageNet ReaL" if row.labels == "ReaL" else task if row.labels == "own" else ""

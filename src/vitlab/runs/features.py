@@ -1,0 +1,102 @@
+"""Features of every sample of a set, in shards that are there whole or not at all: `vitlab features`."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from operator import add
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from vitlab.data.accounting import Account
+from vitlab.data.card import fingerprint
+from vitlab.data.catalogue import open_source
+from vitlab.data.loading import Batch, evaluation_batches, on_device
+from vitlab.data.source import Source
+from vitlab.data.splits import Subset
+from vitlab.data.transforms import normalised
+from vitlab.data.vectors import FeatureFolder
+from vitlab.evaluate.scoring import outputs
+from vitlab.models.vit import ViT
+from vitlab.paper.models import name_of
+from vitlab.report.tables import printable
+from vitlab.runs.preparing import ModelOptions, load
+from vitlab.runs.scoring import fingerprint_of
+from vitlab.spec import Preprocessing
+from vitlab.strict_json import to_json
+
+SHARD = 4096  # samples; 12 MB of ViT-B
+
+
+def features(
+    model: Path,
+    spec: str,
+    out: Path,
+    options: ModelOptions,
+    console: Console,
+    *,
+    batch: int = 32,
+    workers: int = 0,
+    max_bad: float = 0.0,
+    shard: int = SHARD,
+) -> FeatureFolder:
+    """Write the features of a data set to a folder; called again, it makes the shards that are missing."""
+    loaded, how = load(model, options)
+    source = open_source(spec)
+    console.print(Text(f"{printable(str(model))}: {name_of(loaded.spec)}, preprocessing: {how}", style="dim"))
+    folder = FeatureFolder(out, len(source), shard)
+    console.print(Text(f"{len(folder.missing()):,} of {folder.shards:,} shards to make"))
+    write_features(loaded, how, source, folder, spec=spec, batch=batch, workers=workers, max_bad=max_bad)
+    if bad := len(folder.bad()):
+        console.print(Text(f"{bad:,} of {len(source):,} have no features: the shards' arrays `bad` name them"))
+    console.print(Text(f"{printable(str(out))}: {len(source) - bad:,} samples, {loaded.spec.width} features each"))
+    return folder
+
+
+def write_features(
+    model: ViT,
+    how: Preprocessing,
+    source: Source,
+    folder: FeatureFolder,
+    *,
+    spec: str,
+    batch: int = 32,
+    workers: int = 0,
+    max_bad: float = 0.0,
+    rank: int = 0,
+    ranks: int = 1,
+    say: Callable[[int], object] = lambda shard: None,
+) -> None:
+    """Make the missing shards of a folder, or the share of them that is a rank's."""
+    card = {
+        "weights": fingerprint_of(model),
+        "architecture": name_of(model.spec),
+        "preprocessing": json.loads(json.dumps(to_json(how))),
+        "data": fingerprint(source),
+        "spec": spec,
+        "class_names": list(source.class_names),
+        "width": model.spec.width,
+    }
+    folder.open(card)
+    account = Account(len(source))
+    account.add((), [(0, sample) for sample in folder.bad()], max_bad)
+    device = next(model.parameters()).device
+    for number in folder.missing():
+        if number % ranks != rank:
+            continue
+        part = folder.part(number)
+        batches = evaluation_batches(
+            Subset(source, len(part), partial(add, part.start)),
+            batch=batch,
+            size=model.spec.image,
+            preprocessing=how,
+            workers=workers,
+            account=account,  # of the whole set: its share of bad images is what is judged
+            max_bad=max_bad,
+        )
+        made = outputs(model, on_device(batches, device), partial(normalised, how=how), model.features)
+        folder.write(number, [(cast(Batch, one), x.float().cpu().numpy().astype(np.float32)) for one, x in made])
+        say(number)

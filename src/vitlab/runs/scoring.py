@@ -1,0 +1,181 @@
+"""Score a model on a set, every sample once, so that an interrupted evaluation continues where it was."""
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitlab.data.accounting import Account, Quarantined
+from vitlab.data.loading import Batch, evaluation_batches, on_device
+from vitlab.data.source import Source
+from vitlab.data.transforms import normalised
+from vitlab.evaluate.scores import Scores, merged, scores_from_json
+from vitlab.evaluate.scoring import outputs
+from vitlab.models.vit import ViT
+from vitlab.spec import Preprocessing
+from vitlab.store import replacing
+from vitlab.strict_json import from_json, parse_json, require, to_json
+
+SYNC = 8  # batches between two moments at which all ranks know what all have done
+SAVE = 5.0  # seconds between two savings of the progress, at least
+
+Gather = Callable[[object], list[object]]
+Labeller = Callable[[Batch], Sequence[Sequence[int]]]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of the set this process scores; `gather` gives the JSON values of all ranks to each of them."""
+
+    rank: int = 0
+    ranks: int = 1
+    gather: Gather = lambda value: [value]
+
+
+@dataclass
+class Progress:
+    """What is done: samples 0 to `next` - 1 are scored or quarantined."""
+
+    scores: dict[str, Scores]
+    account: Account
+    next: int = 0
+
+
+def score_source(
+    model: ViT,
+    source: Source,
+    labellers: Mapping[str, Labeller],
+    *,
+    how: Preprocessing,
+    batch: int = 32,
+    workers: int = 0,
+    max_bad: float = 0.0,
+    columns: Sequence[int] | None = None,
+    saved: Path | None = None,
+    identity: Mapping[str, object] | None = None,
+    share: Share | None = None,
+    save_every: float = SAVE,
+    say: Callable[[int], object] = lambda done: None,
+) -> Progress:
+    """The scores of every kind of labels, from one pass over the images.
+
+    With `columns` only these of the model's classes compete, in this order. Progress is kept in the file `saved` and
+    taken up from there when `identity`, the description of what is evaluated, is the same.
+    """
+    share = share or Share()
+    classes = model.spec.classes if columns is None else len(columns)
+    progress = _opened(saved, identity or {}, source, labellers, classes)
+    progress.account.add((), (), max_bad)  # what is in the file may already be too much
+    last_save = time.monotonic()
+    fresh, used, bad, done = {name: Scores(classes) for name in labellers}, 0, [], progress.next
+    device = next(model.parameters()).device
+    kept = None if columns is None else torch.tensor(columns, device=device)
+    batches = evaluation_batches(
+        source,
+        batch=batch,
+        size=model.spec.image,
+        preprocessing=how,
+        start=progress.next,
+        rank=share.rank,
+        ranks=share.ranks,
+        workers=workers,
+        max_bad=1.0,  # judged below, by all ranks together: one that stops alone would leave the others waiting
+    )
+    with closing(outputs(model, on_device(batches, device), partial(normalised, how=how))) as made:
+        for number, (scored, logits) in enumerate(made, 1):
+            one = cast(Batch, scored)
+            for name, labeller in labellers.items():
+                fresh[name].add(logits if kept is None else logits[:, kept], labeller(one))
+            used, bad, done = used + len(one.ids), bad + list(one.bad), min(done + batch, len(source))
+            if number % SYNC and done < len(source):
+                continue
+            _book(progress, share.gather(_told(fresh, used, bad)), max_bad)
+            progress.next = done
+            fresh, used, bad = {name: Scores(classes) for name in labellers}, 0, []
+            say(done)
+            is_due = done == len(source) or time.monotonic() - last_save >= save_every
+            if saved is not None and share.rank == 0 and is_due:
+                _save(saved, identity or {}, progress)
+                last_save = time.monotonic()
+    assert progress.account.is_balanced(), "a sample was lost or counted twice"
+    return progress
+
+
+def fingerprint_of(model: ViT) -> str:
+    """A hash of the architecture and of every weight: what decides the logits."""
+    digest = hashlib.sha256(repr(model.spec).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return cast(np.ndarray, flat.numpy()).data
+
+
+# -- What ranks tell each other, and what is kept on disk ------------------------------------------
+
+
+def _told(scores: Mapping[str, Scores], used: int, bad: list[tuple[int, Quarantined]]) -> dict[str, object]:
+    return {
+        "scores": {name: of.to_json() for name, of in scores.items()},
+        "used": used,
+        "bad": [to_json(sample) for _, sample in bad],
+    }
+
+
+def _book(progress: Progress, parts: list[object], max_bad: float) -> None:
+    """Add what the ranks did; every one of them judges the bad images alike."""
+    listed = [cast(dict[str, Any], part) for part in parts]
+    for name, so_far in progress.scores.items():
+        progress.scores[name] = merged([so_far, *(scores_from_json(part["scores"][name]) for part in listed)])
+    bad = [(0, from_json(Quarantined, sample)) for part in listed for sample in part["bad"]]
+    progress.account.add([0] * sum(part["used"] for part in listed), bad, max_bad)
+
+
+def _save(path: Path, identity: Mapping[str, object], progress: Progress) -> None:
+    value = {
+        "identity": dict(identity),
+        "next": progress.next,
+        "scores": {name: of.to_json() for name, of in progress.scores.items()},
+        "used": progress.account.used[0],
+        "quarantined": [asdict(sample) for sample in progress.account.quarantined.values()],
+    }
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _opened(
+    path: Path | None, identity: Mapping[str, object], source: Source, labellers: Mapping[str, Labeller], classes: int
+) -> Progress:
+    """The progress in the file, or none so far; a file of something else is refused rather than added to."""
+    excluded: Counter[str] = Counter(getattr(source, "excluded", {}))
+    account = Account(len(source) + excluded.total(), excluded)
+    progress = Progress({name: Scores(classes) for name in labellers}, account)
+    if path is None or not path.exists():
+        return progress
+    value = parse_json(path.read_bytes(), path.name)  # our own file: a confusion of 21,843 classes may be large
+    keys = {"identity", "next", "scores", "used", "quarantined"}
+    advice = f"remove {path} to start again"
+    require(isinstance(value, dict) and set(value) == keys, f"{path} is no progress of an evaluation; {advice}")
+    given = cast(dict[str, Any], value)
+    require(given["identity"] == dict(identity), f"{path} is the progress of another evaluation; {advice}")
+    progress.scores = {name: scores_from_json(given["scores"][name]) for name in labellers}
+    progress.next = given["next"]
+    bad = [(0, from_json(Quarantined, sample)) for sample in given["quarantined"]]
+    account.add([0] * given["used"], bad, 1.0)
+    require(account.used[0] + account.bad[0] == progress.next, f"{path} does not add up; {advice}")
+    return progress

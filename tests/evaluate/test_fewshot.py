@@ -1,0 +1,237 @@
+"""Few-shot, neighbours and probe against scikit-learn, torch's own optimizer and plain NumPy."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import sklearn.linear_model
+import sklearn.neighbors
+import torch
+
+import vitlab
+from vitlab.data.arrays import PixelSource
+from vitlab.data.splits import first_shots, seeded_shots
+from vitlab.evaluate.fewshot import FeatureSet, fewshot_sets, mean_rank_choice, shot_numbers
+from vitlab.evaluate.neighbours import nearest_neighbours
+from vitlab.evaluate.probe import linear_probe, train_probe
+from vitlab.evaluate.ridge import BIAS, GRID, fit
+
+LARGE = [l2 for l2 in GRID if l2 >= 1]
+
+
+def clouds(samples, width, classes, seed=0, spread=2.0):
+    """Gaussian clouds around a centre for each class; every class occurs."""
+    draw = np.random.default_rng(seed)
+    labels = draw.permutation(np.arange(samples) % classes)
+    centres = np.random.default_rng(99).normal(size=(classes, width))
+    return (centres[labels] + spread * draw.normal(size=(samples, width)) + 3).astype(np.float32), labels
+
+
+def scikit_learn_logits(x, y, classes, tests, l2):
+    """The whitening and the constant written out; Ridge solves the rest."""
+    x, tests = x.astype(np.float64), tests.astype(np.float64)
+    mean, deviation = x.mean(0), x.std(0) + 1e-5
+    x, tests = (np.column_stack([(part - mean) / deviation, np.full(len(part), 100.0)]) for part in (x, tests))
+    model = sklearn.linear_model.Ridge(alpha=l2, fit_intercept=False, solver="cholesky")
+    return model.fit(x, 2 * np.eye(classes)[y] - 1).predict(tests)
+
+
+@pytest.mark.parametrize(("samples", "width"), [(60, 12), (40, 100), (51, 50)])
+def test_the_ridge_is_that_of_scikit_learn_for_every_l2(samples, width):
+    x, y = clouds(samples, width, 5)
+    tests, _ = clouds(30, width, 5, seed=1)
+    ridge = fit(torch.from_numpy(x), torch.from_numpy(y), 5)
+    for l2, logits in zip(LARGE, ridge.logits(torch.from_numpy(tests), LARGE), strict=True):
+        expected = scikit_learn_logits(x, y, 5, tests, l2)
+        assert np.abs(logits.numpy() - expected).max() / np.abs(expected).max() <= 1e-8
+        by_weights = ridge.whitened(torch.from_numpy(tests)) @ ridge.weights(l2)
+        assert np.abs(by_weights.numpy() - expected).max() / np.abs(expected).max() <= 1e-8
+
+
+@pytest.mark.parametrize(("samples", "width"), [(80, 20), (20, 80), (33, 32)])
+def test_primal_equals_dual(samples, width):
+    x, y = (torch.from_numpy(part) for part in clouds(samples, width, 4))
+    primal, dual = fit(x, y, 4, primal=True), fit(x, y, 4, primal=False)
+    assert len(primal.values) == width + 1
+    assert len(dual.values) == samples
+    assert len(fit(x, y, 4).values) == min(width + 1, samples)
+    for l2 in LARGE:
+        a, b = primal.weights(l2), dual.weights(l2)
+        assert (a - b).abs().max() <= 1e-8 * b.abs().max()
+    a, b = primal.weights(GRID[0]), dual.weights(GRID[0])
+    assert (a - b).abs().max() <= 1e-6 * b.abs().max()  # the conditioning at 2^-10: 3e-7 was seen
+
+
+def test_the_smallest_l2_is_accurate_where_float32_is_not():
+    x, y = (torch.from_numpy(part) for part in clouds(300, 64, 10))
+    x[:, 32:] = x[:, :32] + 1e-3 * x[:, 32:]  # nearly dependent features, as those of a network are
+    weights = fit(x, y, 10).weights(GRID[0])
+    ridge = fit(x, y, 10)
+    whitened = ridge.whitened(x)
+    targets = 2 * torch.eye(10).double()[y] - 1
+    residual = whitened.mT @ (targets - whitened @ weights) - GRID[0] * weights  # zero at the solution
+    assert residual.abs().max() <= 1e-9 * (whitened.mT @ targets).abs().max()
+    single = whitened.float()
+    values, basis = torch.linalg.eigh(single.mT @ single)
+    rough = basis @ ((basis.mT @ (single.mT @ targets.float())) / (values + GRID[0])[:, None])
+    assert (rough - weights).abs().max() > 1e-2 * weights.abs().max()
+
+
+def test_the_grid_is_the_paper_s_and_the_constant_feature_is_100():
+    assert (len(GRID), GRID[0], GRID[-1]) == (30, 2.0**-10, 2.0**19)
+    assert all(larger == 2 * l2 for l2, larger in pairwise(GRID))
+    assert BIAS == 100.0
+    x, y = (torch.from_numpy(part) for part in clouds(20, 6, 2))
+    assert (fit(x, y, 2).whitened(x)[:, -1] == 100).all()
+
+
+def test_a_feature_that_never_varies_does_no_harm():
+    x, y = clouds(60, 8, 3)
+    x[:, 2] = 7
+    tests, truth = clouds(60, 8, 3, seed=1)
+    tests[:, 2] = 7
+    with_it = vitlab.fewshot(x, y, tests, truth, shots=None, l2=1.0)
+    without = vitlab.fewshot(np.delete(x, 2, 1), y, np.delete(tests, 2, 1), truth, shots=None, l2=1.0)
+    assert with_it.accuracy == without.accuracy
+
+
+@pytest.mark.parametrize("seed", [None, 0, 2])
+def test_shots_of_arrays_are_the_shots_of_sources(seed):
+    labels = np.random.default_rng(4).integers(0, 6, 200)
+    source = PixelSource(np.zeros((200, 2, 2), np.uint8), labels, (), "drawn")
+    subset = first_shots(source, 5) if seed is None else seeded_shots(source, 5, seed)
+    assert shot_numbers(labels, 5, seed).tolist() == [int(subset.id(i)) for i in range(len(subset))]
+
+
+def test_fewshot_gives_the_accuracy_of_a_plain_computation():
+    x, y = clouds(400, 10, 8, spread=1.5)
+    tests, truth = clouds(120, 10, 8, seed=1, spread=1.5)
+    result = vitlab.fewshot(x, y, tests, truth, shots=5)
+    chosen = [i for i in range(400) if (y[:i] == y[i]).sum() < 5]
+    for l2 in LARGE:
+        predicted = scikit_learn_logits(x[chosen], y[chosen], 8, tests, l2).argmax(-1)
+        assert result.by_l2[l2] == (predicted == truth).mean()
+    assert result.accuracy == max(result.by_l2.values())
+    assert (result.train, result.count, result.shots) == (40, 120, 5)
+    assert "test accuracy over 1 set" in result.chosen_by
+
+
+def test_class_numbers_may_have_gaps_and_chunks_change_nothing(monkeypatch):
+    x, y = clouds(100, 6, 4)
+    tests, truth = clouds(50, 6, 4, seed=2)
+    plain = vitlab.fewshot(x, y, tests, truth, l2=4.0)
+    monkeypatch.setattr("vitlab.evaluate.fewshot.CHUNK", 7)
+    assert vitlab.fewshot(x, y * 10 + 3, tests, truth * 10 + 3, l2=4.0).accuracy == plain.accuracy
+
+
+def test_the_mean_rank_rule_is_argsort_of_argsort():
+    draw = np.random.default_rng(0)
+    table = draw.permutation(60).reshape(2, 30) / 60.0
+    ranks = [[sum(other < own for other in row) for own in row] for row in table]  # no ties in this table
+    best = max(range(30), key=lambda i: (ranks[0][i] + ranks[1][i], i))
+    assert mean_rank_choice(table.tolist()) == best
+    assert mean_rank_choice([[0.1, 0.5, 0.5]]) == 2
+    assert mean_rank_choice([[0.1, 0.2], [0.2, 0.1]]) == 1
+
+
+def test_several_sets_share_the_l2_of_the_best_mean_rank():
+    sets = {}
+    for name, spread in (("easy", 1.0), ("hard", 4.0)):
+        sets[name] = FeatureSet(*clouds(200, 10, 5, seed=3, spread=spread), *clouds(99, 10, 5, seed=4, spread=spread))
+    results = fewshot_sets(sets, 10)
+    place = mean_rank_choice([list(result.by_l2.values()) for result in results.values()])
+    assert {result.l2 for result in results.values()} == {GRID[place]}
+    assert all(result.accuracy == result.by_l2[GRID[place]] for result in results.values())
+
+
+def test_held_out_selection_never_looks_at_the_test_labels():
+    x, y = clouds(200, 10, 5)
+    tests, truth = clouds(80, 10, 5, seed=5)
+    honest = vitlab.fewshot(x, y, tests, truth, shots=10, l2="held-out")
+    permuted = vitlab.fewshot(x, y, tests, np.roll(truth, 1), shots=10, l2="held-out")
+    assert honest.l2 == permuted.l2
+    assert honest.chosen_by == "held-out shots"
+    chosen = shot_numbers(y, 10).numpy()
+    held = [i for i in chosen if (y[chosen[chosen > i]] == y[i]).sum() < 2]  # the last two of ten
+    kept = [i for i in chosen if i not in held]
+    scores = [(scikit_learn_logits(x[kept], y[kept], 5, x[held], l2).argmax(-1) == y[held]).mean() for l2 in GRID]
+    assert honest.l2 == max(zip(scores, GRID, strict=True))[1]
+    with pytest.raises(ValueError, match="needs at least two"):
+        vitlab.fewshot(x, y, tests, truth, shots=1, l2="held-out")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shots": 99}, "has 10 samples; 99 are asked for"),
+        ({"shots": 0}, "at least 1"),
+        ({"l2": -1.0}, "must be positive"),
+        ({"test_y": [0, 1, 9]}, "test classes \\[9\\] do not occur"),
+        ({"test_y": [0.0, 1.0, 1.0]}, "not whole numbers"),
+        ({"test_x": np.zeros((3, 5))}, "6 wide, test features 5"),
+        ({"test_x": np.full((3, 6), np.nan)}, "NaN"),
+        ({"train_y": [0, 1]}, "not \\(n, D\\) and \\(n,\\)"),
+    ],
+)
+def test_what_cannot_be_learnt_from_is_refused(change, message):
+    x, y = clouds(20, 6, 2)
+    given = {"train_x": x, "train_y": y, "test_x": x[:3], "test_y": y[:3]} | change
+    with pytest.raises(ValueError, match=message):
+        vitlab.fewshot(**given)
+
+
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_neighbours_vote_as_scikit_learn_s_do(k, monkeypatch):
+    monkeypatch.setattr("vitlab.evaluate.neighbours.CHUNK", 16)
+    x, y = clouds(150, 8, 6)
+    tests, _ = clouds(70, 8, 6, seed=1)
+    peer = sklearn.neighbors.KNeighborsClassifier(k, metric="cosine").fit(x.astype(np.float64), y)
+    assert nearest_neighbours(x, y, tests, k=k).tolist() == peer.predict(tests.astype(np.float64)).tolist()
+
+
+def test_weighted_neighbours_are_a_plain_sum_of_exponentials():
+    x, y = clouds(60, 5, 4)
+    tests, _ = clouds(20, 5, 4, seed=1)
+    unit, unit_tests = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in (x, tests))
+    expected = []
+    for row in unit_tests:
+        similarity = unit @ row
+        votes = np.zeros(4)
+        for place in np.argsort(-similarity)[:9]:
+            votes[y[place]] += np.exp(similarity[place] / 0.07)
+        expected.append(votes.argmax())
+    assert nearest_neighbours(x, y, tests, k=9, temperature=0.07).tolist() == expected
+    with pytest.raises(ValueError, match="outside 1"):
+        nearest_neighbours(x, y, tests, k=61)
+
+
+def test_each_rate_of_the_probe_is_what_torch_s_sgd_trains_alone():
+    x, y = (torch.from_numpy(part) for part in clouds(90, 7, 3))
+    x = x.double()
+    rates = (0.01, 0.1, 1.0)
+    probe = train_probe(x, y, 3, rates=rates, steps=25, batch=32, seed=4)
+    whitened = (x - x.mean(0)) / (x.std(0, correction=0) + 1e-5)
+    for place, rate in enumerate(rates):
+        layer = torch.nn.Linear(7, 3).double()
+        torch.nn.init.zeros_(layer.weight)
+        torch.nn.init.zeros_(layer.bias)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=rate, momentum=0.9)
+        generator = torch.Generator().manual_seed(4)
+        order = torch.cat([torch.randperm(90, generator=generator)[:64] for _ in range(13)]).split(32)
+        for step in range(25):
+            optimizer.param_groups[0]["lr"] = rate * 0.5 * (1 + np.cos(np.pi * step / 25))
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(layer(whitened[order[step]]), y[order[step]])
+            loss.backward()
+            optimizer.step()
+        assert torch.allclose(probe.weight[place].mT, layer.weight, rtol=1e-9, atol=1e-12)
+        assert torch.allclose(probe.bias[place, 0], layer.bias, rtol=1e-9, atol=1e-12)
+
+
+def test_the_probe_learns_and_picks_its_rate_on_held_out_samples():
+    x, y = clouds(300, 10, 4, spread=1.0)
+    tests, truth = clouds(100, 10, 4, seed=1, spread=1.0)
+    result = linear_probe(x, y, tests, truth, steps=60, batch=64)
+    assert result.rate == max(result.held_out, key=result.held_out.get)
+    assert (result.train, result.count) == (270, 100)
+    assert result.accuracy > 0.8  # chance is 0.25
