@@ -10,7 +10,7 @@ help:  ## this list
 
 setup: .venv/demo.stamp  ## make .venv and install vitlab with what the demo needs
 
-demo: .venv/demo.stamp  ## a small ViT learns to read digits, is saved, and reads a few
+demo: .venv/demo.stamp  ## pre-train, fine-tune, compare, look inside: one report, in minutes
 	@$(BIN)/vitlab demo
 
 test: .venv/test.stamp  ## all tests

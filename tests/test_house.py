@@ -27,13 +27,14 @@ MAY_IMPORT = {
     "run_dir": {"spec", "recipe", "strict_json", "store"},
     "train": {"spec", "recipe", "strict_json", "store", "world"},
     "evaluate": {"spec", "recipe", "strict_json", "paper", "store"},
-    "inspection": {"spec", "strict_json", "models"},
+    "drawing": set(),
+    "inspection": {"spec", "strict_json", "models", "drawing"},
     "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data"},
     "report": {"spec", "strict_json", "paper", "counting", "store"},
     "doctor": set(),
     "runs": {
         *("spec", "strict_json", "recipe", "paper", "counting", "store", "run_dir", "world", "models", "weights"),
-        *("data", "train", "evaluate", "inspection", "deploy", "report", "__init__"),
+        *("data", "train", "evaluate", "drawing", "inspection", "deploy", "report", "__init__"),
     },
     "commands": {"spec", "recipe", "paper", "counting"},
     "__init__": {"counting", "paper"},
@@ -42,7 +43,7 @@ MAY_IMPORT = {
 LAZY = {  # inside functions only
     "__init__": {"models", "weights", "evaluate", "inspection", "deploy"},
     "commands": {"report", "runs", "run_dir"},
-    "cli": {"deploy", "weights", "data", "inspection", "store", "runs", "doctor"},
+    "cli": {"deploy", "weights", "data", "drawing", "store", "runs", "doctor"},
 }
 WITHOUT_TORCH = {
     *(

@@ -141,7 +141,7 @@ def inspect(
         allow_partial: Load what fits although tensors are missing, unexpected or mis-shaped.
         allow_nonfinite: Load weights that hold NaN or infinity.
     """
-    from vitlab.inspection.figures import require_matplotlib
+    from vitlab.drawing.canvas import require_matplotlib
     from vitlab.store import refuse_existing
 
     require_matplotlib()  # before torch and the weights take their time

@@ -1,50 +1,24 @@
-"""Arrays as figures with labelled axes; the same numbers make the same bytes, in every process.
+"""What inspection finds, as figures with labelled axes.
 
 No text of a stranger enters a figure: pictures have numbers here, and their names stand in the report.
 """
 
-import io
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vitlab.drawing.canvas import Drawn, drawn, figure_of
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-SETTINGS = {
-    "svg.hashsalt": "vitlab",  # identifiers inside an SVG are random without it
-    "svg.fonttype": "path",  # looks the same where the font is missing
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
-PIXELS_PER_INCH = 150  # of the PNG
 ACROSS = 7  # filters in a row, as in figure 7
-
-
-class Drawn(NamedTuple):
-    """One figure, twice."""
-
-    svg: bytes
-    png: bytes
-
-
-def require_matplotlib() -> None:
-    """Raise one line that names the extra, before any time is spent on what could not be drawn."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("figures need matplotlib: pip install 'vitlab[plot]'") from None
 
 
 def draw_distance(distances: np.ndarray, images: int) -> Drawn:
     """(L, h) in pixels -> figure 7 right: a dot for each head, by depth."""
     layers, heads = distances.shape
-    with _figure(5.6, 3.8) as (figure, axes):
+    with figure_of(5.6, 3.8) as (figure, axes):
         depth = np.arange(layers)
         for head in range(heads):
             shade = (0.15 + 0.7 * head / max(heads - 1, 1),) * 2
@@ -56,7 +30,7 @@ def draw_distance(distances: np.ndarray, images: int) -> Drawn:
         axes.set_xticks(depth[:: -(-layers // 16)], [str(layer + 1) for layer in depth[:: -(-layers // 16)]])
         axes.grid(alpha=0.25)
         axes.legend(fontsize=7, ncols=-(-heads // 16), loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
-        return _drawn(figure)
+        return drawn(figure)
 
 
 def draw_filters(pictures: np.ndarray, share: float) -> Drawn:
@@ -66,7 +40,7 @@ def draw_filters(pictures: np.ndarray, share: float) -> Drawn:
     down = -(-number // across)
     tiles = np.ones((down * across, patch, patch, 3))
     tiles[:number] = pictures
-    with _figure(5.2, 0.9 + 4.2 * down / across) as (figure, axes):
+    with figure_of(5.2, 0.9 + 4.2 * down / across) as (figure, axes):
         sheet, x, y = _mosaic(tiles.reshape(down, across, patch, patch, 3), gap=max(1, patch // 8), fill=1.0)
         axes.imshow(sheet, interpolation="none")
         axes.set_xticks(x, [str(1 + column) for column in range(across)])
@@ -75,13 +49,13 @@ def draw_filters(pictures: np.ndarray, share: float) -> Drawn:
         axes.set_ylabel("principal components")
         axes.set_title(f"RGB embedding filters: first {number} components, {share:.0%} of the variance")
         _bare(axes)
-        return _drawn(figure)
+        return drawn(figure)
 
 
 def draw_positions(similarity: np.ndarray) -> Drawn:
     """(rows, columns, rows, columns) of -1..1 -> figure 7 centre: one tile for each patch."""
     rows, columns = similarity.shape[:2]
-    with _figure(1.6 + 4.4 * min(1, columns / rows), 0.9 + 4.4 * min(1, rows / columns)) as (figure, axes):
+    with figure_of(1.6 + 4.4 * min(1, columns / rows), 0.9 + 4.4 * min(1, rows / columns)) as (figure, axes):
         sheet, x, y = _mosaic(similarity, gap=max(1, max(rows, columns) // 8), fill=np.nan)
         image = axes.imshow(sheet, vmin=-1, vmax=1, cmap="viridis", interpolation="none")
         axes.set_xticks(*_thinned(x))
@@ -91,7 +65,7 @@ def draw_positions(similarity: np.ndarray) -> Drawn:
         axes.set_title("Position embedding similarity")
         figure.colorbar(image, ax=axes, label="cosine similarity", shrink=0.85)
         _bare(axes)
-        return _drawn(figure)
+        return drawn(figure)
 
 
 def draw_heads(maps: np.ndarray, picture: int) -> Drawn:
@@ -100,7 +74,7 @@ def draw_heads(maps: np.ndarray, picture: int) -> Drawn:
     tiles = (maps / np.maximum(maps.max(axis=(2, 3), keepdims=True), 1e-30)).swapaxes(0, 1)
     tall, wide = heads * rows, layers * columns
     scale = min(9.0 / wide, 9.0 / tall)
-    with _figure(max(1.0 + scale * wide, 3.4), 1.0 + scale * tall) as (figure, axes):
+    with figure_of(max(1.0 + scale * wide, 3.4), 1.0 + scale * tall) as (figure, axes):
         sheet, x, y = _mosaic(tiles, gap=max(1, max(rows, columns) // 10), fill=np.nan)
         axes.imshow(sheet, vmin=0, vmax=1, cmap="magma", interpolation="none")
         axes.set_xticks(*_thinned(x))
@@ -109,7 +83,7 @@ def draw_heads(maps: np.ndarray, picture: int) -> Drawn:
         axes.set_ylabel("head")
         axes.set_title(f"Picture {picture}: attention of each head")
         _bare(axes)
-        return _drawn(figure)
+        return drawn(figure)
 
 
 def draw_rollouts(pictures: np.ndarray, seen: np.ndarray) -> Drawn:
@@ -120,7 +94,7 @@ def draw_rollouts(pictures: np.ndarray, seen: np.ndarray) -> Drawn:
     tiles = np.full((down * across, 2, height, width, 3), 255, np.uint8)
     tiles[:number, 0], tiles[:number, 1] = pictures, seen
     inches = min(9.0, 4.4 * across)
-    with _figure(inches, 0.7 + inches * down * height / (2 * across * width)) as (figure, axes):
+    with figure_of(inches, 0.7 + inches * down * height / (2 * across * width)) as (figure, axes):
         gap = max(2, width // 16)
         sheet, x, y = _mosaic(tiles.reshape(down, across * 2, height, width, 3), gap=gap, fill=255)
         axes.imshow(sheet, interpolation="none")
@@ -132,7 +106,7 @@ def draw_rollouts(pictures: np.ndarray, seen: np.ndarray) -> Drawn:
         axes.set_title("Attention rollout")
         axes.tick_params(axis="x", labelsize=8 if across <= 4 else 5)
         _bare(axes)
-        return _drawn(figure)
+        return drawn(figure)
 
 
 def _mosaic(tiles: np.ndarray, *, gap: int, fill: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -163,26 +137,3 @@ def _bare(axes: "Axes") -> None:
 
 def _count(images: int) -> str:
     return f"{images:,} image{'' if images == 1 else 's'}"
-
-
-@contextmanager
-def _figure(width: float, height: float) -> Iterator[tuple["Figure", "Axes"]]:
-    """An empty figure of so many inches, whatever the settings of this user are."""
-    require_matplotlib()
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(SETTINGS)
-        figure = Figure(figsize=(width, height))
-        yield figure, figure.subplots()
-
-
-def _drawn(figure: "Figure") -> Drawn:
-    """Both files, without date and version."""
-    svg, png = io.BytesIO(), io.BytesIO()
-    close: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": 0.08}
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "vitlab"}, **close)
-    figure.savefig(png, format="png", dpi=PIXELS_PER_INCH, metadata={"Software": None}, **close)
-    return Drawn(svg.getvalue(), png.getvalue())

@@ -14,19 +14,18 @@ from vitlab.data.gate import read_image
 from vitlab.data.refusals import BadImage
 from vitlab.data.transforms import evaluation_pixels, normalised
 from vitlab.deploy.predict import class_names
+from vitlab.drawing.canvas import Drawn, require_matplotlib
+from vitlab.drawing.page import Card, Section, page
 from vitlab.inspection.attention import at_rest, batch_size
 from vitlab.inspection.figures import (
-    Drawn,
     draw_distance,
     draw_filters,
     draw_heads,
     draw_positions,
     draw_rollouts,
-    require_matplotlib,
 )
 from vitlab.inspection.filters import as_pictures, principal_filters
 from vitlab.inspection.look import look
-from vitlab.inspection.page import Card, Section, page
 from vitlab.inspection.rollout import rendered
 from vitlab.inspection.similarity import position_similarity
 from vitlab.models.vit import ViT
@@ -35,6 +34,11 @@ from vitlab.store import Writer, json_writer, refuse_existing, write_folder
 from vitlab.strict_json import require
 
 REPORT = "report.html"
+ROLLOUT = (
+    "Attention rollout: averaged over heads, multiplied through all layers with the residual connections. Bright is "
+    "what reaches the output most; each picture has its own scale. It shows where information can come from, not why "
+    "the answer is what it is: even fresh weights outline what stands out."
+)
 SHOWN = 128  # pictures that are drawn, as many as figure 14 has; all count for the attention distance
 THUMBNAIL = 112  # pixels of a picture in a large sheet
 
@@ -74,18 +78,33 @@ def inspect(model: ViT, pictures: Sequence[str | Path], out: Path, *, maps: int,
             task = progress.add_task("", total=len(pictures))
             for done in examine(model, pictures, found, maps):
                 progress.update(task, completed=done)
-    figures, sections, numbers = _weights(model)
-    if found.cards:
-        seen_figures, seen_sections = _pictures(
-            found, "the class token looks" if model.spec.pool == "class" else "patches look on average"
-        )
-        figures, sections = seen_figures | figures, seen_sections + sections
+    figures, sections, numbers = _found(model, found)
     files = _files(figures)
-    text = page(f"Inside {name_of(model.spec)}", _about(model, found), found.cards, sections, found.bad)
+    text = page(f"Inside {name_of(model.spec)}", _about(model, found), sections, found.bad)
     files[REPORT] = lambda path: path.write_text(text, encoding="utf-8")
     files["inspection.json"] = json_writer(_numbers(found) | numbers)
     write_folder(out, files)
     return Inspection(tuple(files), found.images, tuple(found.bad))
+
+
+def sections_of(model: ViT, pictures: Sequence[str | Path], maps: int = 1) -> list[Section]:
+    """What `inspect` shows, for a page of one's own; nothing is written."""
+    found = Findings()
+    with at_rest(model):
+        for _ in examine(model, pictures, found, maps):
+            pass
+    return _found(model, found)[1]
+
+
+def _found(model: ViT, found: Findings) -> tuple[dict[str, Drawn], list[Section], dict[str, object]]:
+    """Figures by name, sections of the page, and numbers: what the pictures show, then what the weights do."""
+    figures, sections, numbers = _weights(model)
+    if found.cards:
+        seen = "the class token looks" if model.spec.pool == "class" else "patches look on average"
+        seen_figures, seen_sections = _pictures(found, seen)
+        rollout = Section("What it looks at", ROLLOUT, cards=found.cards, wide=True)
+        figures, sections = seen_figures | figures, [rollout, *seen_sections, *sections]
+    return figures, sections, numbers
 
 
 def examine(model: ViT, pictures: Sequence[str | Path], found: Findings, maps: int) -> Iterator[int]:

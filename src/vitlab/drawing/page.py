@@ -27,6 +27,8 @@ figcaption { margin-top: .4rem; font-size: .9rem; overflow-wrap: anywhere; }
 .wide { grid-column: 1 / -1; }
 .plot { display: block; max-width: 100%; height: auto; margin-bottom: 1rem; }
 .bad { color: #a4262c; }
+table { border-collapse: collapse; margin-bottom: 1rem; }
+th, td { padding: .3rem 1rem .3rem 0; border-bottom: 1px solid #dde2ea; text-align: left; }
 """
 
 
@@ -42,29 +44,23 @@ class Card:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, what one sees there, and figures as SVG, each with a name for who cannot see it."""
+    """A heading and what one sees there: a table, pictures, figures as SVG, each with a name for who cannot see it."""
 
     title: str
     text: str
-    figures: Sequence[tuple[str, bytes]]
+    figures: Sequence[tuple[str, bytes]] = ()
+    cards: Sequence[Card] = ()
+    table: Sequence[Sequence[str]] = ()  # the first row is the heading
     wide: bool = False  # takes the whole width of the page
 
 
-def page(title: str, about: str, cards: Sequence[Card], sections: Sequence[Section], bad: Sequence[str]) -> str:
+def page(title: str, about: str, sections: Sequence[Section], bad: Sequence[str] = ()) -> str:
     """The whole report; every text may come from a stranger."""
     body = [f"<h1>{_safe(title)}</h1>", f"<p>{_safe(about)}</p>"]
     if bad:
         body.append("<h2>Pictures that could not be read</h2><ul>")
         body += [f'<li class="bad">{_safe(line)}</li>' for line in bad]
         body.append("</ul>")
-    if cards:
-        body.append("<h2>What it looks at</h2>")
-        body.append(
-            "<p>Attention rollout: averaged over heads, multiplied through all layers with the residual connections. "
-            "Bright is what reaches the output most; each picture has its own scale. It shows where information can "
-            "come from, not why the answer is what it is: even fresh weights outline what stands out.</p>"
-        )
-        body += ['<div class="cards">', *(_card(number, card) for number, card in enumerate(cards, 1)), "</div>"]
     body += ['<div class="sections">', *map(_section, sections), "</div>"]
     return "\n".join([_head(title), *body, "</body></html>", ""])
 
@@ -91,9 +87,25 @@ def _card(number: int, card: Card) -> str:
 
 
 def _section(section: Section) -> str:
-    plots = [f'<img class="plot" alt="{_safe(alt)}" src="{_data("svg+xml", svg)}">' for alt, svg in section.figures]
-    words = f"<h2>{_safe(section.title)}</h2><p>{_safe(section.text)}</p>"
-    return "\n".join([f'<section class="{"wide" if section.wide else ""}">{words}', *plots, "</section>"])
+    parts = [f"<h2>{_safe(section.title)}</h2><p>{_safe(section.text)}</p>"]
+    if section.table:
+        parts += [
+            "<table>",
+            *(_row(row, "td" if number else "th") for number, row in enumerate(section.table)),
+            "</table>",
+        ]
+    if section.cards:
+        parts += [
+            '<div class="cards">',
+            *(_card(number, card) for number, card in enumerate(section.cards, 1)),
+            "</div>",
+        ]
+    parts += [f'<img class="plot" alt="{_safe(alt)}" src="{_data("svg+xml", svg)}">' for alt, svg in section.figures]
+    return "\n".join([f'<section class="{"wide" if section.wide else ""}">', *parts, "</section>"])
+
+
+def _row(cells: Sequence[str], kind: str) -> str:
+    return f"<tr>{''.join(f'<{kind}>{_safe(cell)}</{kind}>' for cell in cells)}</tr>"
 
 
 def _photo(pixels: np.ndarray) -> str:

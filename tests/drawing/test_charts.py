@@ -1,0 +1,31 @@
+"""Charts: the numbers they show, and the same bytes every time."""
+
+import numpy as np
+import pytest
+
+from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed
+from vitlab.drawing.page import Section, page
+
+pytest.importorskip("matplotlib", reason="figures need matplotlib")
+
+
+def test_smoothing_is_the_mean_of_the_last_values():
+    points = dict(enumerate([4.0, 2.0, 0.0, 6.0], start=1))
+    assert smoothed(points, window=2) == {1: 4.0, 2: 3.0, 3: 1.0, 4: 3.0}
+    assert smoothed({}) == {}
+
+
+def test_the_same_numbers_make_the_same_bytes():
+    curves = {"one": {1: 0.5, 2: 0.25}, "two": {1: 1.0, 2: 0.1}}
+    assert draw_curves(curves, x="step", y="loss") == draw_curves(curves, x="step", y="loss")
+    counts = np.array([[3, 1], [0, 4]])
+    assert draw_confusion(counts, ("a", "b")) == draw_confusion(counts, ("a", "b"))
+    assert draw_confusion(counts, ("a", "b")).svg != draw_confusion(counts.T, ("a", "b")).svg
+
+
+def test_a_table_of_a_page_runs_nothing():
+    text = page("t", "a", [Section("s", "x", table=[("name", "n"), ("<img src=x onerror=alert(1)>", "3")])])
+    assert "<img src=x" not in text
+    assert "&lt;img src=x onerror=alert(1)&gt;" in text
+    assert "<th>name</th>" in text
+    assert "<td>3</td>" in text
