@@ -39,6 +39,8 @@ soak: .venv/test.stamp  ## the long proofs; output goes to evidence/
 	@mkdir -p evidence
 	@VITLAB_MUTATIONS=100000 $(BIN)/python -m pytest tests/weights/test_mutations.py -s -o timeout=7200 > evidence/mutations.txt
 	@cat evidence/mutations.txt
+	@VITLAB_KILLS=200 $(BIN)/python -m pytest tests/train/test_crashes.py -k any_moment -s -o timeout=7200 > evidence/kills.txt
+	@cat evidence/kills.txt
 
 clean:  ## remove the virtual environment and what tools left behind
 	rm -rf .venv dist docs/_build docs/api/modules .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,6 @@
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,23 @@ def tiny_spec() -> ViTSpec:
 def tiny(tiny_spec):
     """A small model with every parameter random: a zero head would prove nothing."""
     return randomised(build_from_spec(tiny_spec))
+
+
+@pytest.fixture(scope="session")
+def memory(tmp_path_factory):
+    """A folder in memory where there is one, else on disk: a killed process leaves the page cache as it is, and a busy
+    disk takes long to sync what no such test looks at."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        yield tmp_path_factory.mktemp("memory")
+        return
+    with tempfile.TemporaryDirectory(dir=shared, prefix="vitlab-test-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def in_memory(memory):
+    """A new folder in memory."""
+    folder = Path(tempfile.mkdtemp(dir=memory))
+    yield folder
+    shutil.rmtree(folder)

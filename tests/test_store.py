@@ -1,10 +1,25 @@
 """What is written is written whole or not at all."""
 
 import json
+import os
+import shutil
 
 import pytest
 
-from vitlab.store import MANIFEST, json_writer, replacing, verify_folder, write_folder
+from vitlab import store
+from vitlab.store import (
+    LOCK,
+    MANIFEST,
+    Locked,
+    json_writer,
+    locked,
+    make_folder,
+    remove_folder,
+    remove_leftovers,
+    replacing,
+    verify_folder,
+    write_folder,
+)
 
 
 def failing(path):
@@ -36,7 +51,6 @@ def test_a_file_is_replaced_at_once(tmp_path):
 
 def test_everything_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
     events = []
-    import os
     from pathlib import Path
 
     sync, rename = os.fsync, Path.rename
@@ -68,3 +82,49 @@ def test_json_is_the_same_bytes_every_time(tmp_path):
         json_writer({"b": 1, "a": "é"})(tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert json.loads((tmp_path / "one").read_text()) == {"b": 1, "a": "é"}
+
+
+def test_leftovers_of_dead_writers_go_and_nothing_else(tmp_path):
+    for name in (".a.tmp-12", ".model.tmp-7", ".step-1.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("half")
+    (tmp_path / ".file.json.tmp-5").write_text("half")
+    kept = [".lock", ".hidden", "a.tmp-12", "b.old", ".tmp-5"]
+    for name in kept:
+        (tmp_path / name).write_text("whole")
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
+
+
+def test_a_folder_never_has_its_name_while_it_is_being_removed(tmp_path, monkeypatch):
+    write_folder(tmp_path / "out", {"a": lambda p: p.write_text("one")})
+    seen = []
+    monkeypatch.setattr(shutil, "rmtree", lambda path: seen.append((path.name, (tmp_path / "out").exists())))
+    remove_folder(tmp_path / "out")
+    assert seen == [(".out.old", False)]
+
+
+def test_the_names_of_new_folders_are_synced(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(store, "_sync", synced.append)
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    assert synced == [tmp_path, tmp_path / "a"]
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+class TestLock:
+    def test_this_process_does_not_enter_twice(self, tmp_path):
+        with locked(tmp_path), pytest.raises(Locked, match="in use by this process already"), locked(tmp_path):
+            pass
+
+    def test_a_failure_frees_the_folder(self, tmp_path):
+        with pytest.raises(RuntimeError, match="inside"), locked(tmp_path):
+            raise RuntimeError("inside")
+        with locked(tmp_path):
+            assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
+
+    def test_the_note_of_a_dead_process_does_not_matter(self, tmp_path):
+        (tmp_path / LOCK).write_text("99999999999\n")
+        with locked(tmp_path):
+            assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"

@@ -9,6 +9,7 @@ result.json     the numbers at the end
 model/          the trained model, self-contained
 """
 
+import contextlib
 import json
 import math
 import os
@@ -20,7 +21,7 @@ from typing import Any, Literal
 
 from vitlab.recipe import Execution, Recipe
 from vitlab.spec import ViTSpec
-from vitlab.store import json_writer, replacing
+from vitlab.store import json_writer, locked, remove_leftovers, replacing
 from vitlab.strict_json import from_json, read_json, require, to_json
 
 VERSION = 1
@@ -66,19 +67,18 @@ class RunDir:
     @classmethod
     def create(cls, path: Path, spec: RunSpec, card: Mapping[str, object]) -> "RunDir":
         """Make a folder for a new run; one that holds a run already is an error that says how to continue it."""
-        require(not (path / RUN).exists(), f"{path} holds a run already; continue it with: vitlab resume {path}")
-        run = cls(path)
-        run.write(DATA, dict(card))
-        run.write(RUN, to_json(spec))  # the last: a folder with it is whole
+        with locked(path):
+            require(not (path / RUN).exists(), f"{path} holds a run already; continue it with: vitlab resume {path}")
+            run = cls(path)
+            run.write(DATA, dict(card))
+            run.write(RUN, to_json(spec))  # the last: a folder with it is whole
         return run
 
     @classmethod
     def open(cls, path: Path) -> "RunDir":
-        """A folder that holds a run; an event that a crash cut short is taken off."""
+        """A folder that holds a run."""
         require((path / RUN).is_file(), f"{path} holds no run: there is no {RUN} in it")
-        run = cls(path)
-        _mend(run.path / EVENTS)
-        return run
+        return cls(path)
 
     def spec(self) -> RunSpec:
         """What was asked for."""
@@ -103,13 +103,18 @@ class RunDir:
             self.dropped += 1
 
     def sync(self) -> None:
-        """Make every event so far durable."""
-        if (self.path / EVENTS).exists():
-            descriptor = os.open(self.path / EVENTS, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        """Make every event so far durable, if that is possible."""
+        try:
+            with (self.path / EVENTS).open("rb") as file:
+                os.fsync(file.fileno())
+        except OSError:
+            self.dropped += 1
+
+    def mend(self) -> None:
+        """Take off what a crash left: an event that was cut short, files that were being written."""
+        remove_leftovers(self.path)
+        with contextlib.suppress(OSError):  # see `record`
+            _cut_last_line(self.path / EVENTS)
 
     def events(self, kind: str = "") -> Iterator[dict[str, Any]]:
         """The events, all or of one kind, in the order they happened; a line that a crash cut short is left out."""
@@ -137,10 +142,8 @@ def _plain(values: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _mend(path: Path) -> None:
+def _cut_last_line(path: Path) -> None:
     """Cut off the beginning of a line that was never finished."""
-    if not path.exists():
-        return
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         while size > 0:

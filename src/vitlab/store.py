@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from vitlab.strict_json import read_json, require
 
 MANIFEST = "manifest.json"
 LOCK = ".lock"
+LEFTOVER = re.compile(r"\..+\.(tmp-\d+|old)")
 _held: set[Path] = set()  # a process does not shut itself out by a record lock
 Writer = Callable[[Path], object]
 
@@ -22,7 +24,7 @@ Writer = Callable[[Path], object]
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`; when the block ends well it is synced and takes the name `path` at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         yield temporary
@@ -37,7 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def write_folder(path: Path, files: Mapping[str, Writer]) -> None:
     """Write a folder whole or not at all, with a manifest of sizes and SHA-256; an existing folder is an error."""
     refuse_existing(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         temporary.mkdir()
@@ -51,6 +53,27 @@ def write_folder(path: Path, files: Mapping[str, Writer]) -> None:
         _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it that are missing; their names are synced: power may be lost."""
+    for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder at once: half of one never has its name."""
+    going = path.with_name(f".{path.name}.old")
+    path.rename(going)
+    _remove(going)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what processes that died left of their writing; only for who knows that none is alive."""
+    for path in folder.iterdir():
+        if LEFTOVER.fullmatch(path.name):
+            _remove(path)
 
 
 def refuse_existing(path: Path) -> None:
@@ -87,7 +110,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises Locked, naming the process that holds it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     key = folder.resolve()
     if key in _held:
         raise Locked(f"{folder} is in use by this process already")
@@ -126,6 +149,13 @@ def _write_manifest(folder: Path, names: Mapping[str, Writer]) -> None:
     entries = {n: {"bytes": (folder / n).stat().st_size, "sha256": sha256(folder / n)} for n in sorted(names)}
     json_writer(entries)(folder / MANIFEST)
     _sync(folder / MANIFEST)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _make_readable(path: Path) -> None:

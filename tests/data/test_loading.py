@@ -118,6 +118,40 @@ def test_resuming_with_other_workers_continues_exactly():
     assert all(torch.equal(a.pixels, b.pixels) for a, b in zip(resumed, expected, strict=True))
 
 
+@pytest.mark.parametrize(
+    "workers", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]
+)
+def test_one_to_five_stops_an_epoch_repeat_and_miss_nothing(workers):
+    rng = random.Random(workers)
+    for _ in range(12 if workers == 0 else 2):
+        samples, batch = rng.randrange(5, 40), rng.randrange(1, 9)
+        steps = 2 * -(-samples // batch)  # two epochs
+        stops = sorted(rng.randrange(steps + 1) for _ in range(2 * rng.randrange(1, 6)))
+        source, options = Numbers(samples, bad={3}), {"seed": rng.randrange(100), "batch": batch}
+        unbroken, resumed = Account(samples), Account(samples)
+        expected = train(source, stop=steps, account=unbroken, **options)
+        parts = []
+        for start, stop in zip([0, *stops], [*stops, steps], strict=True):
+            parts += train(source, start=start, stop=stop, workers=workers, account=resumed, **options)
+            resumed = Account.from_json(resumed.to_json())  # as a checkpoint keeps it
+        assert [one.ids for one in parts] == [one.ids for one in expected]
+        assert resumed == unbroken
+
+
+def test_a_late_start_reads_nothing_of_what_was_before():
+    class Counted(Numbers):
+        read = 0
+
+        def item(self, index):
+            self.read += 1
+            return super().item(index)
+
+    source = Counted(10**7)
+    (batch,) = train(source, start=10**9, stop=10**9 + 1)
+    assert len(batch.ids) == source.read == 7
+    assert set(batch.epochs) == {700}
+
+
 def test_the_same_sample_is_augmented_differently_in_every_epoch():
     source = Numbers(1)
     first, second = train(source, batch=1, stop=2)

@@ -35,17 +35,14 @@ class Display:
 
     def show(self, kind: str, values: Mapping[str, object]) -> None:
         """An event as it happens."""
-        try:
-            if kind == "step":
-                self._show_step(cast(dict[str, Any], values))
-            elif kind == "validation":
-                self.say(f"step {values['step']:,}: {describe(cast(dict[str, Any], values))}")
-        except OSError:
-            self.lost += 1
+        if kind == "step":
+            self._show_step(cast(dict[str, Any], values))
+        elif kind == "validation":
+            self.say(f"step {values['step']:,}: {describe(cast(dict[str, Any], values))}")
 
     def say(self, line: str) -> None:
         """A line of its own."""
-        self.console.print(Text(line))
+        self.lost += not say(self.console, line)
 
     def _show_step(self, values: dict[str, Any]) -> None:
         self._images += values["images"]
@@ -61,6 +58,15 @@ class Display:
             self._spoke = time.monotonic()
             left = (self.total - step) * (values["images"] / speed)
             self.say(f"step {step:,} of {self.total:,}  {now}  {duration(left)} left")
+
+
+def say(console: Console, line: str) -> bool:
+    """Print a line; returns whether anybody can have seen it. An output that went away is no reason to stop a run."""
+    try:
+        console.print(Text(line), soft_wrap=True)
+    except (OSError, SystemExit):  # rich leaves the program when a pipe is closed
+        return False
+    return not console.quiet
 
 
 def describe(numbers: Mapping[str, float]) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.text import Text
 
 from vitlab.counting import count_spec
 from vitlab.data.catalogue import open_source
@@ -26,7 +25,7 @@ from vitlab.paper.recipes import (
 )
 from vitlab.recipe import Execution, Recipe, with_fields
 from vitlab.run_dir import VERSION, RunDir, RunSpec
-from vitlab.runs.display import duration
+from vitlab.runs.display import duration, say
 from vitlab.runs.training import adapt, open_material, start_sha256
 from vitlab.spec import ViTSpec, check_image
 from vitlab.strict_json import require, to_json
@@ -60,7 +59,7 @@ def pretraining_run(name: str, asked: Asked, execution: Execution, epochs: int |
     row = name
     if "@" not in name:
         row = pretraining_row_for(name, images)
-        _say(console, f"recipe {row}: of table 3's data, its size is nearest to your {images:,} images")
+        say(console, f"recipe {row}: of table 3's data, its size is nearest to your {images:,} images")
     model_name = name if "@" not in name else pretraining_model(name)
     recipe = pretraining_recipe(
         row,
@@ -87,7 +86,7 @@ def finetuning_run(start: Path, recipe_name: str, asked: Asked, execution: Execu
         recipe_name = QUICK if on_cpu else row
         if on_cpu:
             why = f"no accelerator is here; table 4's row would be --recipe {row}, because {why}"
-        _say(console, f"recipe {recipe_name}: {why}")
+        say(console, f"recipe {recipe_name}: {why}")
     own = loaded.spec.image if asked.image is None else asked.image
     recipe = quick_recipe(images, own) if recipe_name == QUICK else finetuning_recipe(recipe_name)
     recipe = _changed(_fitting(recipe, loaded.spec.patch, asked, console), asked)
@@ -104,22 +103,22 @@ def create(path: Path, spec: RunSpec, console: Console, *, is_wanted: bool) -> R
     material = open_material(spec)
     recipe = spec.recipe
     validation = 0 if material.validation is None else len(material.validation)
-    _say(console, f"data    {len(material.train):,} images to train on, {validation:,} to validate, "
-                  f"{len(material.card.class_names):,} classes")  # fmt: skip
+    say(console, f"data    {len(material.train):,} images to train on, {validation:,} to validate, "
+                 f"{len(material.card.class_names):,} classes")  # fmt: skip
     height, width = recipe.image
-    _say(console, f"recipe  {recipe.name}: {recipe.source}")
-    _say(console, f"        {recipe.schedule.total:,} steps of {recipe.batch:,} images, {height}x{width} pixels, "
-                  f"{recipe.optimizer.kind}, peak learning rate {recipe.schedule.peak:g}")  # fmt: skip
+    say(console, f"recipe  {recipe.name}: {recipe.source}")
+    say(console, f"        {recipe.schedule.total:,} steps of {recipe.batch:,} images, {height}x{width} pixels, "
+                 f"{recipe.optimizer.kind}, peak learning rate {recipe.schedule.peak:g}")  # fmt: skip
     device = pick_device(spec.execution.device)
     seconds = estimated_seconds(spec, device)
-    _say(console, f"time    about {duration(seconds)} on {device.type}, by the speed of its matrix products")
+    say(console, f"time    about {duration(seconds)} on {device.type}, by the speed of its matrix products")
     require(
         seconds < DAY or device.type != "cpu" or is_wanted,
         f"the run would take about {duration(seconds)} on this CPU; say --yes if that is wanted, or take fewer steps "
         f"(--schedule.total), smaller pictures (--image) or a smaller model",
     )
     run = RunDir.create(path, spec, to_json(material.card))
-    _say(console, f"run     {path}; if it is stopped: vitlab resume {path}\n")
+    say(console, f"run     {path}; if it is stopped: vitlab resume {path}\n")
     return run
 
 
@@ -172,7 +171,7 @@ def _fitting(recipe: Recipe, patch: int, asked: Asked, console: Console) -> Reci
         return recipe
     height, width = (max(side // patch, 1) * patch for side in recipe.image)
     if (height, width) != recipe.image:
-        _say(console, f"image   {height}x{width}, because {recipe.image[0]} is no multiple of {patch}")
+        say(console, f"image   {height}x{width}, because {recipe.image[0]} is no multiple of {patch}")
     return replace(recipe, image=(height, width))
 
 
@@ -192,7 +191,3 @@ def _changed_model(model: ViTSpec, asked: Asked) -> ViTSpec:
 def _classes(source: Source) -> int:
     require(len(source.class_names) >= 2, f"{len(source.class_names)} class in the data; at least 2 are needed")
     return len(source.class_names)
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(Text(line), soft_wrap=True)

@@ -25,13 +25,14 @@ from vitlab.models.build import build_from_spec
 from vitlab.models.vit import ViT
 from vitlab.paper.pretraining import HEAD_BIAS
 from vitlab.recipe import Execution
-from vitlab.run_dir import CHECKPOINTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
-from vitlab.runs.display import Display, describe
+from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
+from vitlab.runs.display import Display, describe, say
 from vitlab.store import locked, sha256
 from vitlab.strict_json import from_json, require
 from vitlab.train.checkpoints import Checkpoints, load_checkpoint, name_of, verify_checkpoint
 from vitlab.train.loop import JUDGE, Hook, Loop
 from vitlab.train.optimizers import make_optimizer
+from vitlab.train.signals import undisturbed
 from vitlab.train.state import TrainState
 from vitlab.train.tensorboard import tensorboard_writer
 from vitlab.train.update import Examples, Update, freeze, recompute_activations
@@ -59,11 +60,12 @@ def carry_out(run: RunDir, console: Console, *, data: str = "", execution: Execu
 
     The data may have moved to another place and the `execution` may be another one; what is learnt is the run's.
     """
-    with locked(run.path):
+    with locked(run.path), undisturbed():
+        run.mend()
         spec = run.spec()
         spec = replace(spec, data=data or spec.data, execution=execution or spec.execution)
         if (run.path / RESULT).exists():
-            console.print(f"{run.path} is finished: the model is in {run.path / MODEL}", markup=False, highlight=False)
+            say(console, f"{run.path} is finished: the model is in {run.path / MODEL}")
             return 0
         material = open_material(spec, from_json(DataCard, run.card()))
         device = pick_device(spec.execution.device)
@@ -78,10 +80,10 @@ def carry_out(run: RunDir, console: Console, *, data: str = "", execution: Execu
             changed = differences(restored.environment, here)
             run.record("resumed", {"step": restored.step, "damaged": list(restored.damaged), "changed": changed})
             for damage in restored.damaged:
-                console.print(f"damaged, set aside: {damage}", markup=False, highlight=False)
-            console.print(f"continuing after step {restored.step:,}", highlight=False)
+                say(console, f"damaged, set aside: {damage}")
+            say(console, f"continuing after step {restored.step:,}")
             if changed:
-                console.print(f"not bit-exact because {'; '.join(changed)}", markup=False, highlight=False)
+                say(console, f"not bit-exact because {'; '.join(changed)}")
         code = _train(run, spec, material, state, checkpoints, console)
         if code == 0:
             _finish(run, spec, material, state, checkpoints, console)
@@ -301,9 +303,8 @@ def _finish(
     run: RunDir, spec: RunSpec, material: Material, state: TrainState, checkpoints: Checkpoints, console: Console
 ) -> None:
     """Save the model that is kept, judge it, and write the result."""
-    best = checkpoints.best() if spec.recipe.patience else None
-    if best is not None:
-        path = checkpoints.folder / name_of(best)
+    if spec.recipe.patience and state.progress.best is not None:
+        path = checkpoints.folder / name_of(state.progress.best_step)
         verify_checkpoint(path)
         load_checkpoint(path, state)
     model = state.trained.eval().requires_grad_(True)
@@ -315,14 +316,16 @@ def _finish(
             numbers = _score(run, spec, source, model)
             result[name] = numbers
             run.record(name, {"step": progress.step, **numbers})
-            console.print(f"{name}: {describe(numbers)}", highlight=False)
+            say(console, f"{name}: {describe(numbers)}")
     if not (run.path / MODEL).exists():
         model.class_names = material.card.class_names or None
         model.provenance = provenance(spec, material.card, progress.step)
         save_model(model.to("cpu"), run.path / MODEL)
     run.write(RESULT, result)
     run.record("finished", {"step": progress.step})
-    console.print(f"the model is in {run.path / MODEL}", markup=False, highlight=False)
+    if run.dropped:
+        say(console, f"{run.dropped:,} events could not be written to {run.path / EVENTS}")
+    say(console, f"the model is in {run.path / MODEL}")
 
 
 def provenance(spec: RunSpec, card: DataCard, step: int) -> dict[str, str]:

@@ -5,8 +5,8 @@ checkpoints/LATEST          the name of the newest
 checkpoints/BEST            the name of the best by validation, where there is one
 """
 
+import copy
 import re
-import shutil
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -18,9 +18,18 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitlab.store import Writer, json_writer, replacing, verify_folder, write_folder
+from vitlab.store import (
+    Writer,
+    json_writer,
+    make_folder,
+    remove_folder,
+    remove_leftovers,
+    replacing,
+    verify_folder,
+    write_folder,
+)
 from vitlab.strict_json import read_json, require
-from vitlab.train.state import TrainState, progress_from
+from vitlab.train.state import Progress, TrainState, progress_from
 
 VERSION = 1
 STATE, LATEST, BEST = "state.json", "LATEST", "BEST"
@@ -47,37 +56,39 @@ class Checkpoints:
         self.folder, self.keep, self.environment = folder, keep, dict(environment)
         self._writer: threading.Thread | None = None
         self._error: Exception | None = None
-        folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(".*"):  # of a process that died; the lock says that none is alive
-            _remove(leftover)
+        make_folder(folder)
+        remove_leftovers(folder)
 
-    def save(self, state: TrainState, *, is_best: bool = False, wait: bool = False) -> None:
+    def save(self, state: TrainState, *, wait: bool = False) -> None:
         """Write the state as it is now, in the background unless `wait`; raises what the last writing met.
 
-        A state that holds NaN or infinity is refused.
+        A state that holds NaN or infinity is refused. The best by the state's progress is kept and marked.
         """
         self.wait()
         if bad := state.first_nonfinite():
             raise FloatingPointError(f"{bad} holds NaN or infinity after step {state.progress.step}; it is not saved")
-        values = {"version": VERSION, "progress": asdict(state.progress), "environment": self.environment}
+        progress = copy.deepcopy(state.progress)
         groups = state.groups()
         if wait:  # nobody changes them while they are written
-            self._write(state.progress.step, groups, values, is_best)
+            self._write(progress, groups)
         else:
             copies = {
                 group: {n: t.to("cpu", copy=True) for n, t in tensors.items()} for group, tensors in groups.items()
             }
-            arguments = (state.progress.step, copies, values, is_best)
-            self._writer = threading.Thread(target=self._write, args=arguments, name="checkpoint writer")
+            self._writer = threading.Thread(target=self._write, args=(progress, copies), name="checkpoint writer")
             self._writer.start()
         self.check()
 
     def wait(self) -> None:
         """Return when nothing is being written; raises what the writing met."""
+        self.close()
+        self.check()
+
+    def close(self) -> None:
+        """Return when nothing is being written."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
-        self.check()
 
     def check(self) -> None:
         """Raise what a writing in the background met."""
@@ -103,11 +114,12 @@ class Checkpoints:
             try:
                 verify_checkpoint(path)
             except (OSError, ValueError) as error:
-                damaged.append(str(error))
+                damaged.append(f"{path.name}: {error}")
                 path.rename(_free(self.folder / f"damaged-{path.name}"))
                 continue
             saved = load_checkpoint(path, state)
             self._point(LATEST, step)
+            self._mark_best(state.progress)  # its writer may have died just before
             return Restored(step, saved, tuple(damaged))
         if damaged:
             raise ValueError(f"no checkpoint in {self.folder} is intact: {'; '.join(damaged)}")
@@ -121,8 +133,9 @@ class Checkpoints:
             return None
         return int(match[1]) if match and (self.folder / match[0]).is_dir() else None
 
-    def _write(self, step: int, groups: Mapping[str, Mapping[str, Tensor]], values: object, is_best: bool) -> None:
-        path = self.folder / name_of(step)
+    def _write(self, progress: Progress, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        path = self.folder / name_of(progress.step)
+        values = {"version": VERSION, "progress": asdict(progress), "environment": self.environment}
         try:
             if not path.exists():  # a repeated save of the same step has the same content
                 files: dict[str, Writer] = {
@@ -130,9 +143,8 @@ class Checkpoints:
                 }
                 write_folder(path, files | {STATE: json_writer(values)})
             verify_checkpoint(path)
-            self._point(LATEST, step)
-            if is_best:
-                self._point(BEST, step)
+            self._point(LATEST, progress.step)
+            self._mark_best(progress)
             self._prune()
         except Exception as error:  # whatever it is, it surfaces in the run's own thread
             self._error = error
@@ -141,14 +153,16 @@ class Checkpoints:
         with replacing(self.folder / pointer) as temporary:
             temporary.write_text(f"{name_of(step)}\n", encoding="utf-8")
 
+    def _mark_best(self, progress: Progress) -> None:
+        step = progress.best_step
+        if progress.best is not None and step != self.best() and (self.folder / name_of(step)).is_dir():
+            self._point(BEST, step)
+
     def _prune(self) -> None:
         best = self.best()
         for step in self.steps()[: -self.keep]:
             if step != best:
-                old = self.folder / name_of(step)
-                going = self.folder / f".{old.name}.old"
-                old.rename(going)  # at once; half a folder never has a checkpoint's name
-                _remove(going)
+                remove_folder(self.folder / name_of(step))
 
 
 def name_of(step: int) -> str:
@@ -176,13 +190,6 @@ def load_checkpoint(path: Path, state: TrainState) -> dict[str, str]:
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _free(path: Path) -> Path:

@@ -52,7 +52,7 @@ class Loop:
 
     def run(self, state: TrainState, forward: nn.Module, update: Update, batches: Generator[Examples]) -> int:
         """Train until the end; returns 0, or the exit code of the signal that stopped it, the state being saved."""
-        with Signals() as signals, contextlib.closing(batches) as stream:
+        with Signals() as signals, contextlib.closing(batches) as stream, contextlib.closing(self.checkpoints):
             while state.progress.step < self.total and not self._is_exhausted(state):
                 done = update(state, forward, next(stream))
                 self._book(state, done)
@@ -60,7 +60,7 @@ class Loop:
                 self.checkpoints.check()
                 stop = update.world.agree(signals.stop)
                 if stop or improved or signals.take_save() or state.progress.step % self.save_every == 0:
-                    self._save(state, improved=improved, wait=bool(stop))
+                    self._save(state, wait=bool(stop))
                 if stop:
                     self.record("stopped", {"step": state.progress.step, "code": stop})
                     return stop
@@ -100,16 +100,16 @@ class Loop:
     def _is_exhausted(self, state: TrainState) -> bool:
         return 0 < self.patience <= state.progress.validations_since_best
 
-    def _save(self, state: TrainState, *, improved: bool = False, wait: bool = False) -> None:
+    def _save(self, state: TrainState, *, wait: bool = False) -> None:
         self.before_save(state)
-        self.checkpoints.save(state, is_best=improved, wait=wait)
+        self.checkpoints.save(state, wait=wait)
         self.record("saved", {"step": state.progress.step})
 
 
 def _judge(state: TrainState, measured: float) -> bool:
     progress = state.progress
-    if progress.best is not None and not measured > progress.best:
+    if not math.isfinite(measured) or (progress.best is not None and measured <= progress.best):
         progress.validations_since_best += 1
         return False
     progress.best, progress.best_step, progress.validations_since_best = measured, progress.step, 0
-    return math.isfinite(measured)
+    return True

@@ -1,11 +1,23 @@
 """A polite stop: TERM and INT save and end the run, USR1 saves and goes on; a second signal ends it at once."""
 
+import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from types import FrameType
 from typing import Self
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}  # exit codes, as a shell reports them
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """USR1 ends nothing while the block runs: before and after the steps there is nothing to save."""
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 class Signals:

@@ -1,9 +1,11 @@
 """vitlab's own folder: weights.safetensors, vitlab.json with everything else, manifest.json with the hashes."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -68,12 +70,19 @@ def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
     return [Entry(name, (name,), SAME) for name in names]
 
 
+def _write_weights(tensors: dict[str, Tensor], file: Path) -> None:
+    try:
+        save_file(tensors, file, metadata={"format": "pt"})
+    except SafetensorError as error:  # a full disk, for one
+        raise OSError(f"{file.name} could not be written: {error}") from None
+
+
 def save(path: Path, tensors: dict[str, Tensor], card: Card) -> None:
     """Write the folder whole or not at all."""
     write_folder(
         path,
         {
-            WEIGHTS: lambda file: save_file(tensors, file, metadata={"format": "pt"}),
+            WEIGHTS: partial(_write_weights, tensors),
             CARD: json_writer(to_json(card)),
         },
     )
