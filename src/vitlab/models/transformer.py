@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitlab.models.gelu import gelu
 from vitlab.spec import Gelu
 
 
@@ -65,7 +66,7 @@ class MLP(nn.Module):
 
     def forward(self, v: Tensor) -> Tensor:
         """(B, n, D) -> (B, n, D)."""
-        m = F.gelu(self.dense1(v), approximate=self.approximate)  # (B, n, M)
+        m = gelu(self.dense1(v), self.approximate)  # (B, n, M)
         m = self.dense2(F.dropout(m, self.dropout, self.training))  # (B, n, D)
         return F.dropout(m, self.dropout, self.training)
 

@@ -17,7 +17,9 @@ def make_optimizer(module: nn.Module, how: AdamW | SGD, *, layer_decay: float = 
     groups = _groups(module, how.weight_decay, how.decay, layer_decay)
     if isinstance(how, SGD):
         return torch.optim.SGD(groups, lr=0.0, momentum=how.momentum)
-    return torch.optim.AdamW(groups, lr=0.0, betas=how.betas, eps=how.epsilon)
+    is_on_cpu = all(parameter.device.type == "cpu" for parameter in module.parameters())
+    # One pass over memory on a CPU, where torch's own choice is a loop over parameters; elsewhere torch chooses.
+    return torch.optim.AdamW(groups, lr=0.0, betas=how.betas, eps=how.epsilon, fused=True if is_on_cpu else None)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
