@@ -31,6 +31,8 @@ def test_models_as_table_and_as_json(capsys):
     cost = vitlab.count("ViT-B/16", image=384, head="linear")
     assert rows["ViT-B/16"]["parameters"] == cost.parameters
     assert f"{cost.parameters:,}" in table.out
+    assert rows["R50x1"] | {"layers": 16, "width": 2048, "heads": 0} == rows["R50x1"]
+    assert rows["R50+ViT-B/16"]["tokens"] == 24 * 24 + 1
     assert "ViT-H/14" not in rows  # 384 is no multiple of 14
     assert "left out ViT-H/14" in table.err
     assert "378x378 or 392x392" in table.err

@@ -8,7 +8,8 @@ import pytest
 import vitlab
 from test_house import LAZY, MAY_IMPORT
 from vitlab.cli import COMMANDS
-from vitlab.paper.models import SIZES
+from vitlab.paper.models import model_spec
+from vitlab.spec import ViTSpec
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -17,10 +18,14 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 def test_the_models_of_the_readme_are_those_of_the_code():
     expected = []
     for name in vitlab.list_models():
-        layers, width, _, heads = SIZES[name.removeprefix("ViT-").partition("/")[0]]
-        linear, mlp = (vitlab.count(name, head=head) for head in ("linear", "mlp"))
-        parameters = f"{linear.parameters:,} / {mlp.parameters:,}"
-        expected.append(f"| {name} | {layers} | {width} | {heads} | {parameters} | {linear.macs / 1e9:,.2f} |")
+        spec = model_spec(name)
+        layers = spec.layers if isinstance(spec, ViTSpec) else sum(spec.stages)
+        heads = getattr(spec, "heads", "-")
+        linear = vitlab.count(name, head="linear")
+        parameters = f"{linear.parameters:,}"
+        if isinstance(spec, ViTSpec) and not spec.distilled and "DeiT" not in name:
+            parameters += f" / {vitlab.count(name, head='mlp').parameters:,}"
+        expected.append(f"| {name} | {layers} | {spec.width} | {heads} | {parameters} | {linear.macs / 1e9:,.2f} |")
     readme = (ROOT / "README.md").read_text()
     table = re.search(r"<!-- models -->\n(.*?)<!-- /models -->", readme, re.DOTALL)[1]
     assert table.strip().splitlines()[2:] == expected

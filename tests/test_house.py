@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "counting": {"spec", "paper"},
     "store": {"strict_json"},
     "models": {"spec", "paper"},
-    "weights": {"spec", "strict_json", "paper", "models", "store"},
+    "weights": {"spec", "strict_json", "paper", "counting", "models", "store"},
     "data": {"spec", "strict_json", "paper", "store"},
     "world": {"strict_json"},
     "run_dir": {"spec", "recipe", "strict_json", "store"},

@@ -14,8 +14,8 @@ from vitlab.commands.evaluation import EVALUATION
 from vitlab.commands.terminal import complain, console, one_line, print_json, printable
 from vitlab.commands.training import TRAINING_COMMANDS, with_field_flags
 from vitlab.counting import count_spec
-from vitlab.paper.models import MODELS, list_models, vit_spec
-from vitlab.spec import ConventionName, HeadKind, SaveFormat, parse_size
+from vitlab.paper.models import MODELS, list_models, model_spec
+from vitlab.spec import ConventionName, HeadKind, ResNetSpec, SaveFormat, ViTSpec, parse_size
 
 if TYPE_CHECKING:
     from vitlab.deploy.predict import Answer
@@ -25,13 +25,13 @@ Model = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 Pictures = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE ...")]
 
 
-def models(image: Size = "224", classes: int = 1000, head: HeadKind = "mlp", json: bool = False) -> None:
+def models(image: Size = "224", classes: int = 1000, head: HeadKind | None = None, json: bool = False) -> None:
     """List every model with tokens, parameters, GMACs and where it stands in the paper.
 
     Args:
         image: Size of the input in pixels.
         classes: Number of classes of the head.
-        head: mlp is the head of pre-training, linear that of fine-tuning.
+        head: mlp is the head of pre-training, linear that of fine-tuning; each family's own if left out.
         json: Print JSON instead of a table.
     """
     size = _size(image)
@@ -41,22 +41,25 @@ def models(image: Size = "224", classes: int = 1000, head: HeadKind = "mlp", jso
     rows, unfit = [], []
     for name in list_models():
         try:
-            spec = vit_spec(name, image=size, classes=classes, head=head)
+            spec = model_spec(name, image=size, classes=classes, head=head)
         except ValueError as error:
             unfit.append(f"left out {name}: {error}")
             continue
         cost = count_spec(spec)
-        sizes = {"layers": spec.layers, "width": spec.width, "heads": spec.heads}
+        layers = spec.layers if isinstance(spec, ViTSpec) else sum(spec.stages)
+        sizes = {"layers": layers, "width": spec.width, "heads": 0 if isinstance(spec, ResNetSpec) else spec.heads}
         rows.append({"model": name, "paper": MODELS[name], **sizes, **asdict(cost)})
         numbers = (f"{cost.tokens:,}", f"{cost.parameters:,}", f"{cost.macs / 1e9:,.2f}")
-        table.add_row(name, MODELS[name] or "later work", *map(str, sizes.values()), *numbers)
+        table.add_row(name, MODELS[name] or "later work", *(str(size or "-") for size in sizes.values()), *numbers)
     if not rows:
         raise ValueError(f"no model takes images of {image} pixels with {classes} classes; {unfit[0]}")
     if json:
         print_json(rows)
     else:
         console().print(table)
-        console().print(f"\nat {image} pixels, {classes} classes, {head} head; other patch sizes build too")
+        heads = f"{head} head" if head else "each family's head of pre-training"
+        console().print(f"\nat {image} pixels, {classes} classes, {heads}; other patch sizes and ResNets build too")
+        console().print("a ResNet's layers are its bottleneck units, its width is that of its features")
     for line in unfit:
         complain(line)
 
@@ -221,6 +224,31 @@ def convert(
         output.print(Text(f"note: {note}"))
 
 
+def download(
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "",
+    cache: Path | None = None,
+    offline: bool = False,
+) -> None:
+    """Fetch released weights into the cache and print where they are; without a name, list what there is.
+
+    Args:
+        name: Released weights, such as augreg-Ti_16-i1k-224 or BiT-M-R50x1.
+        cache: Folder to keep them in; VITLAB_CACHE or the user's cache if left out.
+        offline: Only look into the cache, as VITLAB_OFFLINE=1 does.
+    """
+    from vitlab.weights.catalogue import releases
+    from vitlab.weights.download import download as fetch
+
+    if name:
+        console().print(Text(str(fetch(name, cache=cache, offline=offline))), soft_wrap=True)
+        return
+    table = Table("name", "model", "source", "licence", "about", box=None, header_style="bold")
+    for release in releases().values():
+        size = f"{release.bytes / 1e6:,.0f} MB"
+        table.add_row(*map(Text, (release.name, release.model, release.source, release.licence, size)))
+    console().print(table)
+
+
 def demo(out: Path = Path("demo-out")) -> None:
     """Train a small Vision Transformer on handwritten digits, save it, and let it read a few.
 
@@ -298,6 +326,7 @@ COMMANDS: dict[str, Any] = {
     "predict": predict,
     "inspect": inspect,
     "convert": convert,
+    "download": download,
     **TRAINING_COMMANDS,
     "data": data,
     **EVALUATION,

@@ -1,14 +1,29 @@
 """Tokens, parameters and multiply-accumulates in closed form, without allocating anything or importing torch."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vitlab.paper.models import vit_spec
-from vitlab.spec import HeadKind, Image, Pool, ViTSpec
+from vitlab.paper.models import model_spec
+from vitlab.paper.pretraining import DATA
+from vitlab.spec import (
+    HeadKind,
+    Image,
+    ModelSpec,
+    Pool,
+    PositionKind,
+    PositionPlace,
+    ResNetSpec,
+    ViTSpec,
+)
 
 
 @dataclass(frozen=True)
 class Count:
-    """What one model costs: `macs` are multiply-accumulates of one image's forward pass (FLOPs are twice that)."""
+    """What one model costs: `macs` are multiply-accumulates of one image's forward pass (FLOPs are twice that).
+
+    `tokens` of a ResNet are the cells of its last feature map.
+    """
 
     tokens: int
     parameters: int
@@ -16,33 +31,177 @@ class Count:
 
 
 def count(
-    name: str, *, image: Image | None = None, classes: int = 1000, head: HeadKind = "mlp", pool: Pool = "class"
+    name: str,
+    *,
+    image: Image | None = None,
+    classes: int = 1000,
+    head: HeadKind | None = None,
+    pool: Pool | None = None,
+    positions: PositionKind | None = None,
+    positions_at: PositionPlace | None = None,
 ) -> Count:
     """Count a model of the paper by its name."""
-    return count_spec(vit_spec(name, image=image, classes=classes, head=head, pool=pool))
+    spec = model_spec(
+        name, image=image, classes=classes, head=head, pool=pool, positions=positions, positions_at=positions_at
+    )
+    return count_spec(spec)
 
 
-def count_spec(spec: ViTSpec) -> Count:
-    """Count a model of any spec (sections 1 and 3.1 of the paper)."""
-    return Count(spec.tokens, _parameters(spec), _macs(spec))
+def count_spec(spec: ModelSpec, *, padding: bool = True) -> Count:
+    """Count a model of any spec; without `padding`, products of a convolution with zeros at the border are left out."""
+    if isinstance(spec, ViTSpec):
+        return Count(spec.tokens, _vit_parameters(spec), _vit_macs(spec, padding))
+    convolutions = list(_convolutions(spec.stages, spec.root, spec.image))
+    logits = spec.width * spec.classes
+    if isinstance(spec, ResNetSpec):
+        # A norm before every convolution of a unit, and one before the head.
+        norms = sum(c.inputs for c in convolutions if c.place not in ("root", "shortcut")) + spec.width
+        macs = sum(c.macs(padding) for c in convolutions)
+        parameters = sum(c.parameters for c in convolutions)
+    else:
+        kept = [c for c in convolutions if c.place != "middle"]
+        attentions = [a for c in convolutions if c.place == "middle" for a in _attentions_of(c, spec.heads)]
+        norms = sum(c.outputs for c in kept)
+        macs = sum(part.macs(padding) for part in (*kept, *attentions))
+        parameters = sum(part.parameters for part in (*kept, *attentions))
+    cells = math.prod(convolutions[-1].results)
+    return Count(cells, parameters + 2 * norms + logits + spec.classes, macs + logits)
 
 
-def _parameters(spec: ViTSpec) -> int:
+def exaflops(name: str, epochs: int) -> float:
+    """Pre-training on JFT-300M as table 6 counts it: forward and backward, one multiply-accumulate as two FLOPs.
+
+    The paper does not state its formula. This one was found with the table in view: the images of JFT-300M, its
+    18,291 classes behind the head of pre-training, and no products with the zeros around a feature map.
+    """
+    data = DATA["JFT-300M"]
+    macs = count_spec(model_spec(name, classes=data.classes), padding=False).macs
+    return 3 * 2 * macs * epochs * data.images / 1e18
+
+
+def _vit_parameters(spec: ViTSpec) -> int:
     d, m = spec.width, spec.mlp
-    embedding = _dense(3 * spec.patch**2, d) + (d if spec.pool == "class" else 0) + spec.tokens * d
+    blocks = spec.layers * (2 if spec.attention == "axial" else 1)
     block = 4 * _dense(d, d) + _dense(d, m) + _dense(m, d) + 2 * 2 * d
+    if spec.positions == "relative":
+        block += (2 * spec.tokens - 1) * d
+    embedding = _dense(_patch_channels(spec) * spec.patch**2, d) + spec.prefix * d + _position_parameters(spec)
+    if spec.backbone is not None:
+        convolutions = list(_convolutions(spec.backbone.stages, spec.backbone.root, spec.image))
+        embedding += sum(c.parameters + 2 * c.outputs for c in convolutions)
     pre_logits = _dense(d, d) if spec.head == "mlp" else 0
-    return embedding + spec.layers * block + 2 * d + pre_logits + _dense(d, spec.classes)
+    heads = 2 if spec.distilled else 1
+    return embedding + blocks * block + 2 * d + pre_logits + heads * _dense(d, spec.classes)
 
 
-def _macs(spec: ViTSpec) -> int:
+def _position_parameters(spec: ViTSpec) -> int:
+    table = {
+        "1d": spec.tokens * spec.width,
+        "2d": sum(spec.grid) * spec.width // 2 + spec.prefix * spec.width,
+        "none": 0,
+        "relative": 0,  # lie in the attention of each layer
+    }[spec.positions]
+    return table * (spec.layers if spec.positions_at == "every-layer" else 1)
+
+
+def _vit_macs(spec: ViTSpec, padding: bool) -> int:
     """Matrix products only: norms, softmax, GELU and additions are not counted, as in the paper's exaFLOPs."""
     d, n = spec.width, spec.tokens
-    patches = spec.grid[0] * spec.grid[1]
-    block = 4 * n * d**2 + 2 * n**2 * d + 2 * n * d * spec.mlp
+    lines = spec.grid if spec.attention == "axial" else (n,)  # what a token attends to, in each block of a layer
+    layer = sum(4 * n * d**2 + 2 * n * line * d + 2 * n * d * spec.mlp for line in lines)
+    if spec.positions == "relative":
+        layer += n * (2 * n - 1) * d
+    embedding = math.prod(spec.grid) * _patch_channels(spec) * spec.patch**2 * d
+    if spec.backbone is not None:
+        convolutions = _convolutions(spec.backbone.stages, spec.backbone.root, spec.image)
+        embedding += sum(c.macs(padding) for c in convolutions)
     pre_logits = d**2 if spec.head == "mlp" else 0
-    return patches * 3 * spec.patch**2 * d + spec.layers * block + pre_logits + d * spec.classes
+    heads = 2 if spec.distilled else 1
+    return embedding + spec.layers * layer + pre_logits + heads * d * spec.classes
+
+
+def _patch_channels(spec: ViTSpec) -> int:
+    return spec.backbone.channels if spec.backbone else 3
 
 
 def _dense(inputs: int, outputs: int) -> int:
     return inputs * outputs + outputs
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """One convolution of a ResNet over a map of `size`; `place` is where it stands in its unit."""
+
+    place: str
+    inputs: int
+    outputs: int
+    kernel: int
+    stride: int
+    size: tuple[int, int]
+
+    @property
+    def parameters(self) -> int:
+        return self.kernel**2 * self.inputs * self.outputs
+
+    @property
+    def results(self) -> tuple[int, int]:
+        """Height and width of what comes out."""
+        return math.ceil(self.size[0] / self.stride), math.ceil(self.size[1] / self.stride)
+
+    def macs(self, padding: bool) -> int:
+        if padding:
+            return math.prod(self.results) * self.parameters
+        return self._taps(self.size[0]) * self._taps(self.size[1]) * self.inputs * self.outputs
+
+    def _taps(self, side: int) -> int:
+        """Pairs of a result and a kernel cell along one side that meet inside the map.
+
+        TensorFlow's SAME only moves the odd zero from one end to the other, so v1 and v2 have the same number.
+        """
+        results = math.ceil(side / self.stride)
+        starts = (result * self.stride - self.kernel // 2 for result in range(results))
+        return sum(min(start + self.kernel, side) - max(start, 0) for start in starts)
+
+
+def _convolutions(stages: tuple[int, ...], root: int, image: tuple[int, int]) -> Iterator[_Convolution]:
+    """Every convolution of a bottleneck ResNet, in order; v1 and v2 have the same ones."""
+    first = _Convolution("root", 3, root, 7, 2, image)
+    yield first
+    size = (math.ceil(first.results[0] / 2), math.ceil(first.results[1] / 2))  # behind the pooling
+    inputs = root
+    for stage, units in enumerate(stages):
+        middle = root * 2**stage
+        for unit in range(units):
+            stride = 2 if stage and not unit else 1
+            if not unit and (stride != 1 or inputs != 4 * middle):
+                yield _Convolution("shortcut", inputs, 4 * middle, 1, stride, size)
+            yield _Convolution("first", inputs, middle, 1, 1, size)
+            conv = _Convolution("middle", middle, middle, 3, stride, size)
+            yield conv
+            size, inputs = conv.results, 4 * middle
+            yield _Convolution("last", middle, inputs, 1, 1, size)
+
+
+@dataclass(frozen=True)
+class _AxialAttention:
+    """Position-sensitive attention over lines of `length` in a map of `cells`, in place of a 3x3 convolution."""
+
+    width: int
+    heads: int
+    length: int
+    cells: int
+
+    @property
+    def parameters(self) -> int:
+        offsets = 2 * self.width // self.heads * (2 * self.length - 1)
+        return 2 * self.width**2 + offsets + 2 * 2 * self.width + 2 * self.width
+
+    def macs(self, padding: bool) -> int:
+        """To queries, keys and values; three terms of the logits at half the width, two of the result at all of it."""
+        return self.cells * (2 * self.width**2 + self.length * (3 * self.width // 2 + 2 * self.width))
+
+
+def _attentions_of(middle: _Convolution, heads: int) -> tuple[_AxialAttention, _AxialAttention]:
+    height, width = middle.size
+    cells = height * width
+    return _AxialAttention(middle.inputs, heads, height, cells), _AxialAttention(middle.inputs, heads, width, cells)

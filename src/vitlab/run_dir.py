@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitlab.recipe import Execution, Recipe
-from vitlab.spec import ViTSpec
+from vitlab.spec import ModelSpec
 from vitlab.store import json_writer, locked, remove_leftovers, replacing
 from vitlab.strict_json import from_json, read_json, require, to_json
 
@@ -40,7 +40,7 @@ class RunSpec:
     format: Literal["vitlab-run"]
     version: int
     kind: Literal["pretrain", "finetune"]
-    model: ViTSpec
+    model: ModelSpec
     recipe: Recipe
     data: str
     execution: Execution

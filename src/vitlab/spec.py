@@ -11,6 +11,9 @@ from vitlab.strict_json import check_fields, require
 Gelu = Literal["tanh", "exact"]
 HeadKind = Literal["mlp", "linear"]
 Pool = Literal["class", "mean"]
+PositionKind = Literal["none", "1d", "2d", "relative"]
+PositionPlace = Literal["stem", "every-layer", "shared"]
+AttentionKind = Literal["full", "axial"]
 ConventionName = Literal["paper", "timm", "hf", "torchvision", "deit"]
 PositionResize = ConventionName
 SaveFormat = Literal["vitlab", "google-npz", "timm", "hf"]
@@ -70,13 +73,39 @@ class Augmentation:
 
 
 @dataclass(frozen=True)
+class Convolutions:
+    """What implementations of one ResNet differ in: two epsilons, and what lies around the root's max-pooling.
+
+    `epsilon` keeps the standardisation of weights finite: it joins their variance under the root, or their deviation.
+    """
+
+    epsilon: float = 1e-10
+    epsilon_joins: Literal["variance", "deviation"] = "variance"
+    norm_eps: float = 1e-5
+    pool_padding: Literal["zero", "infinite"] = "zero"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in ("epsilon", "norm_eps"):
+            require(0 < getattr(self, name) <= 0.1, f"{name} {getattr(self, name)} is outside (0, 0.1]")
+
+
+BIT, HYBRID = Convolutions(), Convolutions(1e-5, "deviation", 1e-6)  # the authors' two ResNets
+
+
+@dataclass(frozen=True)
 class Conventions:
-    """The choices that differ between implementations and that no weight file writes down."""
+    """The choices that differ between implementations and that no weight file writes down.
+
+    `bit` holds for the ResNets of BiT, `hybrid` for the ResNet before a hybrid's Transformer.
+    """
 
     gelu: Gelu = "tanh"
     norm_eps: float = 1e-6
     position_resize: PositionResize = "paper"
     preprocessing: Preprocessing = Preprocessing()
+    bit: Convolutions = BIT
+    hybrid: Convolutions = HYBRID
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -87,7 +116,14 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 CONVENTIONS: dict[ConventionName, Conventions] = {
     "paper": Conventions(),
-    "timm": Conventions("exact", 1e-6, "timm", Preprocessing("shorter", 0.9, "bicubic", True)),
+    "timm": Conventions(
+        "exact",
+        1e-6,
+        "timm",
+        Preprocessing("shorter", 0.9, "bicubic", True),
+        bit=Convolutions(1e-8),
+        hybrid=Convolutions(1e-8),
+    ),
     "hf": Conventions("exact", 1e-12, "hf", Preprocessing("square", 1.0, "bilinear", True)),
     "torchvision": Conventions(
         "exact",
@@ -113,8 +149,95 @@ def named_conventions(conventions: ConventionName | Conventions) -> Conventions:
 
 
 @dataclass(frozen=True)
+class ResNetSpec:
+    """A ResNet-v2 of BiT: bottleneck units in each stage, and the channels of the root, 64 times its width factor."""
+
+    stages: tuple[int, ...]
+    root: int = 64
+    image: tuple[int, int] = (224, 224)
+    classes: int = 1000
+    head: Literal["linear"] = "linear"
+    conventions: Conventions = Conventions()
+    kind: Literal["bit"] = "bit"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _check_stages(self.stages, self.root, fewest=1)
+        _check_classes(self.classes)
+        check_image(self.image, 1)
+
+    @property
+    def width(self) -> int:
+        """Channels of the last stage: the length of a feature vector."""
+        return last_channels(self.stages, self.root)
+
+    @property
+    def stride(self) -> int:
+        """Image sides must be multiples of this: any will do."""
+        return 1
+
+
+@dataclass(frozen=True)
+class AxialResNetSpec:
+    """A ResNet whose 3x3 convolutions are attention along columns, then along rows (appendix D.6)."""
+
+    stages: tuple[int, ...]
+    root: int = 64
+    heads: int = 8
+    image: tuple[int, int] = (224, 224)
+    classes: int = 1000
+    head: Literal["linear"] = "linear"
+    conventions: Conventions = Conventions()
+    kind: Literal["axial-resnet"] = "axial-resnet"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _check_stages(self.stages, self.root, fewest=1)
+        _check_classes(self.classes)
+        require(1 <= self.heads <= LIMITS["heads"], f"heads {self.heads} is outside 1..{LIMITS['heads']}")
+        require(self.root % (2 * self.heads) == 0, f"root {self.root} does not divide into 2 x {self.heads} heads")
+        check_image(self.image, self.stride)
+
+    @property
+    def width(self) -> int:
+        """Channels of the last stage: the length of a feature vector."""
+        return last_channels(self.stages, self.root)
+
+    @property
+    def stride(self) -> int:
+        """Pixels along a side of one cell of the last feature map."""
+        return 2 ** (1 + len(self.stages))
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """The ResNet-v1 before a hybrid's Transformer; without stages it is the root alone."""
+
+    stages: tuple[int, ...]
+    root: int = 64
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _check_stages(self.stages, self.root, fewest=0)
+
+    @property
+    def channels(self) -> int:
+        """Channels of the feature map."""
+        return last_channels(self.stages, self.root)
+
+    @property
+    def stride(self) -> int:
+        """Pixels along a side of one cell of the feature map."""
+        return 2 ** (1 + max(len(self.stages), 1))
+
+
+@dataclass(frozen=True)
 class ViTSpec:
-    """A Vision Transformer, complete: build it twice and you get the same function."""
+    """A Vision Transformer, complete: build it twice and you get the same function.
+
+    Behind a `backbone` the model is a hybrid, and `patch` counts cells of its feature map instead of pixels.
+    `attention` along the axes has no class token; a `distilled` model has a second one, with a head of its own.
+    """
 
     patch: int
     layers: int
@@ -128,27 +251,63 @@ class ViTSpec:
     dropout: float = 0.0
     stochastic_depth: float = 0.0
     conventions: Conventions = Conventions()
+    positions: PositionKind = "1d"
+    positions_at: PositionPlace = "stem"
+    backbone: Backbone | None = None
+    attention: AttentionKind = "full"
+    distilled: bool = False
+    kind: Literal["vit"] = "vit"
 
     def __post_init__(self) -> None:
         check_fields(self)
         for name, largest in LIMITS.items():
             value = getattr(self, name)
             require(1 <= value <= largest, f"{name} {value} is outside 1..{largest:,}")
-        require(0 <= self.classes <= 1_000_000, f"classes {self.classes} is outside 0..1,000,000")
+        _check_classes(self.classes)
         require(self.width % self.heads == 0, f"width {self.width} does not divide into {self.heads} heads")
         for name in ("dropout", "stochastic_depth"):
             require(0 <= getattr(self, name) < 1, f"{name} {getattr(self, name)} is outside [0, 1)")
-        check_image(self.image, self.patch)
+        check_image(self.image, self.stride)
+        self._check_variant()
+
+    def _check_variant(self) -> None:
+        """Options that exclude each other."""
+        table = self.positions in ("1d", "2d")
+        require(
+            table or self.positions_at == "stem",
+            f"positions {self.positions!r} are no table that could be added {self.positions_at!r}; leave positions_at",
+        )
+        require(
+            self.positions != "2d" or self.width % 2 == 0, f"2d positions need an even width, {self.width} is not one"
+        )
+        if self.attention == "axial":
+            require(self.pool == "mean", "axial attention has no class token; pool must be 'mean'")
+            require(
+                self.positions != "relative", "axial attention has no relative positions; give '2d', '1d' or 'none'"
+            )
+        if self.distilled:
+            require(self.pool == "class", "a distilled model reads its two class tokens; pool must be 'class'")
+            require(self.head == "linear", "a distilled model has two linear heads; head must be 'linear'")
+
+    @property
+    def stride(self) -> int:
+        """Pixels along a side of what one token stands for: the number after the slash in a name."""
+        return self.patch * (self.backbone.stride if self.backbone else 1)
 
     @property
     def grid(self) -> tuple[int, int]:
         """Patches down and across."""
-        return self.image[0] // self.patch, self.image[1] // self.patch
+        return self.image[0] // self.stride, self.image[1] // self.stride
+
+    @property
+    def prefix(self) -> int:
+        """Tokens before the patches: the class token, and that of distillation."""
+        return (self.pool == "class") + self.distilled
 
     @property
     def tokens(self) -> int:
-        """Length of the encoder's sequence: N, plus one for the class token where there is one."""
-        return self.grid[0] * self.grid[1] + (self.pool == "class")
+        """Length of the encoder's sequence: N, plus the tokens before the patches."""
+        return self.grid[0] * self.grid[1] + self.prefix
 
 
 # Bounds that hold before anything is allocated, for specs that come out of strangers' files.
@@ -191,3 +350,21 @@ def check_image(image: tuple[int, int], patch: int) -> None:
 
 def _triple(values: tuple[float, float, float]) -> str:
     return f"{values[0]:g}" if len(set(values)) == 1 else "/".join(f"{v:g}" for v in values)
+
+
+def last_channels(stages: tuple[int, ...], root: int) -> int:
+    """Channels behind the last stage of a bottleneck ResNet, or behind the root where there is no stage."""
+    return root * 4 * 2 ** (len(stages) - 1) if stages else root
+
+
+def _check_stages(stages: tuple[int, ...], root: int, *, fewest: int) -> None:
+    require(fewest <= len(stages) <= 5, f"{len(stages)} stages are outside {fewest}..5")
+    require(all(1 <= units <= LIMITS["layers"] for units in stages), f"stages {stages} are outside 1..200 units each")
+    require(1 <= root <= 1024, f"root {root} is outside 1..1,024 channels")
+
+
+def _check_classes(classes: int) -> None:
+    require(0 <= classes <= 1_000_000, f"classes {classes} is outside 0..1,000,000")
+
+
+ModelSpec = ViTSpec | ResNetSpec | AxialResNetSpec

@@ -28,12 +28,17 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         yield temporary
-        _make_readable(temporary)
-        _sync(temporary)
-        temporary.replace(path)
-        _sync(path.parent)
+        publish(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Give a finished file beside `path` that name, synced before and after."""
+    _make_readable(temporary)
+    _sync(temporary)
+    temporary.replace(path)
+    _sync(path.parent)
 
 
 def write_folder(path: Path, files: Mapping[str, Writer]) -> None:

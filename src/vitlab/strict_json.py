@@ -111,6 +111,8 @@ def _chosen(kinds: list[typing.Any], value: object, where: str) -> typing.Any:
         return kinds[0]
     by_kind = {typing.get_args(typing.get_type_hints(kind)["kind"])[0]: kind for kind in kinds}
     given = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    if given is None and "vit" in by_kind:  # models saved before there were other families do not say
+        given = "vit"
     require(given in by_kind, f"{where} is of kind {given!r:.60}; allowed are {', '.join(map(repr, by_kind))}")
     return by_kind[given]
 

@@ -138,7 +138,7 @@ class TestCommand:
             (["predict", "MODEL", "x.png", "--top", "0"], "top 0"),
             (["predict", "MODEL"], "no picture"),
             (["models", "--image", "foo"], "is no size"),
-            (["models", "--image", "225"], "no model takes images of 225 pixels"),
+            (["models", "--image", "0"], "no model takes images of 0 pixels"),
             (["convert", "MODEL", "out", "--entry", "model"], "no pickle"),
             (["convert", "MODEL", "out.safetensors"], "names a file"),
             (["convert", "MODEL", "MODEL"], "exists already"),

@@ -6,16 +6,16 @@ from torch.autograd import gradcheck
 
 from agreement import disagreement, randomised
 from vitlab.models.build import build_from_spec
+from vitlab.models.classifier import LinearHead, MLPHead
 from vitlab.models.patches import PatchEmbedding
 from vitlab.models.transformer import MLP, Attention, Block
-from vitlab.models.vit import LinearHead, MLPHead
 from vitlab.spec import ViTSpec
 
 MODULES = {
     "attention": (lambda: Attention(6, 2), (2, 3, 6)),
     "mlp with tanh GELU": (lambda: MLP(4, 6, gelu="tanh", dropout=0.0), (2, 3, 4)),
     "mlp with exact GELU": (lambda: MLP(4, 6, gelu="exact", dropout=0.0), (2, 3, 4)),
-    "block": (lambda: Block(4, 6, 2, gelu="tanh", norm_eps=1e-6, dropout=0.0, drop=0.0), (2, 3, 4)),
+    "block": (lambda: Block(Attention(4, 2), 6, gelu="tanh", norm_eps=1e-6, dropout=0.0, drop=0.0), (2, 3, 4)),
     "linear head": (lambda: LinearHead(4, 3), (2, 4)),
     "mlp head": (lambda: MLPHead(4, 3), (2, 4)),
     "embedding": (lambda: PatchEmbedding(2, 4), (1, 3, 4, 2)),

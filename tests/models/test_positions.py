@@ -79,7 +79,7 @@ class TestPeers:
 
 
 def test_the_class_row_stays_and_the_patch_rows_move():
-    positions = Positions((4, 4), 6, class_row=True)
+    positions = Positions((4, 4), 6, prefix=1)
     positions.initialise(torch.Generator().manual_seed(0))
     before = positions.table.detach().clone()
     positions.resize((8, 6), "paper")

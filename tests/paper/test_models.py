@@ -3,7 +3,7 @@
 import pytest
 
 from vitlab.paper.imagenet import imagenet_classes
-from vitlab.paper.models import MODELS, SIZES, canonical, name_of, slug, vit_spec
+from vitlab.paper.models import MODELS, SIZES, canonical, model_spec, name_of, slug, vit_spec
 from vitlab.spec import ViTSpec
 
 
@@ -24,13 +24,24 @@ from vitlab.spec import ViTSpec
         ("ViT-S/8", "ViT-S/8"),
         ("google/vit-base-patch16-224-in21k", "ViT-B/16"),
         ("deit_tiny_patch16_224", "ViT-Ti/16"),
+        ("deit_base_distilled_patch16_384.fb_in1k", "DeiT-B/16-distilled"),
+        ("facebook/deit-small-distilled-patch16-224", "DeiT-S/16-distilled"),
+        ("ResNet152x4", "R152x4"),
+        ("BiT-M-R50x3", "R50x3"),
+        ("resnetv2_101x1_bit.goog_in21k_ft_in1k", "R101x1"),
+        ("R50x1+ViT-B/32", "R50+ViT-B/32"),
+        ("R50+ViT-B_16", "R50+ViT-B/16"),
+        ("R26_S_32", "R26+ViT-S/32"),
+        ("vit_large_r50_s32_384", "R50+ViT-L/32"),
+        ("vit_tiny_r_s16_p8_224.augreg_in21k", "R+ViT-Ti/16"),
+        ("R26x0.25", "R26x0.25"),
     ],
 )
 def test_other_spellings_mean_the_same_model(other, name):
     assert canonical(other) == name
 
 
-@pytest.mark.parametrize("wrong", ["ViT-X/16", "vit", "", "ViT-B/", "ViT-B/16x", "resnet50"])
+@pytest.mark.parametrize("wrong", ["ViT-X/16", "vit", "", "ViT-B/", "ViT-B/16x", "resnet50", "R51x1", "R26+ViT-B/16"])
 def test_unknown_names_say_what_exists(wrong):
     with pytest.raises(ValueError, match="Ti, S, b, B, L, H, g, G"):
         canonical(wrong)
@@ -39,6 +50,28 @@ def test_unknown_names_say_what_exists(wrong):
 def test_a_typo_gets_a_proposal():
     with pytest.raises(ValueError, match="did you mean ViT-L/16"):
         canonical("VIT-L/16")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("R50x1", {"head": "mlp"}, "mlp head"),
+        ("R50x1", {"positions": "2d"}, "no positions"),
+        ("AxialResNet-50", {"dropout": 0.1}, "no dropout"),
+        ("R50x0.01", {}, "must be whole"),
+        ("Axial-ViT-B/16", {"pool": "class"}, "no class token"),
+        ("Axial-ViT-B/16", {"positions": "relative"}, "no relative positions"),
+        ("DeiT-B/16-distilled", {"head": "mlp"}, "two linear heads"),
+        ("DeiT-B/16-distilled", {"pool": "mean"}, "two class tokens"),
+        ("ViT-B/16", {"positions": "relative", "positions_at": "shared"}, "no table"),
+        ("ViT-B/16", {"positions": "none", "positions_at": "every-layer"}, "no table"),
+        ("R50+ViT-B/16", {"image": 200}, "16x16 patches"),
+        ("AxialResNet-50", {"image": 200}, "32x32 patches"),
+    ],
+)
+def test_what_a_family_does_not_have_cannot_be_set(name, options, reason):
+    with pytest.raises(ValueError, match=reason):
+        model_spec(name, **options)
 
 
 def test_a_name_that_states_its_resolution_is_built_at_it():
@@ -62,7 +95,7 @@ def test_a_spec_holds_values_of_its_types_or_is_not_made(options):
 
 
 def test_slugs_stay_apart_without_letter_case_and_lead_back():
-    names = [f"ViT-{size}/16" for size in SIZES]
+    names = [*(f"ViT-{size}/16" for size in SIZES), *(name for name in MODELS if not name.startswith("ViT"))]
     slugs = [slug(name).lower() for name in names]
     assert len(set(slugs)) == len(names)
     assert [canonical(s) for s in slugs] == names
@@ -70,7 +103,8 @@ def test_slugs_stay_apart_without_letter_case_and_lead_back():
 
 def test_every_listed_name_builds_a_spec_that_knows_its_name():
     for name in MODELS:
-        assert name_of(vit_spec(name)) == ("ViT-S/32" if name == "ViT-b/32" else name)
+        same = {"ViT-b/32": "ViT-S/32", "DeiT-Ti/16": "ViT-Ti/16", "DeiT-S/16": "ViT-S/16", "DeiT-B/16": "ViT-B/16"}
+        assert name_of(model_spec(name)) == same.get(name, name)
 
 
 def test_imagenet_has_a_thousand_distinct_classes_in_wordnet_order():

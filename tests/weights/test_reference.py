@@ -14,7 +14,15 @@ REAL = {
     "ViT-Ti_16-augreg-in1k-224.npz": ("ViT-Ti_16-augreg-8images.npz", "timm"),
     "DeiT-Ti_16-224.timm.safetensors": ("DeiT-Ti_16-8images.npz", "deit"),
 }
-FLAX = ["vitjax_token_prelogits", "vitjax_token_linear", "vitjax_gap", "bigvision_tok", "bigvision_gap"]
+FLAX = [
+    "vitjax_token_prelogits",
+    "vitjax_token_linear",
+    "vitjax_gap",
+    "vitjax_hybrid_r50_16",
+    "bigvision_tok",
+    "bigvision_gap",
+    "bigvision_bit_1111x1",
+]
 # file, conventions: right of 200 photographs, measured with this code and stated in docs/paper.md
 TOP1 = {
     ("ViT-Ti_16-augreg-in1k-224.npz", "timm"): 154,
@@ -41,7 +49,7 @@ def test_real_checkpoints_reproduce_their_golden_logits(reference, weights):
 
 @pytest.mark.parametrize("name", FLAX)
 def test_the_authors_flax_code_agrees(reference, name):
-    model = load_model(reference / "golden" / "flax" / f"{name}.weights.npz")
+    model = load_model(reference / "golden" / "flax" / f"{name}.weights.npz", image=96)
     with np.load(reference / "golden" / "flax" / f"{name}.io.npz") as file:
         images, logits = torch.from_numpy(file["x"]).permute(0, 3, 1, 2), torch.from_numpy(file["logits"])
     with torch.inference_mode():

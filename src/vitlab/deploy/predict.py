@@ -10,7 +10,7 @@ from torch import Tensor
 from vitlab.data.gate import read_image
 from vitlab.data.refusals import BadImage
 from vitlab.data.transforms import evaluation_pixels, normalised
-from vitlab.models.vit import ViT
+from vitlab.models.build import Model
 from vitlab.paper.imagenet import imagenet_classes
 
 BATCH = 16
@@ -36,7 +36,7 @@ class Answer:
     detail: str = ""
 
 
-def predict(model: ViT, images: Sequence[str | Path], top: int = 5) -> Iterator[Answer]:
+def predict(model: Model, images: Sequence[str | Path], top: int = 5) -> Iterator[Answer]:
     """Answers in the order of `images`, a batch at a time; memory does not grow with their number."""
     if not model.spec.classes:
         raise ValueError("this model has no classes, it only makes features; load it with classes=... and train a head")
@@ -47,14 +47,14 @@ def predict(model: ViT, images: Sequence[str | Path], top: int = 5) -> Iterator[
         yield from _answer_batch(model, images[start : start + BATCH], names, min(top, model.spec.classes))
 
 
-def preprocess(model: ViT, images: Sequence[str | Path]) -> Tensor:
+def preprocess(model: Model, images: Sequence[str | Path]) -> Tensor:
     """Picture files -> (B, 3, H, W) ready for the model; raises BadImage for the first that cannot be read."""
     how = model.spec.conventions.preprocessing
     pixels = [evaluation_pixels(read_image(image).image, model.spec.image, how) for image in images]
     return normalised(torch.stack(pixels), how)
 
 
-def class_names(model: ViT) -> tuple[tuple[str, ...], str]:
+def class_names(model: Model) -> tuple[tuple[str, ...], str]:
     """A name for every class, and where the names come from."""
     if model.class_names is not None:
         return model.class_names, "the model"
@@ -65,7 +65,7 @@ def class_names(model: ViT) -> tuple[tuple[str, ...], str]:
     return tuple(f"class {i}" for i in range(model.spec.classes)), "numbers: the model names none"
 
 
-def _answer_batch(model: ViT, images: Sequence[str | Path], names: tuple[str, ...], top: int) -> Iterator[Answer]:
+def _answer_batch(model: Model, images: Sequence[str | Path], names: tuple[str, ...], top: int) -> Iterator[Answer]:
     pixels: list[Tensor] = []
     answers: list[Answer] = []
     for image in images:
@@ -81,9 +81,9 @@ def _answer_batch(model: ViT, images: Sequence[str | Path], names: tuple[str, ..
 
 
 @torch.inference_mode()
-def _guesses(model: ViT, pixels: Tensor, names: tuple[str, ...], top: int) -> list[tuple[Guess, ...]]:
+def _guesses(model: Model, pixels: Tensor, names: tuple[str, ...], top: int) -> list[tuple[Guess, ...]]:
     """(B, 3, H, W) of uint8 -> the `top` guesses of each picture."""
-    weight = model.norm.weight
+    weight = next(model.parameters())
     images = normalised(pixels.to(weight.device), model.spec.conventions.preprocessing).to(weight.dtype)
     best = model(images).float().softmax(dim=-1).topk(top)  # (B, top)
     return [

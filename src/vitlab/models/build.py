@@ -2,9 +2,24 @@
 
 import torch
 
+from vitlab.models.axial import AxialResNet
+from vitlab.models.resnet import ResNet
 from vitlab.models.vit import ViT
-from vitlab.paper.models import vit_spec
-from vitlab.spec import ConventionName, Conventions, HeadKind, Image, Pool, ViTSpec
+from vitlab.paper.models import model_spec
+from vitlab.spec import (
+    AxialResNetSpec,
+    ConventionName,
+    Conventions,
+    HeadKind,
+    Image,
+    ModelSpec,
+    Pool,
+    PositionKind,
+    PositionPlace,
+    ResNetSpec,
+)
+
+Model = ViT | ResNet | AxialResNet
 
 
 def build_model(
@@ -12,25 +27,30 @@ def build_model(
     *,
     image: Image | None = None,
     classes: int = 1000,
-    head: HeadKind = "mlp",
-    pool: Pool = "class",
+    head: HeadKind | None = None,
+    pool: Pool | None = None,
+    positions: PositionKind | None = None,
+    positions_at: PositionPlace | None = None,
     dropout: float = 0.0,
     stochastic_depth: float = 0.0,
-    conventions: ConventionName | Conventions = "paper",
+    conventions: ConventionName | Conventions | None = None,
     head_bias: float = 0.0,
     seed: int = 0,
-) -> ViT:
+) -> Model:
     """A model of the paper by its name, with the paper's initialisers drawn from `seed`.
 
     `head_bias` starts the logits' bias: -10 is the paper's value for pre-training with a sigmoid loss.
-    The weights are the same on every device; under `torch.device("meta")` nothing is allocated.
+    What is None is as the family has it: see `model_spec`. The weights are the same on every device; under
+    `torch.device("meta")` nothing is allocated.
     """
-    spec = vit_spec(
+    spec = model_spec(
         name,
         image=image,
         classes=classes,
         head=head,
         pool=pool,
+        positions=positions,
+        positions_at=positions_at,
         dropout=dropout,
         stochastic_depth=stochastic_depth,
         conventions=conventions,
@@ -38,7 +58,7 @@ def build_model(
     return build_from_spec(spec, head_bias=head_bias, seed=seed)
 
 
-def build_from_spec(spec: ViTSpec, *, head_bias: float = 0.0, seed: int = 0) -> ViT:
+def build_from_spec(spec: ModelSpec, *, head_bias: float = 0.0, seed: int = 0) -> Model:
     """A model of any spec with the paper's initialisers."""
     model = empty_model(spec)
     device = torch.get_default_device()
@@ -50,7 +70,9 @@ def build_from_spec(spec: ViTSpec, *, head_bias: float = 0.0, seed: int = 0) -> 
     return model.to(device)
 
 
-def empty_model(spec: ViTSpec) -> ViT:
+def empty_model(spec: ModelSpec) -> Model:
     """A model without storage, on the meta device: shapes and names only."""
     with torch.device("meta"):
-        return ViT(spec)
+        if isinstance(spec, ResNetSpec):
+            return ResNet(spec)
+        return AxialResNet(spec) if isinstance(spec, AxialResNetSpec) else ViT(spec)

@@ -54,6 +54,41 @@ class Attention(nn.Module):
         nn.init.zeros_(self.out.bias)
 
 
+class RelativeAttention(Attention):
+    """Attention whose logits also ask how far apart two tokens are: a learned vector per head and raster offset.
+
+    A token's place is its index in the sequence, the class token's is 0. The paper leaves open whether heads share
+    the vectors and how the term is scaled: here each has its own, and both terms are divided by sqrt(Dh).
+    """
+
+    def __init__(self, width: int, heads: int, tokens: int) -> None:
+        super().__init__(width, heads)
+        self.offsets = nn.Parameter(torch.empty(heads, 2 * tokens - 1, width // heads))
+
+    def forward(self, u: Tensor) -> Tensor:
+        """(B, n, D) -> (B, n, D)."""
+        q, k, v = self._project(u)
+        return self._merge(F.scaled_dot_product_attention(q, k, v, attn_mask=self._bias(q)))
+
+    def explain(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, n, D) -> the same result, and the attention probabilities (B, h, n, n) behind it."""
+        q, k, v = self._project(u)
+        probabilities = (q @ k.mT / math.sqrt(q.shape[-1]) + self._bias(q)).softmax(dim=-1)  # (B, h, n, n)
+        return self._merge(probabilities @ v), probabilities
+
+    def _bias(self, q: Tensor) -> Tensor:
+        """(B, h, n, Dh) -> (B, h, n, n): entry i, j is q_i times the vector of offset i - j."""
+        n = q.shape[2]
+        scores = q @ self.offsets.mT / math.sqrt(q.shape[-1])  # (B, h, n, 2n-1), offset o at o + n - 1
+        places = torch.arange(n, device=q.device)
+        index = places[:, None] - places[None, :] + n - 1  # (n, n)
+        return scores.gather(-1, index.expand(*scores.shape[:3], n))
+
+    def initialise(self, generator: torch.Generator) -> None:
+        super().initialise(generator)
+        nn.init.normal_(self.offsets, std=0.02, generator=generator)
+
+
 class MLP(nn.Module):
     """Two dense layers with GELU between; dropout after each."""
 
@@ -77,16 +112,17 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """One encoder layer. `drop` is the chance that a sample skips a residual branch while training."""
+    """One encoder layer around an attention. `drop` is the chance that a sample skips a residual branch in training."""
 
     def __init__(
-        self, width: int, hidden: int, heads: int, *, gelu: Gelu, norm_eps: float, dropout: float, drop: float
+        self, attention: Attention, hidden: int, *, gelu: Gelu, norm_eps: float, dropout: float, drop: float
     ) -> None:
         super().__init__()
+        width = attention.out.out_features
         self.dropout = dropout
         self.drop = drop
         self.norm1 = nn.LayerNorm(width, eps=norm_eps)
-        self.attention = Attention(width, heads)
+        self.attention = attention
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)
         self.mlp = MLP(width, hidden, gelu=gelu, dropout=dropout)
 

@@ -8,106 +8,66 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.models.patches import PatchEmbedding, lecun_normal_
-from vitlab.models.positions import Positions
-from vitlab.models.transformer import Block, Linear
-from vitlab.spec import HeadKind, Image, ViTSpec, image_size
+from vitlab.models.axial import AXES, AxialAttention
+from vitlab.models.classifier import Classifier, DistilledHead, make_head
+from vitlab.models.hybrid import HybridEmbedding
+from vitlab.models.patches import PatchEmbedding
+from vitlab.models.positions import TABLES, Positions, Positions2D
+from vitlab.models.transformer import Attention, Block, RelativeAttention
+from vitlab.spec import Image, ViTSpec, image_size
 
 
-class LinearHead(nn.Module):
-    """One dense layer: the head of fine-tuning. `classes` may be 0 for a model that only makes features."""
-
-    def __init__(self, width: int, classes: int) -> None:
-        super().__init__()
-        self.logits = Linear(width, classes)
-
-    def features(self, y: Tensor) -> Tensor:
-        """(B, D) -> (B, D)."""
-        return y
-
-    def forward(self, y: Tensor) -> Tensor:
-        """(B, D) -> (B, K)."""
-        return self.logits(y)
-
-    def initialise(self, generator: torch.Generator, bias: float) -> None:
-        nn.init.zeros_(self.logits.weight)
-        nn.init.constant_(self.logits.bias, bias)
-
-
-class MLPHead(LinearHead):
-    """A dense layer of the same width, tanh, then the logits: the head of pre-training."""
-
-    def __init__(self, width: int, classes: int) -> None:
-        super().__init__(width, classes)
-        self.pre_logits = Linear(width, width)
-
-    def features(self, y: Tensor) -> Tensor:
-        """(B, D) -> (B, D), before the tanh."""
-        return self.pre_logits(y)
-
-    def forward(self, y: Tensor) -> Tensor:
-        """(B, D) -> (B, K)."""
-        return self.logits(self.features(y).tanh())
-
-    def initialise(self, generator: torch.Generator, bias: float) -> None:
-        super().initialise(generator, bias)
-        lecun_normal_(self.pre_logits.weight, generator)
-        nn.init.zeros_(self.pre_logits.bias)
-
-
-HEADS = {"mlp": MLPHead, "linear": LinearHead}
-
-
-class ViT(nn.Module):
-    """A Vision Transformer as its spec says; `build_model` makes one with fresh weights.
-
-    `class_names` and `provenance` travel with the model when it is saved and loaded.
-    """
+class ViT(Classifier[ViTSpec]):
+    """A Vision Transformer, a hybrid, an Axial-ViT or a DeiT, as its spec says."""
 
     def __init__(self, spec: ViTSpec) -> None:
-        super().__init__()
-        self.spec = spec
-        self.class_names: tuple[str, ...] | None = None
-        self.provenance: dict[str, str] = {}
-        self.patches = PatchEmbedding(spec.patch, spec.width)
+        super().__init__(spec)
+        how = spec.conventions
+        self.patches = (
+            PatchEmbedding(spec.patch, spec.width)
+            if spec.backbone is None
+            else HybridEmbedding(spec.backbone, spec.patch, spec.width, how.hybrid)
+        )
         self.class_token = nn.Parameter(torch.empty(1, 1, spec.width)) if spec.pool == "class" else None
-        self.positions = Positions(spec.grid, spec.width, class_row=spec.pool == "class")
+        self.distillation_token = nn.Parameter(torch.empty(1, 1, spec.width)) if spec.distilled else None
+        tables = {"stem": 1, "shared": 1, "every-layer": spec.layers}[spec.positions_at]
+        kind = TABLES.get(spec.positions)
+        made = [kind(spec.grid, spec.width, prefix=spec.prefix) for _ in range(tables)] if kind else []
+        self.positions = made[0] if made else None
+        self.later_positions = nn.ModuleList(made[1:])
         # Stochastic depth grows from 0 in the first layer to its full rate in the last.
         rates = [spec.stochastic_depth * layer / max(spec.layers - 1, 1) for layer in range(spec.layers)]
-        conventions = spec.conventions
         self.blocks = nn.ModuleList(
-            Block(
-                spec.width,
-                spec.mlp,
-                spec.heads,
-                gelu=conventions.gelu,
-                norm_eps=conventions.norm_eps,
-                dropout=spec.dropout,
-                drop=rate,
-            )
+            Block(attention, spec.mlp, gelu=how.gelu, norm_eps=how.norm_eps, dropout=spec.dropout, drop=rate)
             for rate in rates
+            for attention in _attentions(spec)
         )
-        self.norm = nn.LayerNorm(spec.width, eps=conventions.norm_eps)
-        self.head = HEADS[spec.head](spec.width, spec.classes)
+        self.norm = nn.LayerNorm(spec.width, eps=how.norm_eps)
+        self.head = make_head(spec)
+
+    @property
+    def _tables(self) -> list[Positions | Positions2D]:
+        """Every table of positions; none where they are relative or absent."""
+        return [] if self.positions is None else [self.positions, *cast(Iterable[Positions], self.later_positions)]
 
     @property
     def layers(self) -> Iterable[Block]:
-        """The L encoder layers in order."""
+        """The L encoder layers in order; a layer of an Axial-ViT is two of these."""
         return cast(Iterable[Block], self.blocks)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, K)."""
-        return self.head(self.pooled(images))
-
-    def features(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, D): the pre-logits before their tanh where the head has them, else the pooled vector."""
-        return self.head.features(self.pooled(images))
+    def both_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, 3, H, W) -> two (B, K) of a distilled model: for the label's loss, and for the teacher's."""
+        if not isinstance(self.head, DistilledHead):
+            raise ValueError("this model has one head; a distilled one, such as DeiT-B/16-distilled, has two")
+        return self.head.both(self.pooled(images))
 
     def pooled(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, D): the class token, or the mean token, after the final norm."""
+        """(B, 3, H, W) -> (B, D): the class token, or the mean token, after the final norm; (B, 2, D) if distilled."""
         z = self.tokens(images)  # (B, n, D)  Eq. 1
-        for block in self.layers:
-            z = block(z)  # (B, n, D)  Eq. 2, 3
+        for number, block in enumerate(self.layers):
+            z = block(self.enter(number, z))  # (B, n, D)  Eq. 2, 3
+        if self.spec.distilled:
+            return self.norm(z[:, :2])  # (B, 2, D)
         if self.spec.pool == "class":
             return self.norm(z[:, 0])  # (B, D)  Eq. 4
         return self.norm(z).mean(dim=1)  # (B, D)
@@ -116,61 +76,76 @@ class ViT(nn.Module):
         """(B, 3, H, W) -> (B, n, D): what enters the first layer."""
         self._check(images)
         z = self.patches(images)  # (B, N, D)
-        if self.class_token is not None:
-            z = torch.cat([self.class_token.expand(len(z), -1, -1), z], dim=1)  # (B, 1+N, D)
-        return F.dropout(self.positions(z), self.spec.dropout, self.training)  # Eq. 1
+        first = [t.expand(len(z), -1, -1) for t in (self.class_token, self.distillation_token) if t is not None]
+        z = torch.cat([*first, z], dim=1)  # (B, 1+N, D)
+        z = z if self.positions is None else self.positions(z)
+        return F.dropout(z, self.spec.dropout, self.training)  # Eq. 1
+
+    def enter(self, block: int, z: Tensor) -> Tensor:
+        """(B, n, D) -> (B, n, D): add the positions of this layer; those of the first came with the tokens."""
+        layer, inside = divmod(block, len(AXES)) if self.spec.attention == "axial" else (block, 0)
+        if layer == 0 or inside or self.positions is None or self.spec.positions_at == "stem":
+            return z
+        return self.positions(z) if self.spec.positions_at == "shared" else self.later_positions[layer - 1](z)
 
     def layer_features(self, images: Tensor) -> Iterator[Tensor]:
         """Yield (B, n, D) after each layer, then once more after the final norm: L+1 tensors, one at a time."""
         return self._layer_features(self.tokens(images))
 
     def _layer_features(self, z: Tensor) -> Iterator[Tensor]:
-        for block in self.layers:
-            z = block(z)
+        for number, block in enumerate(self.layers):
+            z = block(self.enter(number, z))
             yield z
         yield self.norm(z)
 
     def layer_attention(self, images: Tensor) -> Iterator[Tensor]:
-        """Yield the attention probabilities (B, h, n, n) of each layer, one layer in memory at a time."""
+        """Yield the attention probabilities (B, h, n, n) of each layer, one layer in memory at a time.
+
+        An Axial-ViT has two per layer, along columns and along rows, given as matrices over all tokens.
+        """
         return self._layer_attention(self.tokens(images))
 
     def _layer_attention(self, z: Tensor) -> Iterator[Tensor]:
-        for block in self.layers:
-            z, probabilities = block.explain(z)
+        for number, block in enumerate(self.layers):
+            z, probabilities = block.explain(self.enter(number, z))
             yield probabilities
             del probabilities  # else it would live on while the next layer makes its own
 
     def resize(self, image: Image) -> None:
         """Accept another image size from now on: positions are stretched as the model's conventions say."""
         spec = replace(self.spec, image=image_size(image))
-        self.positions.resize(spec.grid, spec.conventions.position_resize)
+        if spec.positions == "relative" and spec.grid != self.spec.grid:
+            raise ValueError(
+                "relative positions are offsets along the raster of one grid and cannot be stretched to another; "
+                f"keep the image at {self.spec.image[0]}x{self.spec.image[1]}, or build with 1d or 2d positions"
+            )
+        for table in self._tables:
+            table.resize(spec.grid, spec.conventions.position_resize)
+        for block in self.layers:
+            if isinstance(block.attention, AxialAttention):
+                block.attention.grid = spec.grid
         self.spec = spec
-
-    def reset_head(self, classes: int, head: HeadKind = "linear") -> None:
-        """Put a fresh zero head for `classes` classes in place of the old one, as fine-tuning does."""
-        self.spec = replace(self.spec, classes=classes, head=head)
-        old = self.norm.weight
-        with torch.device("meta" if old.is_meta else "cpu"):
-            fresh = HEADS[head](self.spec.width, classes)
-        if not old.is_meta:
-            fresh.initialise(torch.Generator().manual_seed(0), bias=0.0)
-        self.head = fresh.to(device=old.device, dtype=old.dtype)
-        self.class_names = None
 
     def initialise(self, generator: torch.Generator, head_bias: float = 0.0) -> None:
         """Draw every parameter as the authors' code does."""
         self.patches.initialise(generator)
         if self.class_token is not None:
             nn.init.zeros_(self.class_token)
-        self.positions.initialise(generator)
+        if self.distillation_token is not None:
+            nn.init.trunc_normal_(self.distillation_token, std=0.02, generator=generator)  # DeiT's, not the paper's
+        for table in self._tables:
+            table.initialise(generator)
         for block in self.layers:
             block.initialise(generator)
         self.norm.reset_parameters()
         self.head.initialise(generator, head_bias)
 
-    def _check(self, images: Tensor) -> None:
-        if images.dim() != 4 or images.shape[1] != 3:
-            raise ValueError(f"images must be (B, 3, H, W), not {tuple(images.shape)}")
-        if images.shape[2:] != self.spec.image:
-            given, own = ("x".join(map(str, size)) for size in (images.shape[2:], self.spec.image))
-            raise ValueError(f"images are {given}, this model expects {own}; resize them, or the model by model.resize")
+
+def _attentions(spec: ViTSpec) -> Iterator[Attention]:
+    """The attention of each block of one layer."""
+    if spec.attention == "axial":
+        yield from (AxialAttention(spec.width, spec.heads, spec.grid, axis) for axis in AXES)
+    elif spec.positions == "relative":
+        yield RelativeAttention(spec.width, spec.heads, spec.tokens)
+    else:
+        yield Attention(spec.width, spec.heads)

@@ -1,143 +1,149 @@
-"""Model names and sizes: table 1 of the paper, and the neighbours that its readers use."""
+"""From a name to the complete description of a model, and back."""
 
-import difflib
 import operator
 import re
+from typing import Any, cast
 
-from vitlab.spec import ConventionName, Conventions, HeadKind, Image, Pool, ViTSpec, image_size, named_conventions
-
-SIZES = {  # size: layers L, width D, MLP, heads h
-    "Ti": (12, 192, 768, 3),  # DeiT and AugReg
-    "S": (12, 384, 1536, 6),  # DeiT and AugReg
-    "b": (12, 384, 1536, 6),  # figure 4: every hidden size of B halved; the paper does not state the heads
-    "B": (12, 768, 3072, 12),  # table 1
-    "L": (24, 1024, 4096, 16),  # table 1
-    "H": (32, 1280, 5120, 16),  # table 1
-    "g": (40, 1408, 6144, 16),  # later work of the authors
-    "G": (48, 1664, 8192, 16),  # later work of the authors
-}
-
-# Where a name stands in the paper; the empty string marks models that came after it.
-MODELS = {
-    "ViT-Ti/16": "",
-    "ViT-S/16": "",
-    "ViT-S/32": "",
-    "ViT-b/32": "figure 4",
-    "ViT-B/8": "",
-    "ViT-B/16": "tables 1, 5, 6, 8",
-    "ViT-B/32": "tables 1, 5, 6",
-    "ViT-L/16": "tables 1, 2, 5, 6, 9",
-    "ViT-L/32": "tables 1, 5, 6",
-    "ViT-H/14": "tables 1, 2, 5, 6, 9",
-    "ViT-g/14": "",
-    "ViT-G/14": "",
-}
-
-# Words that tell sizes apart where letter case is lost: b and B, g and G.
-WORDS = {
-    "Ti": "tiny",
-    "S": "small",
-    "b": "halfbase",
-    "B": "base",
-    "L": "large",
-    "H": "huge",
-    "g": "giant",
-    "G": "gigantic",
-}
-
-_OURS = re.compile(r"(?:ViT-)?(Ti|S|b|B|L|H|g|G)[/_](\d+)")  # ViT-B/16, and Google's ViT-B_16, B/16, B_16
-# timm's vit_base_patch16_224.augreg_in21k, Hugging Face's google/vit-base-patch16-224-in21k, DeiT's, and our slugs
-_LONG = re.compile(
-    r"(?:google/)?(?:vit|deit)[-_](tiny|small|halfbase|base|large|huge|giant|gigantic)[-_](?:patch)?(\d+)"
-    r"(?:[-_](\d+))?(?:-in21k)?(?:\..*)?"
+from vitlab.paper.names import (
+    AXIAL_RESNET,
+    DEIT,
+    HYBRIDS,
+    MODELS,
+    RESNET,
+    SIZES,
+    STAGES,
+    VIT,
+    WORDS,
+    canonical,
+    list_models,
+    slug,
+    stated_image,
 )
-_TORCHVISION = re.compile(r"vit_([blh])_(\d+)")
+from vitlab.spec import (
+    AxialResNetSpec,
+    Backbone,
+    ConventionName,
+    Conventions,
+    HeadKind,
+    Image,
+    ModelSpec,
+    Pool,
+    PositionKind,
+    PositionPlace,
+    ResNetSpec,
+    ViTSpec,
+    image_size,
+    named_conventions,
+)
+
+__all__ = [
+    "HYBRIDS",
+    "MODELS",
+    "SIZES",
+    "STAGES",
+    "WORDS",
+    "canonical",
+    "list_models",
+    "model_spec",
+    "name_of",
+    "slug",
+    "vit_spec",
+]
 
 
-def list_models() -> list[str]:
-    """Every name of the canonical list, smallest first. Other patch sizes (ViT-S/8) build too."""
-    return list(MODELS)
-
-
-def canonical(name: str) -> str:
-    """The paper's spelling of a name that may be spelt as Google, timm or torchvision do.
-
-    >>> canonical("vit_base_patch16_224")
-    'ViT-B/16'
-    """
-    if match := _OURS.fullmatch(name):
-        size, patch = match.groups()
-    elif match := _LONG.fullmatch(name):
-        size = next(letter for letter, word in WORDS.items() if word == match[1])
-        patch = match[2]
-    elif match := _TORCHVISION.fullmatch(name):
-        size, patch = match[1].upper(), match[2]
-    else:
-        near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ValueError(
-            f"no model is named {name!r}; {hint}names are ViT-SIZE/PATCH with SIZE one of {', '.join(SIZES)}"
-        )
-    return f"ViT-{size}/{int(patch)}"
-
-
-def slug(name: str) -> str:
-    """A file name for a model that stays distinct where letter case is not kept.
-
-    >>> slug("ViT-B/16"), slug("ViT-b/16")
-    ('vit-base-16', 'vit-halfbase-16')
-    """
-    size, patch = _parts(name)
-    return f"vit-{WORDS[size]}-{patch}"
-
-
-def vit_spec(
+def model_spec(
     name: str,
     *,
     image: Image | None = None,
     classes: int = 1000,
-    head: HeadKind = "mlp",
-    pool: Pool = "class",
+    head: HeadKind | None = None,
+    pool: Pool | None = None,
+    positions: PositionKind | None = None,
+    positions_at: PositionPlace | None = None,
     dropout: float = 0.0,
     stochastic_depth: float = 0.0,
-    conventions: ConventionName | Conventions = "paper",
-) -> ViTSpec:
+    conventions: ConventionName | Conventions | None = None,
+) -> ModelSpec:
     """The complete description of a model by its name; every keyword's default is the paper's choice.
 
-    `image` is 224 unless the name says otherwise, as timm's vit_base_patch16_384 does.
+    `image` is 224 unless the name says otherwise, as timm's vit_base_patch16_384 does. A ViT and a hybrid have the MLP
+    head of pre-training, a class token and 1d positions; an Axial-ViT a linear head, the mean of its tokens and 2d
+    positions; a DeiT a linear head and DeiT's conventions. What a family does not have cannot be set.
     """
-    size, patch = _parts(name)
+    known = canonical(name)
+    size = image_size(stated_image(name) if image is None else image)
+    asked = {"head": head, "pool": pool, "positions": positions, "positions_at": positions_at}
+    given = {key: value for key, value in asked.items() if value is not None}
+    rates = {key: value for key, value in (("dropout", dropout), ("stochastic_depth", stochastic_depth)) if value}
+    deit = known.startswith("DeiT")
+    common = {
+        "image": size,
+        "classes": operator.index(classes),
+        "conventions": named_conventions(conventions or ("deit" if deit else "paper")),
+    }
+    if match := RESNET.fullmatch(known) or AXIAL_RESNET.fullmatch(known):
+        unknown = sorted(set(given) - {"head"} | set(rates))
+        if unknown or given.get("head", "linear") != "linear":
+            raise ValueError(f"{known} is a ResNet with a linear head; it has no {', '.join(unknown) or 'mlp head'}")
+        if AXIAL_RESNET.fullmatch(known):
+            return AxialResNetSpec(STAGES[match[1]], **common)
+        return ResNetSpec(STAGES[match[1]], _root(known, match[2]), **common)
+    return _vit_spec(known, {**common, **given, **rates})
+
+
+def _vit_spec(name: str, options: dict[str, Any]) -> ViTSpec:
+    """A ViT, hybrid, Axial-ViT or DeiT by its canonical name; `options` are fields that were asked for."""
+    if match := DEIT.fullmatch(name):
+        size, patch = match[1], int(match[2])
+        own: dict[str, Any] = {"head": "linear", "distilled": bool(match[3])}
+    else:
+        hybrid, axial, size, number = cast(re.Match[str], VIT.fullmatch(name)).groups()
+        patch, own = int(number), {}
+        if hybrid:
+            stages, patch = HYBRIDS[hybrid, patch]
+            own = {"backbone": Backbone(stages)}
+        if axial:
+            own = {"attention": "axial", "head": "linear", "pool": "mean", "positions": "2d"}
     layers, width, mlp, heads = SIZES[size]
-    return ViTSpec(
-        patch=patch,
-        layers=layers,
-        width=width,
-        mlp=mlp,
-        heads=heads,
-        image=image_size(_stated_image(name) if image is None else image),
-        classes=operator.index(classes),
-        head=head,
-        pool=pool,
-        dropout=dropout,
-        stochastic_depth=stochastic_depth,
-        conventions=named_conventions(conventions),
-    )
+    return ViTSpec(patch, layers, width, mlp, heads, **{**own, **options})
 
 
-def name_of(spec: ViTSpec) -> str:
+def vit_spec(name: str, *, head: HeadKind | None = None, **options: Any) -> ViTSpec:
+    """`model_spec` for names of Vision Transformers, hybrids included."""
+    spec = model_spec(name, head=head, **options)
+    if not isinstance(spec, ViTSpec):
+        raise ValueError(f"{name} is no Vision Transformer")
+    return spec
+
+
+def name_of(spec: ModelSpec) -> str:
     """The paper's name of a spec, or a short description where it has none."""
+    if not isinstance(spec, ViTSpec):
+        depth = next((depth for depth, stages in STAGES.items() if stages == spec.stages), None)
+        kind = "R" if isinstance(spec, ResNetSpec) else "AxialResNet-"
+        width = f"x{spec.root / 64:g}" if isinstance(spec, ResNetSpec) or spec.root != 64 else ""
+        return f"{kind}{depth or f' (units {list(spec.stages)})'}{width}"
     sizes = (spec.layers, spec.width, spec.mlp, spec.heads)
-    for size, known in SIZES.items():
-        if sizes == known and size != "b":  # b and S are the same network
-            return f"ViT-{size}/{spec.patch}"
-    return f"ViT (L={spec.layers}, D={spec.width}, MLP={spec.mlp}, h={spec.heads})/{spec.patch}"
+    size = next((size for size, known in SIZES.items() if sizes == known and size != "b"), None)  # b and S are the same
+    if size is None:
+        size = f" (L={spec.layers}, D={spec.width}, MLP={spec.mlp}, h={spec.heads})"
+    if spec.backbone is not None:
+        known = next((key for key, parts in HYBRIDS.items() if parts == (spec.backbone.stages, spec.patch)), None)
+        first, number = known or (f"R{list(spec.backbone.stages)}", spec.stride)
+        width = f"x{spec.backbone.root / 64:g}" if spec.backbone.root != 64 else ""
+        return f"{first}{width}+{_dashed('ViT', size)}/{number}"
+    if spec.distilled:
+        return f"{_dashed('DeiT', size)}/{spec.patch}-distilled"
+    return f"{_dashed('Axial-ViT' if spec.attention == 'axial' else 'ViT', size)}/{spec.patch}"
 
 
-def _stated_image(name: str) -> int:
-    match = _LONG.fullmatch(name)
-    return int(match[3]) if match and match[3] else 224
+def _dashed(family: str, size: str) -> str:
+    return f"{family}{size}" if size.startswith(" ") else f"{family}-{size}"
 
 
-def _parts(name: str) -> tuple[str, int]:
-    size, _, patch = canonical(name).removeprefix("ViT-").partition("/")
-    return size, int(patch)
+def _root(name: str, factor: str) -> int:
+    """Channels of a root that is `factor` times as wide as that of an ordinary ResNet."""
+    channels = 64 * float(factor)
+    if channels != int(channels) or channels < 1:
+        raise ValueError(f"{name} would have {channels:g} channels in its root; 64 times its width must be whole")
+    return int(channels)

@@ -19,7 +19,7 @@ from vitlab.data.source import Source
 from vitlab.deploy.predict import class_names
 from vitlab.evaluate.scores import Scores
 from vitlab.evaluate.targets import REAL_CLASSES, read_label_map, read_real
-from vitlab.models.vit import ViT
+from vitlab.models.build import Model
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
 from vitlab.report.ledger import Entry, append, versions
@@ -127,7 +127,7 @@ def _evaluate(
     return rows
 
 
-def truth_of(model: ViT, source: Source, options: EvaluateOptions) -> Truth:
+def truth_of(model: Model, source: Source, options: EvaluateOptions) -> Truth:
     """The labels to score against, once it is sure that they are about the same classes."""
     if options.label_map is not None:
         mapped = read_label_map(options.label_map, source.class_names, class_names(model)[0])
@@ -153,7 +153,7 @@ def truth_of(model: ViT, source: Source, options: EvaluateOptions) -> Truth:
 
 
 def _score(
-    model: ViT,
+    model: Model,
     path: Path,
     how: Preprocessing,
     spec: str,
@@ -190,7 +190,7 @@ def _score(
         yield Row(str(path), name_of(model.spec), spec, labels, str(how), competing, scores, done.account)
 
 
-def _identity(model: ViT, how: Preprocessing, source: Source, options: EvaluateOptions) -> dict[str, object]:
+def _identity(model: Model, how: Preprocessing, source: Source, options: EvaluateOptions) -> dict[str, object]:
     """Everything that decides the numbers, besides the spec: drawn pictures of another seed have the same ids."""
     return {
         "weights": fingerprint_of(model),

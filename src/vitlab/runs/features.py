@@ -20,7 +20,7 @@ from vitlab.data.splits import Subset
 from vitlab.data.transforms import normalised
 from vitlab.data.vectors import FeatureFolder
 from vitlab.evaluate.scoring import outputs
-from vitlab.models.vit import ViT
+from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.report.tables import printable
 from vitlab.runs.preparing import ModelOptions, load
@@ -57,7 +57,7 @@ def features(
 
 
 def write_features(
-    model: ViT,
+    model: Model,
     how: Preprocessing,
     source: Source,
     folder: FeatureFolder,

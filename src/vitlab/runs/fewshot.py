@@ -19,7 +19,7 @@ from vitlab.data.vectors import FeatureFolder, Vectors, is_vectors, open_vectors
 from vitlab.evaluate.fewshot import SHOTS, ChooseL2, FeatureSet, fewshot_sets, shot_numbers
 from vitlab.evaluate.neighbours import nearest_neighbours
 from vitlab.evaluate.probe import linear_probe
-from vitlab.models.vit import ViT
+from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.report.tables import Cell, Results, printable
 from vitlab.runs.features import SHARD, write_features
@@ -127,7 +127,7 @@ class _Maker:
     def __init__(self, model: Path | None, out: Path, options: FewShotOptions, console: Console) -> None:
         self.path, self.out, self.options, self.console = model, out, options, console
         self.sources: dict[str, Source] = {}
-        self.loaded: tuple[ViT, Preprocessing] | None = None
+        self.loaded: tuple[Model, Preprocessing] | None = None
 
     def pool(self, name: str) -> Pool:
         """The training samples that are needed: the shots alone where nothing asks for more."""
@@ -172,7 +172,7 @@ class _Maker:
         )
         return read_folder(folder)
 
-    def _model(self, name: str) -> tuple[ViT, Preprocessing]:
+    def _model(self, name: str) -> tuple[Model, Preprocessing]:
         require(self.path is not None, f"{name!r} are images: name the model that makes features of them")
         if self.loaded is None:
             self.loaded = load(cast(Path, self.path), self.options.model)

@@ -28,6 +28,7 @@ from vitlab.inspection.filters import as_pictures, principal_filters
 from vitlab.inspection.look import look
 from vitlab.inspection.rollout import rendered
 from vitlab.inspection.similarity import position_similarity
+from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
 from vitlab.store import Writer, json_writer, refuse_existing, write_folder
@@ -63,11 +64,13 @@ class Inspection:
     bad: tuple[str, ...]
 
 
-def inspect(model: ViT, pictures: Sequence[str | Path], out: Path, *, maps: int, console: Console) -> Inspection:
+def inspect(model: Model, pictures: Sequence[str | Path], out: Path, *, maps: int, console: Console) -> Inspection:
     """Look at the model and at `pictures` with it; write figures, numbers and one report into the new folder `out`.
 
     Head maps are drawn for the first `maps` pictures. A picture that cannot be read is named, the others are used.
     """
+    if not isinstance(model, ViT):
+        raise ValueError("this model has no attention between patches to look at; a ViT or a hybrid has")
     require(maps >= 0, f"maps {maps} must be at least 0")
     require_matplotlib()
     refuse_existing(out)

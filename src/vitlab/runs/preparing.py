@@ -6,7 +6,7 @@ from typing import Literal
 
 from vitlab.data.card import check_class_names
 from vitlab.deploy.predict import class_names
-from vitlab.models.vit import ViT
+from vitlab.models.build import Model
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.spec import CONVENTIONS, ConventionName, Preprocessing
 from vitlab.strict_json import require
@@ -26,13 +26,13 @@ class ModelOptions:
     device: str = "auto"
 
 
-def load(path: Path, options: ModelOptions) -> tuple[ViT, Preprocessing]:
+def load(path: Path, options: ModelOptions) -> tuple[Model, Preprocessing]:
     """The model on its device, ready to be asked, and the preprocessing it gets."""
     model = load_model(path, conventions=options.conventions, image=options.image)
     return model.to(pick_device(options.device)), preprocessing_of(model, options.preprocessing)
 
 
-def preprocessing_of(model: ViT, name: PreprocessingName) -> Preprocessing:
+def preprocessing_of(model: Model, name: PreprocessingName) -> Preprocessing:
     """The model's own, that of another source, or the few-shot evaluation's: stretch to 256, crop 224 (section 8).
 
     The mean and deviation of `few-shot` are the model's.
@@ -45,7 +45,7 @@ def preprocessing_of(model: ViT, name: PreprocessingName) -> Preprocessing:
     return CONVENTIONS[name].preprocessing
 
 
-def check_classes(model: ViT, data_names: tuple[str, ...], *, by_number: bool) -> str:
+def check_classes(model: Model, data_names: tuple[str, ...], *, by_number: bool) -> str:
     """Raise unless the data's classes are the model's in the same order; return a note on what was taken for granted.
 
     `by_number` takes the data's class numbers for the model's, whatever the names.

@@ -21,7 +21,7 @@ from vitlab.data.source import Source
 from vitlab.data.transforms import normalised
 from vitlab.evaluate.scores import Scores, merged, scores_from_json
 from vitlab.evaluate.scoring import outputs
-from vitlab.models.vit import ViT
+from vitlab.models.build import Model
 from vitlab.spec import Preprocessing
 from vitlab.store import replacing
 from vitlab.strict_json import from_json, parse_json, require, to_json
@@ -52,7 +52,7 @@ class Progress:
 
 
 def score_source(
-    model: ViT,
+    model: Model,
     source: Source,
     labellers: Mapping[str, Labeller],
     *,
@@ -111,7 +111,7 @@ def score_source(
     return progress
 
 
-def fingerprint_of(model: ViT) -> str:
+def fingerprint_of(model: Model) -> str:
     """A hash of the architecture and of every weight: what decides the logits."""
     digest = hashlib.sha256(repr(model.spec).encode())
     for name, tensor in sorted(model.state_dict().items()):

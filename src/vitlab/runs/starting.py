@@ -12,7 +12,7 @@ from vitlab.counting import count_spec
 from vitlab.data.catalogue import open_source
 from vitlab.data.source import Source
 from vitlab.paper import pretraining
-from vitlab.paper.models import vit_spec
+from vitlab.paper.models import model_spec
 from vitlab.paper.recipes import (
     QUICK,
     development_share,
@@ -27,7 +27,7 @@ from vitlab.recipe import Execution, Recipe, with_fields
 from vitlab.run_dir import VERSION, RunDir, RunSpec
 from vitlab.runs.display import duration, say
 from vitlab.runs.training import adapt, open_material, start_sha256
-from vitlab.spec import ViTSpec, check_image
+from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.strict_json import require, to_json
 from vitlab.weights.load import load_model
 from vitlab.world.device import pick_device
@@ -70,7 +70,7 @@ def pretraining_run(name: str, asked: Asked, execution: Execution, epochs: int |
         warmup=_whole(asked, "schedule.warmup"),
     )
     recipe = _changed(recipe, asked)
-    model = vit_spec(model_name, image=recipe.image, classes=_classes(source), head="mlp", dropout=recipe.dropout)
+    model = _with_dropout(model_spec(model_name, image=recipe.image, classes=_classes(source)), recipe.dropout)
     model = _changed_model(model, asked)
     return _run("pretrain", model, recipe, asked, execution, held_out)
 
@@ -89,11 +89,11 @@ def finetuning_run(start: Path, recipe_name: str, asked: Asked, execution: Execu
         say(console, f"recipe {recipe_name}: {why}")
     own = loaded.spec.image if asked.image is None else asked.image
     recipe = quick_recipe(images, own) if recipe_name == QUICK else finetuning_recipe(recipe_name)
-    recipe = _changed(_fitting(recipe, loaded.spec.patch, asked, console), asked)
+    recipe = _changed(_fitting(recipe, loaded.spec.stride, asked, console), asked)
     held_out = development_share(recipe_name) if asked.held_out is None and not asked.validation else asked.held_out
     held_out = 0.0 if images < 10 and asked.held_out is None else held_out or 0.0
     adapt(loaded, recipe.image, _classes(source))
-    model = _changed_model(replace(loaded.spec, dropout=recipe.dropout), asked)
+    model = _changed_model(_with_dropout(loaded.spec, recipe.dropout), asked)
     run = _run("finetune", model, recipe, asked, execution, held_out)
     return replace(run, start=str(start.resolve()), start_sha256=start_sha256(start))
 
@@ -141,7 +141,7 @@ def free_folder(base: Path, *names: str) -> Path:
     return next(path for path in tries if not path.exists())
 
 
-def _run(kind: str, model: ViTSpec, recipe: Recipe, asked: Asked, execution: Execution, held_out: float) -> RunSpec:
+def _run(kind: str, model: ModelSpec, recipe: Recipe, asked: Asked, execution: Execution, held_out: float) -> RunSpec:
     return RunSpec(
         format="vitlab-run",
         version=VERSION,
@@ -183,7 +183,12 @@ def _changed(recipe: Recipe, asked: Asked) -> Recipe:
     return with_fields(replace(recipe, source=f"{recipe.source}; with {said}") if said else recipe, changes)
 
 
-def _changed_model(model: ViTSpec, asked: Asked) -> ViTSpec:
+def _with_dropout(model: ModelSpec, dropout: float) -> ModelSpec:
+    """The model with a recipe's dropout, which ResNets do not have."""
+    return replace(model, dropout=dropout) if isinstance(model, ViTSpec) else model
+
+
+def _changed_model(model: ModelSpec, asked: Asked) -> ModelSpec:
     changes = [(field.removeprefix(OF_MODEL), text) for field, text in asked.changes if field.startswith(OF_MODEL)]
     return with_fields(model, changes)
 

@@ -21,8 +21,7 @@ from vitlab.data.source import Source
 from vitlab.data.splits import development_split
 from vitlab.data.transforms import normalised
 from vitlab.evaluate.scoring import score
-from vitlab.models.build import build_from_spec
-from vitlab.models.vit import ViT
+from vitlab.models.build import Model, build_from_spec
 from vitlab.paper.pretraining import HEAD_BIAS
 from vitlab.recipe import Execution
 from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
@@ -128,7 +127,7 @@ def first_state(spec: RunSpec, device: torch.device) -> TrainState:
     )
 
 
-def initial_model(spec: RunSpec) -> ViT:
+def initial_model(spec: RunSpec) -> Model:
     """The weights that training starts from, the same every time."""
     bias = HEAD_BIAS if spec.recipe.loss == "sigmoid" else 0.0
     model = build_from_spec(spec.model, seed=spec.seed, head_bias=bias)
@@ -147,7 +146,7 @@ def initial_model(spec: RunSpec) -> ViT:
     return model
 
 
-def adapt(model: ViT, image: tuple[int, int], classes: int) -> None:
+def adapt(model: Model, image: tuple[int, int], classes: int) -> None:
     """Bring a loaded model to another resolution, with a new zero head of one layer."""
     if model.spec.image != image:
         model.resize(image)
@@ -308,7 +307,7 @@ def _finish(
         verify_checkpoint(path)
         load_checkpoint(path, state)
     model = state.trained.eval().requires_grad_(True)
-    assert isinstance(model, ViT)
+    assert isinstance(model, Model)
     progress = state.progress
     result: dict[str, object] = {"step": progress.step, "images": progress.images, "skipped": progress.skipped}
     for name, source in ((JUDGE, material.validation), ("test", material.test)):

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from vitlab.models.vit import ViT
+from vitlab.models.build import Model
 from vitlab.spec import ConventionName, Image, SaveFormat
 from vitlab.store import sha256
 from vitlab.weights import timm
@@ -31,7 +31,7 @@ def convert(
     entry: str = "",
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
-) -> tuple[ViT, list[str]]:
+) -> tuple[Model, list[str]]:
     """Load `source`, save it as `to`; return the model and what the new format could not say.
 
     `entry` names the dictionary inside a pickle to take, such as model_ema.

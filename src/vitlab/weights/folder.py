@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitlab.spec import ViTSpec
+from vitlab.spec import ModelSpec
 from vitlab.store import json_writer, write_folder
 from vitlab.strict_json import from_json, to_json
 from vitlab.weights.containers import Container, WeightsError
@@ -27,7 +27,7 @@ class Card:
 
     format: Literal["vitlab-model"]
     version: int
-    model: ViTSpec
+    model: ModelSpec
     class_names: tuple[str, ...] | None = None
     provenance: dict[str, str] | None = None
 
@@ -54,7 +54,7 @@ def read_card(container: Container) -> Card:
     return card
 
 
-def describe(container: Container, hints: Hints) -> ViTSpec:
+def describe(container: Container, hints: Hints) -> ModelSpec:
     """The model the card speaks of."""
     return read_card(container).model
 
@@ -64,7 +64,7 @@ def class_names(container: Container) -> object:
     return read_card(container).class_names
 
 
-def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
+def table(spec: ModelSpec, container: Container | None) -> list[Entry]:
     """Our names, unchanged."""
     names = list(container.shapes) if container is not None else []
     return [Entry(name, (name,), SAME) for name in names]

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from torch import Tensor
 
-from vitlab.spec import CONVENTIONS, LIMITS, ViTSpec
+from vitlab.spec import CONVENTIONS, LIMITS, Backbone, ViTSpec
 from vitlab.weights.containers import Container, WeightsError
 from vitlab.weights.hints import Hints, find_image
 from vitlab.weights.layouts import (
@@ -21,6 +21,7 @@ from vitlab.weights.layouts import (
 )
 
 PREFIXES = ("opt/target/params/", "opt/target/", "params/")
+VECTORS = ("scale", "bias", "gamma", "beta")  # of GroupNorms, with three empty sides in older files
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 BARE_POSITIONS = "pos_embedding"  # big_vision: no row for the class token
 # Linen counts modules per kind, the released files per layer; ours below are the released ones.
@@ -38,12 +39,10 @@ def matches(container: Container) -> bool:
 
 def normalised(container: Container) -> Container:
     """The same tensors under the names of the released files: no prefix, one numbering, layers unstacked."""
-    prefix = next((p for p in PREFIXES if any(n.startswith(p) for n in container.shapes)), "")
+    container = without_prefix(container, PREFIXES)
     sources: dict[str, tuple[str, int | None]] = {}
     for name in container.shapes:
-        if not name.startswith(prefix):
-            continue  # optimizer state beside opt/target
-        canonical = "/".join(LINEN.get(part, part) for part in name.removeprefix(prefix).split("/"))
+        canonical = "/".join(LINEN.get(part, part) for part in name.split("/"))
         if canonical.startswith("Transformer/encoderblock/"):
             for layer in range(_stacked_layers(container, name)):
                 sources[canonical.replace("encoderblock", f"encoderblock_{layer}")] = (name, layer)
@@ -59,6 +58,25 @@ def normalised(container: Container) -> Container:
     return replace(container, shapes=shapes, read=read)
 
 
+def without_prefix(container: Container, prefixes: tuple[str, ...]) -> Container:
+    """The tensors under the first prefix that occurs, without it, and norms as plain vectors; the rest is left out."""
+    prefix = next((p for p in prefixes if any(n.startswith(p) for n in container.shapes)), "")
+    shapes, spread = {}, set()
+    for name, shape in container.shapes.items():
+        if not name.startswith(prefix):
+            continue  # optimizer state beside opt/target
+        if len(shape) == 4 and shape[:3] == (1, 1, 1) and name.rpartition("/")[2] in VECTORS:
+            spread.add(name.removeprefix(prefix))
+            shape = shape[3:]
+        shapes[name.removeprefix(prefix)] = shape
+
+    def read(name: str) -> Tensor:
+        tensor = container.read(prefix + name)
+        return tensor.flatten() if name in spread else tensor
+
+    return replace(container, shapes=shapes, read=read)
+
+
 def _stacked_layers(container: Container, name: str) -> int:
     shape = container.shapes[name]
     if not shape or 0 in shape or shape[0] > LIMITS["layers"]:
@@ -71,10 +89,13 @@ def _stacked_layers(container: Container, name: str) -> int:
 def describe(container: Container, hints: Hints) -> ViTSpec:
     """The model the shapes speak of."""
     patch, _, channels, width = container.shape("embedding/kernel", 4)
-    if channels != 3:
-        raise WeightsError(
-            f"{container.path.name} holds a hybrid (a ResNet before the Transformer); only plain ViTs load"
-        )
+    backbone = None
+    if "conv_root/kernel" in container.shapes:
+        stages = count_units(container, r"block(\d)/unit(\d{1,6})/", first=1)
+        backbone = Backbone(stages, container.shape("conv_root/kernel", 4)[3])
+    expected = backbone.channels if backbone else 3
+    if channels != expected:
+        raise WeightsError(f"{container.path.name} embeds patches of {channels} channels; {expected} are expected")
     first = "Transformer/encoderblock_0"
     heads = container.shape(f"{first}/MultiHeadDotProductAttention_1/query/kernel", 3)[1]
     if hints.heads not in (None, heads):
@@ -90,12 +111,20 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
         width=width,
         mlp=mlp,
         heads=heads,
-        image=find_image(container, rows, patch, None, hints),
+        image=find_image(container, rows, patch * (backbone.stride if backbone else 1), None, hints),
         classes=container.shape("head/kernel", 2)[1] if "head/kernel" in container.shapes else 0,
         head="mlp" if "pre_logits/kernel" in container.shapes else "linear",
         pool="class" if has_class else "mean",
         conventions=CONVENTIONS["paper"],
+        backbone=backbone,
     )
+
+
+def count_units(container: Container, pattern: str, *, first: int) -> tuple[int, ...]:
+    """How many units each stage of a ResNet has, by names in which `pattern` finds the numbers of stage and unit."""
+    found = {(int(m[1]), int(m[2])) for name in container.shapes if (m := re.match(pattern, name))}
+    last = max((stage for stage, _ in found), default=first - 1)
+    return tuple(sum(stage == other for other, _ in found) for stage in range(first, last + 1))
 
 
 def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
@@ -103,6 +132,7 @@ def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
     entries = [
         Entry("patches.weight", ("embedding/kernel",), CONVOLUTION),
         Entry("patches.bias", ("embedding/bias",), SAME),
+        *(_backbone(spec.backbone) if spec.backbone else []),
     ]
     if spec.pool == "class":
         entries.append(Entry("class_token", ("cls",), SAME))
@@ -117,6 +147,22 @@ def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
     if spec.head == "mlp":
         entries += _dense("head.pre_logits", "pre_logits")
     return entries + (_dense("head.logits", "head") if spec.classes else [])
+
+
+def _backbone(backbone: Backbone) -> list[Entry]:
+    """The ResNet before a hybrid's Transformer."""
+    own = "patches.backbone"
+    entries = [Entry(f"{own}.root.weight", ("conv_root/kernel",), CONVOLUTION), *_norm(f"{own}.root_norm", "gn_root")]
+    for stage, units in enumerate(backbone.stages):
+        for unit in range(units):
+            ours, theirs = f"{own}.stages.{stage}.{unit}", f"block{stage + 1}/unit{unit + 1}"
+            for number in (1, 2, 3):
+                entries.append(Entry(f"{ours}.conv{number}.weight", (f"{theirs}/conv{number}/kernel",), CONVOLUTION))
+                entries += _norm(f"{ours}.norm{number}", f"{theirs}/gn{number}")
+            if unit == 0:
+                entries.append(Entry(f"{ours}.shortcut.weight", (f"{theirs}/conv_proj/kernel",), CONVOLUTION))
+                entries += _norm(f"{ours}.shortcut_norm", f"{theirs}/gn_proj")
+    return entries
 
 
 def _block(ours: str, theirs: str) -> list[Entry]:

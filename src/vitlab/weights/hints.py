@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitlab.paper.models import SIZES
-from vitlab.spec import Image, image_size
+from vitlab.spec import Image, ModelSpec, ViTSpec, image_size
 from vitlab.weights.containers import Container, WeightsError
 
 
@@ -18,9 +18,14 @@ class Hints:
     heads: int | None = None
 
 
-def metadata(image: tuple[int, int], heads: int) -> dict[str, str]:
+def metadata(spec: ModelSpec) -> dict[str, str]:
     """What vitlab writes into the header of a bare safetensors file, so that nobody has to ask."""
-    return {"format": "pt", "image": f"{image[0]}x{image[1]}", "heads": str(heads)}
+    return {"format": "pt", "image": f"{spec.image[0]}x{spec.image[1]}", "heads": str(heads_of(spec))}
+
+
+def heads_of(spec: ModelSpec) -> int:
+    """Attention heads; 1 for a model without attention, whose layouts do not ask."""
+    return spec.heads if isinstance(spec, ViTSpec) else 1
 
 
 def find_image(container: Container, rows: int, patch: int, config: object, hints: Hints) -> tuple[int, int]:
@@ -41,6 +46,14 @@ def find_image(container: Container, rows: int, patch: int, config: object, hint
         f"the position table has {rows} patch rows, which is no square grid; "
         f"say which image size it was trained at with image=(H, W)"
     )
+
+
+def find_map_image(container: Container, config: object, hints: Hints) -> tuple[int, int]:
+    """The image size of a ResNet, whose weights fit any: as stated, or as asked for, or 224."""
+    if isinstance(config, list) and len(config) == 3:  # channels, height, width
+        config = config[1:]
+    asked = image_size(hints.image) if hints.image is not None else None
+    return stated_image(container, config) or asked or (224, 224)
 
 
 def find_heads(container: Container, width: int, config: object, hints: Hints) -> int:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitlab.spec import ViTSpec
-
 
 @dataclass(frozen=True)
 class Layout:
@@ -29,9 +27,9 @@ class Entry:
     theirs: tuple[str, ...]
     layout: Layout
 
-    def shapes(self, own: torch.Size, spec: ViTSpec) -> dict[str, tuple[int, ...]]:
+    def shapes(self, own: torch.Size, heads: int) -> dict[str, tuple[int, ...]]:
         """The shapes their tensors must have."""
-        tensors = self.layout.write(torch.empty(own, device="meta"), spec.heads)
+        tensors = self.layout.write(torch.empty(own, device="meta"), heads)
         return {name: tuple(tensor.shape) for name, tensor in zip(self.theirs, tensors, strict=True)}
 
 
@@ -50,6 +48,11 @@ QKV_BIASES = Layout(
     lambda w, h: [b.unflatten(0, (h, -1)) for b in w.chunk(3)],
 )
 OUT_KERNEL = Layout(lambda t: t[0].flatten(0, 1).mT, lambda w, h: [w.mT.unflatten(0, (h, -1))])
+
+# A dense layer written as a 1x1 convolution: torch's way, and Flax's; a norm's vector with three empty sides.
+POINT = Layout(lambda t: t[0][:, :, 0, 0], lambda w, h: [w[:, :, None, None]])
+POINT_KERNEL = Layout(lambda t: t[0][0, 0].mT, lambda w, h: [w.mT[None, None]])
+SPREAD = Layout(lambda t: t[0].flatten(), lambda w, h: [w[None, None, None]])
 
 # A position table without the class token's row; adding zero to that token is the same function.
 WITHOUT_CLASS_ROW = Layout(

@@ -8,11 +8,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from vitlab.models.build import build_from_spec, empty_model
-from vitlab.models.vit import ViT
-from vitlab.spec import ConventionName, Conventions, Image, ViTSpec, named_conventions
+from vitlab.models.build import Model, build_from_spec, empty_model
+from vitlab.spec import ConventionName, Conventions, Image, ModelSpec, named_conventions
 from vitlab.store import MANIFEST, sha256, verify_folder
-from vitlab.weights import folder, google, huggingface, timm, torchvision
+from vitlab.weights import bit, folder, google, huggingface, timm, timm_config, timm_resnet, torchvision
 from vitlab.weights.containers import (
     Container,
     NpzError,
@@ -21,29 +20,33 @@ from vitlab.weights.containers import (
     open_container,
     usable,
 )
-from vitlab.weights.hints import Hints
+from vitlab.weights.hints import Hints, heads_of
 from vitlab.weights.layouts import Entry
 
 
 @dataclass(frozen=True)
 class Format:
-    """How one source writes a ViT."""
+    """How one source writes its models; what `describe` makes is what `table` takes."""
 
     matches: Callable[[Container], bool]
-    describe: Callable[[Container, Hints], ViTSpec]
-    table: Callable[[ViTSpec, Container | None], list[Entry]]
+    describe: Callable[[Container, Hints], ModelSpec]
+    table: Callable[[Any, Container | None], list[Entry]]
     normalised: Callable[[Container], Container] = lambda container: container
     class_names: Callable[[Container], object] = lambda container: None
 
 
 FORMATS = {  # the first that matches is taken
     "vitlab": Format(folder.matches, folder.describe, folder.table, class_names=folder.class_names),
+    "bit-npz": Format(bit.matches, bit.describe, bit.table, bit.normalised),
     "google-npz": Format(google.matches, google.describe, google.table, google.normalised),
     "hf": Format(
         huggingface.matches, huggingface.describe, huggingface.table, huggingface.normalised, huggingface.class_names
     ),
     "torchvision": Format(torchvision.matches, torchvision.describe, torchvision.table, torchvision.normalised),
-    "timm": Format(timm.matches, timm.describe, timm.table, class_names=timm.class_names),
+    "timm": Format(timm.matches, timm.describe, timm.table, class_names=timm_config.class_names),
+    "timm-resnet": Format(
+        timm_resnet.matches, timm_resnet.describe, timm_resnet.table, class_names=timm_config.class_names
+    ),
 }
 
 
@@ -56,7 +59,7 @@ def load_model(
     heads: int | None = None,
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
-) -> ViT:
+) -> Model:
     """A model from weights of Google, timm, Hugging Face, torchvision, DeiT or vitlab, ready for inference.
 
     The format is recognised from the content and its own conventions are used unless `conventions` says otherwise.
@@ -100,7 +103,7 @@ def _recognise(container: Container) -> tuple[str, Format]:
             return name, form
     some = ", ".join(repr(name)[:60] for name in sorted(container.shapes)[:4])
     raise WeightsError(
-        f"{container.path.name} holds {len(container.shapes)} tensors ({some}, ...) named as no ViT that vitlab knows"
+        f"{container.path.name} holds {len(container.shapes)} tensors ({some}, ...) named as no model that vitlab knows"
     )
 
 
@@ -115,7 +118,7 @@ def _verify(path: Path) -> None:
 
 
 def _read(
-    container: Container, spec: ViTSpec, table: list[Entry], allow_partial: bool
+    container: Container, spec: ModelSpec, table: list[Entry], allow_partial: bool
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Our state dict from their tensors, and the names that could not be had; shapes are judged before any read."""
     own = {name: parameter.shape for name, parameter in empty_model(spec).state_dict().items()}
@@ -123,7 +126,7 @@ def _read(
     for entry in table:
         if entry.ours not in own:
             continue  # counted as unexpected below
-        shapes = entry.shapes(own[entry.ours], spec)
+        shapes = entry.shapes(own[entry.ours], heads_of(spec))
         expected |= set(shapes)
         absent = [name for name in shapes if name not in container.shapes]
         wrong = [n for n, s in shapes.items() if n in container.shapes and container.shapes[n] != s]
@@ -153,7 +156,7 @@ def _mismatch(name: str, missing: list[str], misshaped: list[str], unexpected: l
     return "; ".join(parts)
 
 
-def _assemble(spec: ViTSpec, tensors: dict[str, Tensor], missing: list[str]) -> ViT:
+def _assemble(spec: ModelSpec, tensors: dict[str, Tensor], missing: list[str]) -> Model:
     """A module that owns the tensors; what is missing gets the paper's initial values."""
     if missing:
         fresh = build_from_spec(spec).state_dict()

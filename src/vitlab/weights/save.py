@@ -2,21 +2,22 @@
 
 import math
 from pathlib import Path
+from typing import get_args
 
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitlab.models.vit import ViT
-from vitlab.spec import CONVENTIONS, SaveFormat, ViTSpec
+from vitlab.models.build import Model
+from vitlab.spec import CONVENTIONS, ModelSpec, ResNetSpec, SaveFormat, ViTSpec
 from vitlab.store import Writer, json_writer, refuse_existing, replacing, write_folder
-from vitlab.weights import folder, google, huggingface, timm
+from vitlab.weights import bit, folder, google, huggingface, timm, timm_resnet
 from vitlab.weights.containers import WeightsError
-from vitlab.weights.hints import metadata
+from vitlab.weights.hints import heads_of, metadata
 from vitlab.weights.layouts import Entry
 from vitlab.weights.npz import write_npz
 
 
-def save_model(model: ViT, path: str | Path, format: SaveFormat = "vitlab") -> list[str]:
+def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") -> list[str]:
     """Write a model, and return what the format could not say, one sentence each.
 
     vitlab: a folder. google-npz: one file. timm, hf: a folder as their own loaders read it, or one bare file where
@@ -25,11 +26,11 @@ def save_model(model: ViT, path: str | Path, format: SaveFormat = "vitlab") -> l
     path = Path(path)
     spec = model.spec
     refuse_existing(path)
-    if format not in REFUSALS:
-        raise ValueError(f"no format is named {format!r}; known are {', '.join(REFUSALS)}")
+    if format not in get_args(SaveFormat):
+        raise ValueError(f"no format is named {format!r}; known are {', '.join(get_args(SaveFormat))}")
     _check_name(path, format)
     bare = path.suffix == ".safetensors"
-    reasons = [*REFUSALS[format](spec), *(_bare_refusals(spec, format) if bare else [])]
+    reasons = [*_refusals(spec, format, bare), *(_bare_refusals(spec, format) if bare else [])]
     if reasons:
         raise WeightsError(f"{format} cannot hold this model: {'; '.join(reasons)}")
     if model.class_names is not None and len(model.class_names) != spec.classes:
@@ -40,30 +41,35 @@ def save_model(model: ViT, path: str | Path, format: SaveFormat = "vitlab") -> l
         folder.save(path, {name: tensor.contiguous() for name, tensor in tensors.items()}, card)
         return []
     if format == "google-npz":
-        arrays = _translated(tensors, google.table(spec, None), spec)
+        table = bit.table(spec, None) if isinstance(spec, ResNetSpec) else google.table(_vit(spec), None)
+        arrays = _translated(tensors, table, spec)
         with replacing(path) as temporary:
             write_npz(temporary, arrays)
         return _unsaid(spec, model.class_names)
-    if format == "timm":
-        arrays = _translated(tensors, timm.table(spec, None), spec)
-        configs = {"config.json": json_writer(timm.config(spec, model.class_names))}
+    if format == "timm" and isinstance(spec, ResNetSpec):
+        arrays = _translated(tensors, timm_resnet.table(spec, None), spec)
+        configs = {"config.json": json_writer(timm_resnet.config(spec, model.class_names))}
+    elif format == "timm":
+        arrays = _translated(tensors, timm.table(_vit(spec), None), spec)
+        configs = {"config.json": json_writer(timm.config(_vit(spec), model.class_names))}
     else:
-        arrays = _translated(tensors, huggingface.table(spec, None), spec)
-        arrays = {huggingface.prefixed(spec, name): tensor for name, tensor in arrays.items()}
+        vit = _vit(spec)
+        arrays = _translated(tensors, huggingface.table(vit, None), spec)
+        arrays = {huggingface.prefixed(vit, name): tensor for name, tensor in arrays.items()}
         configs = {
-            "config.json": json_writer(huggingface.config(spec, model.class_names)),
-            "preprocessor_config.json": json_writer(huggingface.preprocessor(spec)),
+            "config.json": json_writer(huggingface.config(vit, model.class_names)),
+            "preprocessor_config.json": json_writer(huggingface.preprocessor(vit)),
         }
     return _write_safetensors(path, arrays, configs, spec, model.class_names)
 
 
 def _write_safetensors(
-    path: Path, arrays: dict[str, Tensor], configs: dict[str, Writer], spec: ViTSpec, names: tuple[str, ...] | None
+    path: Path, arrays: dict[str, Tensor], configs: dict[str, Writer], spec: ModelSpec, names: tuple[str, ...] | None
 ) -> list[str]:
     """A folder with configs, or one bare file that says less."""
 
     def weights(file: Path) -> None:
-        save_file(arrays, file, metadata=metadata(spec.image, spec.heads))
+        save_file(arrays, file, metadata=metadata(spec))
 
     if path.suffix == ".safetensors":
         with replacing(path) as temporary:
@@ -73,17 +79,17 @@ def _write_safetensors(
     notes = []
     if not spec.conventions.preprocessing.antialias:
         notes.append("other libraries smooth pictures when they shrink them, this model's resizing does not")
-    if spec.stochastic_depth and "preprocessor_config.json" in configs:
+    if isinstance(spec, ViTSpec) and spec.stochastic_depth and "preprocessor_config.json" in configs:
         notes.append(f"the files do not say the stochastic depth of {spec.stochastic_depth:g}")
     return notes
 
 
-def _translated(tensors: dict[str, Tensor], table: list[Entry], spec: ViTSpec) -> dict[str, Tensor]:
+def _translated(tensors: dict[str, Tensor], table: list[Entry], spec: ModelSpec) -> dict[str, Tensor]:
     """Their tensors from ours."""
     return {
         name: part.contiguous()
         for entry in table
-        for name, part in zip(entry.theirs, entry.layout.write(tensors[entry.ours], spec.heads), strict=True)
+        for name, part in zip(entry.theirs, entry.layout.write(tensors[entry.ours], heads_of(spec)), strict=True)
     }
 
 
@@ -97,8 +103,10 @@ def _check_name(path: Path, format: SaveFormat) -> None:
         raise ValueError(f"vitlab writes a folder, {path.name!r} names a file; a bare file is of format timm or hf")
 
 
-def _bare_refusals(spec: ViTSpec, format: SaveFormat) -> list[str]:
+def _bare_refusals(spec: ModelSpec, format: SaveFormat) -> list[str]:
     """Why a file without config.json would be run as another function."""
+    if isinstance(spec, ResNetSpec):  # has neither GELU nor LayerNorm
+        return []
     usual = CONVENTIONS["hf" if format == "hf" else "timm"]
     own = spec.conventions
     if (own.gelu, own.norm_eps) == (usual.gelu, usual.norm_eps):
@@ -109,7 +117,7 @@ def _bare_refusals(spec: ViTSpec, format: SaveFormat) -> list[str]:
     ]
 
 
-def _unsaid(spec: ViTSpec, class_names: tuple[str, ...] | None) -> list[str]:
+def _unsaid(spec: ModelSpec, class_names: tuple[str, ...] | None) -> list[str]:
     """What a bare file of weights leaves to its reader's memory."""
     notes = [f"the file does not say the preprocessing: {spec.conventions.preprocessing}"]
     return [*notes, f"the file does not say the names of the {spec.classes} classes"] if class_names else notes
@@ -123,15 +131,46 @@ def _npz_refusals(spec: ViTSpec) -> list[str]:
             f"Google's code runs tanh GELU and LayerNorm epsilon 1e-06, this model {spec.conventions.gelu} GELU "
             f"and {spec.conventions.norm_eps:g}; load it with conventions='paper' if that change is wanted"
         )
+    if spec.backbone is not None and spec.conventions.hybrid != CONVENTIONS["paper"].hybrid:
+        reasons.append(
+            f"Google's code runs hybrids with {CONVENTIONS['paper'].hybrid}, this model {spec.conventions.hybrid}; "
+            f"load it with conventions='paper' if that change is wanted"
+        )
     patches = math.prod(spec.grid)
     if spec.grid[0] != spec.grid[1] and math.isqrt(patches) ** 2 == patches:
         reasons.append(f"its {spec.grid[0]}x{spec.grid[1]} grid would be read as a square")
     return reasons
 
 
-REFUSALS = {
-    "vitlab": lambda spec: [],
-    "google-npz": _npz_refusals,
-    "timm": timm.refusals,
-    "hf": huggingface.refusals,
-}
+def _refusals(spec: ModelSpec, format: SaveFormat, bare: bool) -> list[str]:
+    """Why a format cannot hold a model."""
+    if format == "vitlab":
+        return []
+    if isinstance(spec, ResNetSpec):
+        if format == "hf":
+            return ["it is a ResNet; write google-npz, timm or vitlab"]
+        return bit.refusals(spec) if format == "google-npz" else timm_resnet.refusals(spec, bare=bare)
+    if not isinstance(spec, ViTSpec):
+        return ["nobody else has an AxialResNet; write vitlab"]
+    reasons = _variant_refusals(spec, format)
+    checks = {"google-npz": _npz_refusals, "timm": timm.refusals, "hf": huggingface.refusals}
+    return reasons or checks[format](spec)
+
+
+def _variant_refusals(spec: ViTSpec, format: SaveFormat) -> list[str]:
+    """What other libraries' Vision Transformers cannot be."""
+    reasons = []
+    if (spec.positions, spec.positions_at) != ("1d", "stem"):
+        reasons.append(f"its positions are {spec.positions} at {spec.positions_at}, others have 1d at the stem only")
+    if spec.attention != "full":
+        reasons.append("its attention is axial")
+    if spec.distilled and format != "timm":
+        reasons.append("it has a distillation token")
+    if spec.backbone is not None and format == "hf":
+        reasons.append("it is a hybrid")
+    return [f"{reason}; write vitlab" for reason in reasons]
+
+
+def _vit(spec: ModelSpec) -> ViTSpec:
+    assert isinstance(spec, ViTSpec), "other families were refused"
+    return spec

@@ -1,16 +1,28 @@
-"""timm's VisionTransformer, and DeiT, which uses the same names."""
+"""timm's VisionTransformer, its hybrids, and DeiT, which uses the same names."""
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
-from vitlab.paper.models import WORDS, name_of
-from vitlab.spec import CONVENTIONS, Conventions, Preprocessing, ViTSpec, image_size
+from vitlab.paper.models import SIZES, WORDS
+from vitlab.spec import CONVENTIONS, Backbone, Conventions, ViTSpec, image_size
 from vitlab.weights.containers import Container, WeightsError
-from vitlab.weights.hints import Hints, find_heads, find_image, rows_of, stated_image, triple
+from vitlab.weights.google import count_units
+from vitlab.weights.hints import Hints, find_heads, find_image, rows_of, stated_image
 from vitlab.weights.layouts import SAME, WITHOUT_CLASS_ROW, Entry, norm_and_dense
+from vitlab.weights.timm_config import arguments_of, pretrained_config, read_preprocessing
+from vitlab.weights.timm_resnet import unit_entries
 
 DISTILLED = "dist_token"
+STEM = "patch_embed.backbone.stem."  # of a hybrid; one that is a root alone has no word for it
+BARE_STEM = "patch_embed.backbone."
+HYBRIDS: dict[tuple[int, ...], str] = {  # units of each stage: timm's name for the ResNet of a hybrid
+    (3, 4, 9): "r50_s16",
+    (3, 4, 6, 3): "r50_s32",
+    (2, 2, 2, 2): "r26_s32",
+    (): "r_s16_p8",
+}
 
 
 def matches(container: Container) -> bool:
@@ -20,31 +32,48 @@ def matches(container: Container) -> bool:
 
 def describe(container: Container, hints: Hints) -> ViTSpec:
     """The model the shapes, and config.json where there is one, speak of."""
-    if DISTILLED in container.shapes:
-        raise WeightsError(f"{container.path.name} is a distilled DeiT with a second class token; only plain ones load")
     width, channels, patch, _ = container.shape("patch_embed.proj.weight", 4)
-    if channels != 3:
-        raise WeightsError(f"{container.path.name} takes {channels} input channels; only RGB models load")
+    backbone = _backbone(container)
+    expected = backbone.channels if backbone else 3
+    if channels != expected:
+        raise WeightsError(f"{container.path.name} embeds patches of {channels} channels; {expected} are expected")
+    stride = patch * (backbone.stride if backbone else 1)
+    distilled = DISTILLED in container.shapes
     layers = {int(m[1]) for n in container.shapes if (m := re.match(r"blocks\.(\d{1,6})\.", n))}
     config = container.configs.get("config.json", {})
-    arguments = config.get("model_args") if isinstance(config.get("model_args"), dict) else {}
+    arguments = arguments_of(config)
     has_class = "cls_token" in container.shapes
     _check_pooling(config.get("global_pool", arguments.get("global_pool")), has_class)
-    rows = _patch_rows(container, patch, arguments, hints) if has_class else container.shape("pos_embed", 3)[1]
+    rows = container.shape("pos_embed", 3)[1]
+    if distilled:
+        rows -= 2
+    elif has_class:
+        rows = _patch_rows(container, stride, arguments, hints)
     return ViTSpec(
         patch=patch,
         layers=len(layers),
         width=width,
         mlp=container.shape("blocks.0.mlp.fc1.weight", 2)[0],
         heads=find_heads(container, width, arguments.get("num_heads"), hints),
-        image=find_image(container, rows, patch, arguments.get("img_size"), hints),
+        image=find_image(container, rows, stride, arguments.get("img_size"), hints),
         classes=container.shape("head.weight", 2)[0] if "head.weight" in container.shapes else 0,
         head="mlp" if "pre_logits.fc.weight" in container.shapes else "linear",
         pool="class" if has_class else "mean",
         dropout=_rate(arguments, "proj_drop_rate"),
         stochastic_depth=_rate(arguments, "drop_path_rate"),
-        conventions=_conventions(config, arguments),
+        conventions=_conventions(config, arguments, distilled),
+        backbone=backbone,
+        distilled=distilled,
     )
+
+
+def _backbone(container: Container) -> Backbone | None:
+    """The ResNet of a hybrid, if the file holds one."""
+    for stem in (STEM, BARE_STEM):
+        if f"{stem}conv.weight" in container.shapes:
+            stages = count_units(container, r"patch_embed\.backbone\.stages\.(\d)\.blocks\.(\d{1,6})\.", first=0)
+            return Backbone(stages, container.shape(f"{stem}conv.weight", 4)[0])
+    return None
 
 
 def _patch_rows(container: Container, patch: int, arguments: dict[str, Any], hints: Hints) -> int:
@@ -59,8 +88,15 @@ def _patch_rows(container: Container, patch: int, arguments: dict[str, Any], hin
 def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
     """Every tensor of the model under timm's names."""
     entries = norm_and_dense("patches", "patch_embed.proj")
+    if spec.backbone is not None:
+        stem = STEM if spec.backbone.stages else BARE_STEM
+        entries.append(Entry("patches.backbone.root.weight", (f"{stem}conv.weight",), SAME))
+        entries += norm_and_dense("patches.backbone.root_norm", f"{stem}norm")
+        entries += unit_entries(spec.backbone.stages, "patches.backbone.", BARE_STEM, shortcut_norm=True)
     if spec.pool == "class":
         entries.append(Entry("class_token", ("cls_token",), SAME))
+    if spec.distilled:
+        entries.append(Entry("distillation_token", (DISTILLED,), SAME))
     bare = container is not None and container.shapes["pos_embed"][1] == spec.tokens - 1
     entries.append(Entry("positions.table", ("pos_embed",), WITHOUT_CLASS_ROW if bare else SAME))
     for layer in range(spec.layers):
@@ -70,6 +106,8 @@ def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
     entries += norm_and_dense("norm", "norm")
     if spec.head == "mlp":
         entries += norm_and_dense("head.pre_logits", "pre_logits.fc")
+    if spec.distilled and spec.classes:
+        entries += norm_and_dense("head.distillation", "head_dist")
     return entries + (norm_and_dense("head.logits", "head") if spec.classes else [])
 
 
@@ -93,25 +131,19 @@ def refusals(spec: ViTSpec) -> list[str]:
         reasons.append(f"timm's LayerNorm epsilon is 1e-06, this model's {epsilon}; load it with conventions='timm'")
     if spec.conventions.preprocessing.interpolation == "area":
         reasons.append("timm does not resize by area")
+    if spec.backbone is not None:
+        if spec.conventions.hybrid != CONVENTIONS["timm"].hybrid:
+            reasons.append(f"timm runs hybrids with {CONVENTIONS['timm'].hybrid}; load it with conventions='timm'")
+        if spec.backbone.root != 64 or spec.backbone.stages not in HYBRIDS:
+            reasons.append(f"timm has no hybrid with {spec.backbone}")
     return reasons
 
 
 def config(spec: ViTSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]:
     """config.json as timm's `local-dir:` and hub loaders read it."""
-    size = next((s for s in WORDS if name_of(spec) == f"ViT-{s}/{spec.patch}" and s in ("Ti", "S", "B", "L", "H")), "B")
+    sizes = (spec.layers, spec.width, spec.mlp, spec.heads)
+    size = next((s for s in ("Ti", "S", "B", "L", "H") if SIZES[s] == sizes), "B")
     height, width = spec.image
-    preprocessing = spec.conventions.preprocessing
-    pretrained = {
-        "input_size": [3, height, width],
-        "num_classes": spec.classes,
-        "interpolation": preprocessing.interpolation,
-        "crop_pct": preprocessing.fraction,
-        "crop_mode": "center" if preprocessing.resize == "shorter" else "squash",
-        "mean": list(preprocessing.mean),
-        "std": list(preprocessing.std),
-        "first_conv": "patch_embed.proj",
-        "classifier": "head",
-    }
     ratio = spec.mlp / spec.width
     arguments = {
         "img_size": [height, width],
@@ -130,19 +162,35 @@ def config(spec: ViTSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]
     }
     names = {"label_names": list(class_names)} if class_names else {}
     return {
-        "architecture": f"vit_{WORDS[size]}_patch{14 if size == 'H' else 16}_224",
+        "architecture": _architecture(spec, size),
         "num_classes": spec.classes,
         "num_features": spec.width,
         "global_pool": arguments["global_pool"],
         "model_args": arguments,
-        "pretrained_cfg": pretrained,
+        "pretrained_cfg": pretrained_config(spec, _first_convolution(spec), _classifier(spec)),
         **names,
     }
 
 
-def class_names(container: Container) -> object:
-    """The label names of a config.json, unchecked."""
-    return container.configs.get("config.json", {}).get("label_names")
+def _architecture(spec: ViTSpec, size: str) -> str:
+    """An entry of timm whose arguments can make this model."""
+    if spec.distilled:
+        return f"deit_{WORDS[size] if size in ('Ti', 'S') else 'base'}_distilled_patch16_224"
+    if spec.backbone is None:
+        return f"vit_{WORDS[size]}_patch{14 if size == 'H' else 16}_224"
+    kind = HYBRIDS[spec.backbone.stages]
+    word = {"r50_s16": "base", "r50_s32": "large", "r26_s32": "small", "r_s16_p8": "tiny"}[kind]
+    return f"vit_{word}_{kind}_224"
+
+
+def _first_convolution(spec: ViTSpec) -> str:
+    if spec.backbone is None:
+        return "patch_embed.proj"
+    return f"{STEM if spec.backbone.stages else BARE_STEM}conv"
+
+
+def _classifier(spec: ViTSpec) -> str | list[str]:
+    return ["head", "head_dist"] if spec.distilled else "head"
 
 
 def _check_pooling(stated: object, has_class: bool) -> None:
@@ -160,26 +208,11 @@ def _rate(arguments: dict[str, Any], key: str) -> float:
     return rate
 
 
-def _conventions(config: dict[str, Any], arguments: dict[str, Any]) -> Conventions:
-    """timm's own, with the normalisation and the activation that config.json states."""
-    own = CONVENTIONS["timm"]
+def _conventions(config: dict[str, Any], arguments: dict[str, Any], distilled: bool) -> Conventions:
+    """timm's own, with the normalisation and the activation that config.json states; only DeiT has distilled models."""
+    own = CONVENTIONS["deit" if distilled else "timm"]
     activation = arguments.get("act_layer", "gelu")
     if activation not in ("gelu", "gelu_tanh"):
         raise WeightsError(f"config.json asks for the activation {activation!r:.40}; gelu and gelu_tanh are known")
-    stated = config.get("pretrained_cfg") if isinstance(config.get("pretrained_cfg"), dict) else {}
-    preprocessing = own.preprocessing
-    try:
-        squash = stated.get("crop_mode") == "squash"
-        preprocessing = Preprocessing(
-            resize="square" if squash else "shorter",
-            fraction=float(stated.get("crop_pct", preprocessing.fraction)),
-            interpolation=stated.get("interpolation", preprocessing.interpolation),
-            antialias=True,
-            mean=triple(stated.get("mean", preprocessing.mean)),
-            std=triple(stated.get("std", preprocessing.std)),
-        )
-    except (TypeError, ValueError, ArithmeticError) as error:
-        raise WeightsError(f"config.json has an unusable pretrained_cfg: {error}") from None
-    return Conventions(
-        "tanh" if activation == "gelu_tanh" else "exact", own.norm_eps, own.position_resize, preprocessing
-    )
+    preprocessing = read_preprocessing(config, own.preprocessing)
+    return replace(own, gelu="tanh" if activation == "gelu_tanh" else "exact", preprocessing=preprocessing)

@@ -1,0 +1,174 @@
+"""Model names: the paper's list with the sizes behind each name, and everybody else's spellings of them."""
+
+import difflib
+import re
+
+SIZES = {  # size: layers L, width D, MLP, heads h
+    "Ti": (12, 192, 768, 3),  # DeiT and AugReg
+    "S": (12, 384, 1536, 6),  # DeiT and AugReg
+    "b": (12, 384, 1536, 6),  # figure 4: every hidden size of B halved; the paper does not state the heads
+    "B": (12, 768, 3072, 12),  # table 1
+    "L": (24, 1024, 4096, 16),  # table 1
+    "H": (32, 1280, 5120, 16),  # table 1
+    "g": (40, 1408, 6144, 16),  # later work of the authors
+    "G": (48, 1664, 8192, 16),  # later work of the authors
+}
+
+STAGES = {  # depth of a ResNet: bottleneck units of each stage
+    "14": (1, 1, 1, 1),  # ours, for small machines
+    "26": (2, 2, 2, 2),
+    "50": (3, 4, 6, 3),
+    "101": (3, 4, 23, 3),
+    "152": (3, 8, 36, 3),
+    "200": (3, 24, 36, 3),
+}
+
+HYBRIDS = {  # ResNet, total stride: units of each stage, patch on the feature map
+    ("R50", 32): ((3, 4, 6, 3), 1),
+    ("R50", 16): ((3, 4, 9), 1),  # stage 4 removed, its units moved to stage 3 (section 4.1)
+    ("R26", 32): ((2, 2, 2, 2), 1),
+    # The root alone reduces by 4, so that 8x8 patches make /32: the released name says 16.
+    ("R", 16): ((), 8),
+}
+
+# Where a name stands in the paper; the empty string marks models that came after it.
+MODELS = {
+    "ViT-Ti/16": "",
+    "ViT-S/16": "",
+    "ViT-S/32": "",
+    "ViT-b/32": "figure 4",
+    "ViT-B/8": "",
+    "ViT-B/16": "tables 1, 5, 6, 8",
+    "ViT-B/32": "tables 1, 5, 6",
+    "ViT-L/16": "tables 1, 2, 5, 6, 9",
+    "ViT-L/32": "tables 1, 5, 6",
+    "ViT-H/14": "tables 1, 2, 5, 6, 9",
+    "ViT-g/14": "",
+    "ViT-G/14": "",
+    "R50x1": "tables 6, 7",
+    "R50x2": "table 6",
+    "R50x3": "",
+    "R101x1": "table 6",
+    "R101x3": "",
+    "R152x1": "table 6",
+    "R152x2": "tables 6, 7",
+    "R152x4": "table 2",
+    "R200x3": "table 6",
+    "R+ViT-Ti/16": "",
+    "R26+ViT-S/32": "",
+    "R26+ViT-B/32": "",
+    "R50+ViT-B/16": "table 6",
+    "R50+ViT-B/32": "table 6",
+    "R50+ViT-L/16": "table 6",
+    "R50+ViT-L/32": "table 6",
+    "Axial-ViT-B/16": "figure 13",
+    "Axial-ViT-B/32": "figure 13",
+    "AxialResNet-50": "figure 13",
+    "DeiT-Ti/16": "",
+    "DeiT-S/16": "",
+    "DeiT-B/16": "",
+    "DeiT-Ti/16-distilled": "",
+    "DeiT-S/16-distilled": "",
+    "DeiT-B/16-distilled": "",
+}
+
+# Words that tell sizes apart where letter case is lost: b and B, g and G.
+WORDS = {
+    "Ti": "tiny",
+    "S": "small",
+    "b": "halfbase",
+    "B": "base",
+    "L": "large",
+    "H": "huge",
+    "g": "giant",
+    "G": "gigantic",
+}
+_LETTERS = {word: letter for letter, word in WORDS.items()}
+_SIZE, _WORD = "|".join(SIZES), "|".join(_LETTERS)
+
+# The paper's spelling of each family, and how its parts become the name again.
+VIT = re.compile(rf"(?:(R|R26|R50)\+|(Axial)-)?ViT-({_SIZE})/(\d+)")
+DEIT = re.compile(rf"DeiT-({_SIZE})/(\d+)(-distilled)?")
+RESNET = re.compile(rf"R({'|'.join(STAGES)})x(\d+(?:\.\d+)?)")
+AXIAL_RESNET = re.compile(rf"AxialResNet-({'|'.join(STAGES)})")
+
+# Everybody else's spellings: Google's ViT-B_16 and R50_L_32, table 6's ResNet50x1 and R50x1+ViT-B/32, BiT's
+# BiT-M-R50x1, timm's vit_base_patch16_224.augreg_in21k, vit_base_r50_s16_384, resnetv2_50x1_bit and
+# deit_base_distilled_patch16_224, Hugging Face's google/vit-base-patch16-224-in21k, torchvision's vit_b_16, our slugs.
+_GOOGLE = re.compile(rf"(?:(R|R26|R50)(?:x1)?[+_])?(?:ViT-)?({_SIZE})[/_](\d+)")
+_BIT = re.compile(r"(?:BiT-[SML]-R|ResNet|resnetv2_|resnet-|google/bit-)(\d+)x(\d+(?:\.\d+)?)(?:_bit[ms]?)?(?:\..*)?")
+TIMM_HYBRID = re.compile(rf"vit_({_WORD})_(r|r26|r50)_s(\d+)(?:_p8)?(?:_(\d+))?(?:\..*)?")
+LONG = re.compile(
+    rf"(?:google/|facebook/)?(axial-)?(?:(r|r26|r50)-)?(vit|deit)[-_]({_WORD})(-distilled|_distilled)?[-_](?:patch)?(\d+)"
+    r"(?:[-_](\d+))?(-distilled)?(?:-in21k)?(?:\..*)?"
+)
+_TORCHVISION = re.compile(r"vit_([blh])_(\d+)")
+
+
+def list_models() -> list[str]:
+    """Every name of the canonical list. Other patch sizes (ViT-S/8), depths and widths (R26x0.25) build too."""
+    return list(MODELS)
+
+
+def canonical(name: str) -> str:
+    """The paper's spelling of a name that may be spelt as Google, timm or torchvision do.
+
+    >>> canonical("vit_base_patch16_224"), canonical("resnetv2_50x1_bit"), canonical("R50_L_32")
+    ('ViT-B/16', 'R50x1', 'R50+ViT-L/32')
+    """
+    found = _spelt(name)
+    hybrid = VIT.fullmatch(found or "")
+    if found is None or (hybrid and hybrid[1] and (hybrid[1], int(hybrid[4])) not in HYBRIDS):
+        near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ValueError(
+            f"no model is named {name!r}; {hint}names are ViT-SIZE/PATCH with SIZE one of {', '.join(SIZES)}, "
+            f"R(DEPTH)x(WIDTH) with DEPTH one of {', '.join(STAGES)}, and the others of vitlab models"
+        )
+    return found
+
+
+def _spelt(name: str) -> str | None:
+    if any(pattern.fullmatch(name) for pattern in (VIT, DEIT, RESNET, AXIAL_RESNET)):
+        return re.sub(r"/0*(\d)", r"/\1", name)
+    if match := _GOOGLE.fullmatch(name):
+        return f"{match[1]}+ViT-{match[2]}/{int(match[3])}" if match[1] else f"ViT-{match[2]}/{int(match[3])}"
+    if (match := _BIT.fullmatch(name)) and match[1] in STAGES:
+        return f"R{match[1]}x{match[2]}"
+    if match := TIMM_HYBRID.fullmatch(name):
+        return f"{match[2].upper()}+ViT-{_LETTERS[match[1]]}/{int(match[3])}"
+    if match := _TORCHVISION.fullmatch(name):
+        return f"ViT-{match[1].upper()}/{int(match[2])}"
+    if name.lower() in ("axialresnet-50", "axial-resnet-50", "axialresnet50"):
+        return "AxialResNet-50"
+    if match := LONG.fullmatch(name):
+        axial, hybrid, family, word, inside, patch, _, after = match.groups()
+        stem = f"{_LETTERS[word]}/{int(patch)}"
+        if family == "deit":  # others' files of plain models are those of a ViT
+            own = f"ViT-{stem}" if "patch" in name else f"DeiT-{stem}"
+            return f"DeiT-{stem}-distilled" if inside or after else own
+        return f"Axial-ViT-{stem}" if axial else f"{hybrid.upper()}+ViT-{stem}" if hybrid else f"ViT-{stem}"
+    return None
+
+
+def slug(name: str) -> str:
+    """A file name for a model that stays distinct where letter case is not kept.
+
+    >>> slug("ViT-B/16"), slug("ViT-b/16"), slug("R50+ViT-B/32")
+    ('vit-base-16', 'vit-halfbase-16', 'r50-vit-base-32')
+    """
+    known = canonical(name)
+    if match := VIT.fullmatch(known):
+        first = f"{(match[1] or match[2]).lower()}-" if match[1] or match[2] else ""
+        return f"{first}vit-{WORDS[match[3]]}-{match[4]}"
+    if match := DEIT.fullmatch(known):
+        return f"deit-{WORDS[match[1]]}-{match[2]}{match[3] or ''}"
+    return known.lower().replace("r", "resnet-", 1) if RESNET.fullmatch(known) else known.lower()
+
+
+def stated_image(name: str) -> int:
+    """The resolution a name states, as timm's vit_base_patch16_384 does; 224 where it states none."""
+    if (match := LONG.fullmatch(name)) and match[7]:
+        return int(match[7])
+    match = TIMM_HYBRID.fullmatch(name)
+    return int(match[4]) if match and match[4] else 224

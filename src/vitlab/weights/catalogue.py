@@ -1,0 +1,161 @@
+"""Released weights by name: where they lie, under which licence, and how large they must be.
+
+Nobody publishes SHA-256 sums of these files. DeiT's carry the first eight digits in their names; of the others the
+size is known from the parameters, and the sum is written down when a file arrives.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from vitlab.counting import count
+
+GOOGLE = "https://storage.googleapis.com"
+HUB = "https://huggingface.co/{}/resolve/main/model.safetensors"
+DEIT = "https://dl.fbaipublicfiles.com/deit"
+
+ORIGINAL = ("ViT-B_16", "ViT-B_32", "ViT-L_16", "ViT-L_32", "ViT-H_14", "R50+ViT-B_16")  # ImageNet-21k
+FINE_TUNED = ("ViT-B_16", "ViT-B_32", "ViT-L_16", "ViT-L_32", "R50+ViT-B_16")  # and then ImageNet, 384 pixels
+AUGREG = {  # the recommended file of each model: best of its search on ImageNet-21k; how it was fine-tuned at 224
+    "Ti_16": ("aug_none-wd_0.03-do_0.0-sd_0.0", "lr_0.03"),
+    "S_16": ("aug_light1-wd_0.03-do_0.0-sd_0.0", "lr_0.03"),
+    "S_32": ("aug_light1-wd_0.03-do_0.0-sd_0.0", "lr_0.03"),
+    "B_8": ("aug_medium1-wd_0.1-do_0.0-sd_0.0", "lr_0.01"),
+    "B_16": ("aug_medium1-wd_0.1-do_0.0-sd_0.0", "lr_0.01"),
+    "B_32": ("aug_medium1-wd_0.03-do_0.0-sd_0.0", "lr_0.03"),
+    "L_16": ("aug_medium1-wd_0.1-do_0.1-sd_0.1", "lr_0.01"),
+    "R_Ti_16": ("aug_none-wd_0.03-do_0.0-sd_0.0", "lr_0.03"),
+    "R26_S_32": ("aug_light0-wd_0.03-do_0.1-sd_0.1", "lr_0.03"),
+    "R50_L_32": ("aug_medium1-wd_0.1-do_0.1-sd_0.1", "lr_0.01"),
+}
+BIT = ("R50x1", "R50x3", "R101x1", "R101x3", "R152x2", "R152x4")
+DISTILLED = {
+    "deit_tiny_patch16_224": "a1311bcf",
+    "deit_small_patch16_224": "cd65a155",
+    "deit_base_patch16_224": "b5f2ef4d",
+    "deit_tiny_distilled_patch16_224": "b40b3cf7",
+    "deit_small_distilled_patch16_224": "649709d9",
+    "deit_base_distilled_patch16_224": "df68dfff",
+}
+TIMM = (
+    "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+    "vit_small_patch16_224.augreg_in21k_ft_in1k",
+    "vit_base_patch16_224.augreg_in21k_ft_in1k",
+    "vit_large_patch16_224.augreg_in21k_ft_in1k",
+    "vit_small_r26_s32_224.augreg_in21k_ft_in1k",
+    "vit_base_r50_s16_384.orig_in21k_ft_in1k",
+    "vit_large_r50_s32_224.augreg_in21k_ft_in1k",
+    "resnetv2_50x1_bit.goog_in21k_ft_in1k",
+    "resnetv2_101x1_bit.goog_in21k_ft_in1k",
+    "deit_tiny_patch16_224.fb_in1k",
+    "deit_small_patch16_224.fb_in1k",
+    "deit_base_patch16_224.fb_in1k",
+    "deit_tiny_distilled_patch16_224.fb_in1k",
+    "deit_base_distilled_patch16_224.fb_in1k",
+)
+HUGGING_FACE = (
+    "google/vit-base-patch16-224",
+    "google/vit-base-patch16-384",
+    "google/vit-base-patch32-384",
+    "google/vit-large-patch16-224",
+    "google/vit-large-patch32-384",
+    "google/vit-base-patch16-224-in21k",
+    "google/vit-large-patch16-224-in21k",
+)
+
+
+@dataclass(frozen=True)
+class Release:
+    """A file to fetch. `bytes` is what its float32 parameters take; a file has a little more for names and shapes."""
+
+    name: str
+    url: str
+    model: str
+    source: str
+    bytes: int
+    licence: str = "Apache-2.0"
+    sha256: str = ""  # all of it, or the first digits; empty where nobody says
+
+    @property
+    def file(self) -> str:
+        """A file name of letters that every file system keeps."""
+        return re.sub(r"[^A-Za-z0-9._+-]", "-", self.name) + f".{self.url.rpartition('.')[2]}"
+
+    @property
+    def largest(self) -> int:
+        """Bytes after which a file cannot be this one."""
+        return round(1.05 * self.bytes) + 2**20
+
+
+@cache
+def releases() -> dict[str, Release]:
+    """Every known file by its name."""
+    found = [*_google(), *_bit(), *_deit(), *_hubs()]
+    return {release.name: release for release in found}
+
+
+def find_release(name: str) -> Release:
+    """The file of this name; a wrong name gets proposals."""
+    known = releases()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ValueError(f"no released weights are named {name!r}; {hint}vitlab download without a name lists all")
+    return known[name]
+
+
+def _google() -> list[Release]:
+    found = []
+    for model in ORIGINAL:
+        url, size = f"{GOOGLE}/vit_models/imagenet21k/{model}.npz", _bytes(model, 21_843, head="mlp")
+        found.append(Release(f"{model}-i21k", url, model, "vision_transformer, ImageNet-21k", size))
+    for model in FINE_TUNED:
+        url, size = f"{GOOGLE}/vit_models/imagenet21k+imagenet2012/{model}.npz", _bytes(model, 1000, image=384)
+        found.append(Release(f"{model}-i1k-384", url, model, "vision_transformer, ImageNet-21k then ImageNet", size))
+    for model, (recipe, rate) in AUGREG.items():
+        stem = f"{GOOGLE}/vit_models/augreg/{model}-i21k-300ep-lr_0.001-{recipe}"
+        tuned = f"{stem}--imagenet2012-steps_20k-{rate}-res_224.npz"
+        if not model.startswith("R"):  # the hybrid that is best before fine-tuning is another file
+            size = _bytes(model, 21_843)
+            found.append(Release(f"augreg-{model}-i21k", f"{stem}.npz", model, "AugReg, ImageNet-21k", size))
+        size = _bytes(model, 1000)
+        found.append(Release(f"augreg-{model}-i1k-224", tuned, model, "AugReg, ImageNet-21k then ImageNet", size))
+    return found
+
+
+def _bit() -> list[Release]:
+    found = []
+    for letter, data, classes in (("S", "ImageNet", 1000), ("M", "ImageNet-21k", 21_843)):
+        for model in BIT:
+            name = f"BiT-{letter}-{model}"
+            url, size = f"{GOOGLE}/bit_models/{name}.npz", _bytes(model, classes)
+            found.append(Release(name, url, model, f"big_transfer, {data}", size))
+    return found
+
+
+def _deit() -> list[Release]:
+    return [
+        Release(
+            f"facebook/{name}", f"{DEIT}/{name}-{start}.pth", name, "DeiT, ImageNet", _bytes(name, 1000), sha256=start
+        )
+        for name, start in DISTILLED.items()
+    ]
+
+
+def _hubs() -> list[Release]:
+    found = []
+    for name in TIMM:
+        image = int(sizes[0]) if (sizes := re.findall(r"_(\d{3})\.", name)) else 224
+        size = _bytes(name, 1000, image=image)
+        found.append(Release(f"timm/{name}", HUB.format(f"timm/{name}"), name, "timm on Hugging Face", size))
+    for name in HUGGING_FACE:
+        image = int(re.findall(r"-(\d{3})(?:-|$)", name)[0])
+        bare = name.endswith("in21k")  # a pooler, and no classes
+        size = _bytes(name, 0 if bare else 1000, image=image, head="mlp" if bare else "linear")
+        found.append(Release(name, HUB.format(name), name, "Google on Hugging Face", size))
+    return found
+
+
+def _bytes(model: str, classes: int, *, image: int = 224, head: str = "linear") -> int:
+    return 4 * count(model, classes=classes, image=image, head="mlp" if head == "mlp" else "linear").parameters

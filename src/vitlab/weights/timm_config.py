@@ -1,0 +1,57 @@
+"""timm's config.json: how pictures were prepared, read and written."""
+
+from typing import Any
+
+from vitlab.spec import ModelSpec, Preprocessing
+from vitlab.weights.containers import Container, WeightsError
+from vitlab.weights.hints import triple
+
+
+def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the model's constructor."""
+    found = config.get("model_args")
+    return found if isinstance(found, dict) else {}
+
+
+def pretrained_of(config: dict[str, Any]) -> dict[str, Any]:
+    """What is said of the pictures the model was trained with."""
+    found = config.get("pretrained_cfg")
+    return found if isinstance(found, dict) else {}
+
+
+def read_preprocessing(config: dict[str, Any], usual: Preprocessing) -> Preprocessing:
+    """How pictures are prepared, as far as config.json says; the rest is `usual`."""
+    stated = pretrained_of(config)
+    mode = stated.get("crop_mode", "squash" if usual.resize == "square" else "center")
+    try:
+        return Preprocessing(
+            resize="square" if mode == "squash" else "shorter",
+            fraction=float(stated.get("crop_pct", usual.fraction)),
+            interpolation=stated.get("interpolation", usual.interpolation),
+            antialias=True,
+            mean=triple(stated.get("mean", usual.mean)),
+            std=triple(stated.get("std", usual.std)),
+        )
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise WeightsError(f"config.json has an unusable pretrained_cfg: {error}") from None
+
+
+def pretrained_config(spec: ModelSpec, first_conv: str, classifier: str | list[str]) -> dict[str, Any]:
+    """The same, to be written."""
+    preprocessing = spec.conventions.preprocessing
+    return {
+        "input_size": [3, *spec.image],
+        "num_classes": spec.classes,
+        "interpolation": preprocessing.interpolation,
+        "crop_pct": preprocessing.fraction,
+        "crop_mode": "center" if preprocessing.resize == "shorter" else "squash",
+        "mean": list(preprocessing.mean),
+        "std": list(preprocessing.std),
+        "first_conv": first_conv,
+        "classifier": classifier,
+    }
+
+
+def class_names(container: Container) -> object:
+    """The label names of a config.json, unchecked."""
+    return container.configs.get("config.json", {}).get("label_names")
