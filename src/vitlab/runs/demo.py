@@ -38,7 +38,7 @@ from vitlab.weights.load import load_model
 SHAPES = "shapes?classes=10&images=40000&size=16"
 SPEC = ViTSpec(patch=4, layers=4, width=64, mlp=128, heads=4, image=(16, 16), classes=10)
 LARGER = (24, 24)  # pixels of fine-tuning: 36 patches instead of 16
-PRETRAINING_STEPS, STEPS, BATCH = 900, 80, 64
+PRETRAINING_STEPS, STEPS, BATCH = 900, 200, 64
 SHOWN = 6  # digit pictures written out and looked at
 REPORT = "report.html"
 PRETRAINED, FINE_TUNED, SCRATCH = "1-pretrained", "2-fine-tuned", "3-from-scratch"
@@ -187,7 +187,8 @@ def _write_pictures(out: Path) -> Iterator[Path]:
         sample = source.item(number)
         path = out / f"digit-{number}-is-{sample.labels[0]}.png"
         assert not isinstance(sample.data, bytes)
-        Image.fromarray(sample.data).resize((128, 128), Image.Resampling.NEAREST).save(path)
+        # Smooth, as the model saw digits enlarged in training; blocks would be pictures of another kind.
+        Image.fromarray(sample.data).resize((192, 192), Image.Resampling.BILINEAR).save(path)
         yield path
 
 
