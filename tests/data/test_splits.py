@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from vitlab.data.card import check_class_names, describe, fingerprint
+from vitlab.data.catalogue import open_source
 from vitlab.data.source import Sample
 from vitlab.data.splits import (
     development_split,
@@ -143,6 +144,12 @@ class TestTheSameData:
     def test_reordered_classes_are_refused_not_permuted(self):
         with pytest.raises(ValueError, match="number 1 is 'b' for the model and 'c' in the data"):
             check_class_names(("a", "b", "c"), ("a", "c", "b"))
+
+    def test_the_fingerprint_of_drawn_images_knows_their_seed_and_size(self):
+        specs = ("shapes?images=50", "shapes?images=50&seed=1", "shapes?images=50&size=32", "fractals?images=50")
+        found = [fingerprint(open_source(f"{spec}&classes=10")) for spec in specs]
+        assert len(set(found)) == len(specs)
+        assert found[0] == fingerprint(open_source("shapes?images=50&classes=10"))
 
     def test_a_card_accepts_its_data_and_no_other(self):
         card = describe(Plain(50), "plain")

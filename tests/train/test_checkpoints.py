@@ -121,8 +121,9 @@ class TestDamage:
             (folder / name_of(step) / "state.json").write_text("{}")
         state = new_state(seed=9)
         before = tensors(state)
-        with pytest.raises(ValueError, match=r"no checkpoint in .* is intact"):
-            opened(folder).restore(state)
+        for _ in range(2):  # the second time they are set aside already
+            with pytest.raises(ValueError, match=r"no checkpoint in .* is intact: .*step-00000002"):
+                opened(folder).restore(state)
         assert_equal(tensors(state), before)
 
     def test_going_on_does_not_change_the_checkpoint_it_came_from(self, two):

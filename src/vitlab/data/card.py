@@ -34,10 +34,14 @@ def describe(source: Source, spec: str) -> DataCard:
 
 
 def fingerprint(source: Source) -> str:
-    """A hash of the classes, the number of samples, and their ids and labels: all up to two million, else so many."""
+    """A hash of the classes, the number of samples, and their ids and labels: all up to two million, else so many.
+
+    Images that are drawn and not read have the seed and size they are drawn with in it (`identity`).
+    """
     digest = hashlib.sha256()
     samples = min(len(source), FINGERPRINT_SAMPLES)
-    for text in (*source.class_names, str(len(source))):
+    identity = [source.identity] if hasattr(source, "identity") else []
+    for text in (*source.class_names, str(len(source)), *identity):
         digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
     for place in range(samples):
         number = place * len(source) // samples

@@ -98,6 +98,11 @@ class ProceduralSource(ABC):
     def pixels(self, index: int) -> np.ndarray:
         """(size, size, 3) of uint8; the index has been checked."""
 
+    @property
+    def identity(self) -> str:
+        """What decides the pixels besides a sample's number: ids and labels alone do not tell two seeds apart."""
+        return f"{type(self).__name__} {self.classes} {self.size} {self.seed}"
+
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """All names, made when first asked for: opening costs the same for any number of classes."""

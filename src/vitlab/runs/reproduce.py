@@ -39,9 +39,9 @@ def reproduce(path: Path, again: Path, console: Console) -> tuple[int, Compariso
 def compare(run: RunDir, twin: RunDir) -> Comparison:
     """The losses step by step, and the hashes of the last checkpoints."""
     ours, theirs = run.history("step", "loss"), twin.history("step", "loss")
-    steps = sorted(set(ours) & set(theirs))
-    same = sum(ours[step] == theirs[step] for step in steps)
-    largest = max((abs(ours[step] - theirs[step]) for step in steps), default=0.0)
+    steps = sorted(set(ours) | set(theirs))
+    same = sum(str(ours.get(step)) == str(theirs.get(step)) for step in steps)  # NaN is NaN, a missing step is not
+    largest = max((abs(ours[step] - theirs[step]) for step in steps if step in ours and step in theirs), default=0.0)
     return Comparison(len(steps), same, largest, _last_hashes(run) == _last_hashes(twin))
 
 

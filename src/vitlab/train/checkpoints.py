@@ -33,6 +33,7 @@ from vitlab.train.state import Progress, TrainState, progress_from
 
 VERSION = 1
 STATE, LATEST, BEST = "state.json", "LATEST", "BEST"
+DAMAGED = "damaged-"  # what stands before the name of one that is set aside
 NAME = re.compile(r"step-(\d{8,})")
 
 
@@ -115,14 +116,16 @@ class Checkpoints:
                 verify_checkpoint(path)
             except (OSError, ValueError) as error:
                 damaged.append(f"{path.name}: {error}")
-                path.rename(_free(self.folder / f"damaged-{path.name}"))
+                path.rename(_free(self.folder / f"{DAMAGED}{path.name}"))
                 continue
             saved = load_checkpoint(path, state)
             self._point(LATEST, step)
             self._mark_best(state.progress)  # its writer may have died just before
             return Restored(step, saved, tuple(damaged))
-        if damaged:
-            raise ValueError(f"no checkpoint in {self.folder} is intact: {'; '.join(damaged)}")
+        aside = sorted(path.name for path in self.folder.glob(f"{DAMAGED}*"))
+        if aside:  # also the second time: a run that has lost its work does not begin anew in silence
+            told = "; ".join(damaged) or ", ".join(aside)
+            raise ValueError(f"no checkpoint in {self.folder} is intact: {told}; bring one back, or start a new run")
         return None
 
     def best(self) -> int | None:
