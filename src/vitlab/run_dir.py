@@ -55,6 +55,10 @@ class RunSpec:
         require(self.version == VERSION, f"{RUN} has format version {self.version}, this vitlab reads {VERSION}")
         require(0 <= self.held_out < 1, f"held_out {self.held_out} is outside [0, 1)")
         require(not (self.validation and self.held_out), "give a validation set or a held-out share, not both")
+        require(
+            not self.recipe.validate_every or bool(self.validation or self.held_out),
+            "validate_every and patience need images to validate on: give --validation or --held-out",
+        )
 
 
 class RunDir:

@@ -175,7 +175,7 @@ class TestBadImages:
         result = json.loads((run.path / "result.json").read_text())["test"]
         assert (result["count"], result["not_evaluated"]) == (11, 1)
         assert "1 of 12 not evaluated" in said(console)
-        assert "blue/1.png" in (run.path / "evaluation-quarantine.json").read_text()
+        assert "blue/1.png" in (run.path / "test-quarantine.json").read_text()
 
     @pytest.mark.parametrize("change", ["renamed", "added", "label"])
     def test_a_run_refuses_to_continue_on_other_data(self, trained, photos, tmp_path, change):

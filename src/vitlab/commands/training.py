@@ -169,6 +169,8 @@ def reproduce(run: Folder, out: Path | None = None) -> int:
         f"{found.largest_difference:g}; the last weights and optimizer are bit for bit {said}",
         highlight=False,
     )
+    if found.changed and not found.same_bits:
+        console().print(Text(f"they may differ because {'; '.join(found.changed)}"))
     return 0 if found.same_bits and found.same_losses == found.steps else 1
 
 

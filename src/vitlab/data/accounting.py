@@ -90,4 +90,5 @@ class Account:
         more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
         samples = self.found - self.excluded.total()
         allowed = "none is allowed" if max_bad == 0 else f"{max_bad:.2%} of {samples:,} are allowed"
-        return f"{len(listed)} bad images, {allowed}: {named}{more}; mend or remove them, or allow more"
+        way = "mend or remove them, or allow more (--max-bad 0.1 allows a tenth)"
+        return f"{len(listed)} bad images, {allowed}: {named}{more}; {way}"

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import signal
 import time
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from vitlab.spec import Augmentation, Preprocessing
 from vitlab.strict_json import require
 
 GRACE = 0.5  # seconds
+FAREWELL = 30  # seconds that a worker lives on after a polite stop
 CPU = torch.device("cpu")
 AHEAD = 2  # batches that each worker holds ready: what bounds the memory
 
@@ -216,7 +218,7 @@ def read_ranges(reader: RangeReader, wanted: Iterable[range], workers: int) -> I
         sampler=cast(Any, wanted),  # any iterable of what __getitem__ takes
         num_workers=workers,
         prefetch_factor=AHEAD if workers else None,
-        worker_init_fn=_one_thread if workers else None,
+        worker_init_fn=_prepare_worker if workers else None,
     )
     try:
         yield from _unbroken(loader)
@@ -239,8 +241,11 @@ def _unbroken(loader: DataLoader) -> Iterator[Any]:
         raise RuntimeError(f"DataLoader worker exited unexpectedly, {type(error).__name__}") from error
 
 
-def _one_thread(worker: int) -> None:
+def _prepare_worker(worker: int) -> None:
+    """One thread each; and a stop that a whole job is sent gives its main process time to save with workers alive."""
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(FAREWELL))
 
 
 def _shared(pixels: Tensor) -> Tensor:

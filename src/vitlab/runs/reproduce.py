@@ -9,7 +9,8 @@ from vitlab.run_dir import CHECKPOINTS, RESULT, RUN, RunDir
 from vitlab.runs.training import carry_out
 from vitlab.store import MANIFEST
 from vitlab.strict_json import read_json, require
-from vitlab.train.checkpoints import name_of
+from vitlab.train.checkpoints import STATE
+from vitlab.world.device import differences
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Comparison:
     same_losses: int
     largest_difference: float
     same_bits: bool
+    changed: tuple[str, ...]  # what the bits may differ for
 
 
 def reproduce(path: Path, again: Path, console: Console) -> tuple[int, Comparison | None]:
@@ -42,13 +44,23 @@ def compare(run: RunDir, twin: RunDir) -> Comparison:
     steps = sorted(set(ours) | set(theirs))
     same = sum(str(ours.get(step)) == str(theirs.get(step)) for step in steps)  # NaN is NaN, a missing step is not
     largest = max((abs(ours[step] - theirs[step]) for step in steps if step in ours and step in theirs), default=0.0)
-    return Comparison(len(steps), same, largest, _last_hashes(run) == _last_hashes(twin))
+    return Comparison(len(steps), same, largest, _last_hashes(run) == _last_hashes(twin), _changed(run, twin))
+
+
+def _changed(run: RunDir, twin: RunDir) -> tuple[str, ...]:
+    """How the machine of the second run differs from that of the first."""
+    found = [_object(_object(read_json(_last(one) / STATE))["environment"]) for one in (run, twin)]
+    return tuple(differences(*found))
+
+
+def _last(run: RunDir) -> Path:
+    """The newest checkpoint."""
+    return max((run.path / CHECKPOINTS).glob("step-*"))
 
 
 def _last_hashes(run: RunDir) -> dict[str, object]:
     """SHA-256 of the tensors of the last checkpoint."""
-    step = int(_object(read_json(run.path / RESULT))["step"])
-    manifest = _object(read_json(run.path / CHECKPOINTS / name_of(step) / MANIFEST))
+    manifest = _object(read_json(_last(run) / MANIFEST))
     return {name: entry for name, entry in manifest.items() if name.endswith(".safetensors")}
 
 

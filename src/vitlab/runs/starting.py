@@ -11,6 +11,7 @@ from rich.console import Console
 from vitlab.counting import count_spec
 from vitlab.data.catalogue import open_source
 from vitlab.data.source import Source
+from vitlab.models.build import empty_model
 from vitlab.paper import pretraining
 from vitlab.paper.models import model_spec
 from vitlab.paper.recipes import (
@@ -29,10 +30,13 @@ from vitlab.runs.display import duration, say
 from vitlab.runs.training import adapt, open_material, start_sha256
 from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.strict_json import require, to_json
+from vitlab.train.optimizers import make_optimizer
+from vitlab.train.update import freeze, recompute_activations
 from vitlab.weights.load import load_model
 from vitlab.world.device import pick_device
 
 OF_MODEL = "model."
+ADJUSTABLE = {"dropout", "stochastic_depth"}  # of a model whose weights are there already
 DAY = 86_400  # seconds; a longer run on a CPU has to be wanted
 TRAINING_COST = 3  # forward passes that a step costs: one forward, two back
 TYPICAL_SHARE = 0.6  # of the speed of one large matrix product that a training step reaches
@@ -92,6 +96,10 @@ def finetuning_run(start: Path, recipe_name: str, asked: Asked, execution: Execu
     recipe = _changed(_fitting(recipe, loaded.spec.stride, asked, console), asked)
     held_out = development_share(recipe_name) if asked.held_out is None and not asked.validation else asked.held_out
     held_out = 0.0 if images < 10 and asked.held_out is None else held_out or 0.0
+    given = {field.removeprefix(OF_MODEL) for field, _ in asked.changes if field.startswith(OF_MODEL)}
+    require(
+        given <= ADJUSTABLE, f"the weights decide {sorted(given - ADJUSTABLE)}; only {sorted(ADJUSTABLE)} can be set"
+    )
     adapt(loaded, recipe.image, _classes(source))
     model = _changed_model(_with_dropout(loaded.spec, recipe.dropout), asked)
     run = _run("finetune", model, recipe, asked, execution, held_out)
@@ -117,9 +125,19 @@ def create(path: Path, spec: RunSpec, console: Console, *, is_wanted: bool) -> R
         f"the run would take about {duration(seconds)} on this CPU; say --yes if that is wanted, or take fewer steps "
         f"(--schedule.total), smaller pictures (--image) or a smaller model",
     )
+    check_buildable(spec)
     run = RunDir.create(path, spec, to_json(material.card))
     say(console, f"run     {path}; if it is stopped: vitlab resume {path}\n")
     return run
+
+
+def check_buildable(spec: RunSpec) -> None:
+    """Raise what the first step would, before there is a folder: unknown frozen parts, no blocks to recompute."""
+    model = empty_model(spec.model)
+    freeze(model, spec.recipe.frozen)
+    make_optimizer(model, spec.recipe.optimizer, layer_decay=spec.recipe.layer_decay)
+    if spec.execution.recompute:
+        recompute_activations(model)
 
 
 def estimated_seconds(spec: RunSpec, device: torch.device) -> float:

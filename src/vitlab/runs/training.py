@@ -68,7 +68,7 @@ def carry_out(run: RunDir, console: Console, *, data: str = "", execution: Execu
             return 0
         material = open_material(spec, from_json(DataCard, run.card()))
         device = pick_device(spec.execution.device)
-        here = environment(device)
+        here = environment(device) | _execution(spec)
         checkpoints = Checkpoints(run.path / CHECKPOINTS, keep=spec.execution.keep, environment=here)
         state = first_state(replace(spec, start="") if checkpoints.steps() else spec, device)
         restored = checkpoints.restore(state)
@@ -89,12 +89,22 @@ def carry_out(run: RunDir, console: Console, *, data: str = "", execution: Execu
         return code
 
 
+def _execution(spec: RunSpec) -> dict[str, str]:
+    """What of the execution shows in the bits."""
+    how = spec.execution
+    return {"precision": how.precision, "micro-batch": str(how.micro_batch), "compile": str(how.compile)}
+
+
 # -- Before the first step -----------------------------------------------------------------------
 
 
 def open_material(spec: RunSpec, card: DataCard | None = None) -> Material:
     """Open and split the data; with a `card` it must be what it was when the run was made."""
-    whole = open_source(spec.data)
+    try:
+        whole = open_source(spec.data)
+    except (OSError, ValueError) as error:
+        moved = "; if the data has moved: vitlab resume RUN --data SPEC" if card else ""
+        raise ValueError(f"{error}{moved}") from None
     if card is None:
         card = describe_data(whole, spec.data)
     else:
@@ -210,7 +220,8 @@ def _train(
         try:
             return loop.run(state, forward, update, _examples(spec, material.train, state, account))
         except TooManyBadImages:
-            run.write(QUARANTINE, account.to_json())
+            if account.quarantined:  # else they are of a validation, which has a file of its own
+                run.write(QUARANTINE, account.to_json())
             raise
         except (MemoryError, RuntimeError) as error:
             raise _explained(error, spec) from error
@@ -260,10 +271,10 @@ def _class_weights(spec: RunSpec, source: Source, device: torch.device) -> Tenso
 
 def _hooks(run: RunDir, spec: RunSpec, material: Material) -> Generator[Hook]:
     if material.validation is not None:
-        yield Hook(JUDGE, spec.recipe.validate_every, partial(_score, run, spec, material.validation))
+        yield Hook(JUDGE, spec.recipe.validate_every, partial(_score, run, spec, JUDGE, material.validation))
 
 
-def _score(run: RunDir, spec: RunSpec, source: Source, module: nn.Module) -> dict[str, float]:
+def _score(run: RunDir, spec: RunSpec, name: str, source: Source, module: nn.Module) -> dict[str, float]:
     """Every image of the source once; unreadable ones are counted, named in the quarantine file, never replaced."""
     how = spec.model.conventions.preprocessing
     account = Account(len(source))
@@ -276,9 +287,11 @@ def _score(run: RunDir, spec: RunSpec, source: Source, module: nn.Module) -> dic
         account=account,
         max_bad=spec.execution.max_bad,
     )
-    scores = score(module, batches, partial(normalised, how=how), spec.model.classes)
-    if account.quarantined:
-        run.write(f"evaluation-{QUARANTINE}", account.to_json())
+    try:
+        scores = score(module, batches, partial(normalised, how=how), spec.model.classes)
+    finally:
+        if account.quarantined:
+            run.write(f"{name}-{QUARANTINE}", account.to_json())
     return {**scores.numbers(), "not_evaluated": len(account.quarantined)}
 
 
@@ -302,19 +315,23 @@ def _finish(
     run: RunDir, spec: RunSpec, material: Material, state: TrainState, checkpoints: Checkpoints, console: Console
 ) -> None:
     """Save the model that is kept, judge it, and write the result."""
-    if spec.recipe.patience and state.progress.best is not None:
-        path = checkpoints.folder / name_of(state.progress.best_step)
-        verify_checkpoint(path)
-        load_checkpoint(path, state)
+    weights = "best" if spec.recipe.patience and _take_best(state, checkpoints, console) else "last"
     model = state.trained.eval().requires_grad_(True)
     assert isinstance(model, Model)
     progress = state.progress
-    result: dict[str, object] = {"step": progress.step, "images": progress.images, "skipped": progress.skipped}
+    result: dict[str, object] = {
+        "step": progress.step,
+        "weights": weights,
+        "images": progress.images,
+        "skipped": progress.skipped,
+    }
     for name, source in ((JUDGE, material.validation), ("test", material.test)):
         if source is not None:
-            numbers = _score(run, spec, source, model)
+            numbers = _recorded(run, name, progress.step)
+            if numbers is None:
+                numbers = _score(run, spec, name, source, model)
+                run.record(name, {"step": progress.step, **numbers})
             result[name] = numbers
-            run.record(name, {"step": progress.step, **numbers})
             say(console, f"{name}: {describe(numbers)}")
     if not (run.path / MODEL).exists():
         model.class_names = material.card.class_names or None
@@ -325,6 +342,26 @@ def _finish(
     if run.dropped:
         say(console, f"{run.dropped:,} events could not be written to {run.path / EVENTS}")
     say(console, f"the model is in {run.path / MODEL}")
+
+
+def _take_best(state: TrainState, checkpoints: Checkpoints, console: Console) -> bool:
+    """Fill the state from the best checkpoint; one that is lost is told, and the last weights stay."""
+    if state.progress.best is None:
+        return False
+    path = checkpoints.folder / name_of(state.progress.best_step)
+    try:
+        verify_checkpoint(path)
+    except (OSError, ValueError) as error:
+        say(console, f"the best checkpoint cannot be used, the last weights are kept: {error}")
+        return False
+    load_checkpoint(path, state)
+    return True
+
+
+def _recorded(run: RunDir, name: str, step: int) -> dict[str, float] | None:
+    """The numbers of a measurement after this step, if there was one."""
+    found = [event for event in run.events(name) if event["step"] == step]
+    return {key: value for key, value in found[-1].items() if key not in ("event", "time", "step")} if found else None
 
 
 def provenance(spec: RunSpec, card: DataCard, step: int) -> dict[str, str]:

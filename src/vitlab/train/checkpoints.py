@@ -123,8 +123,8 @@ class Checkpoints:
             self._mark_best(state.progress)  # its writer may have died just before
             return Restored(step, saved, tuple(damaged))
         aside = sorted(path.name for path in self.folder.glob(f"{DAMAGED}*"))
-        if aside:  # also the second time: a run that has lost its work does not begin anew in silence
-            told = "; ".join(damaged) or ", ".join(aside)
+        if aside or (self.folder / LATEST).exists():  # a run that has lost its work does not begin anew in silence
+            told = "; ".join(damaged) or ", ".join(aside) or "all are gone"
             raise ValueError(f"no checkpoint in {self.folder} is intact: {told}; bring one back, or start a new run")
         return None
 
