@@ -1,13 +1,20 @@
 """What the documents say is what the code does."""
 
+import inspect
 import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import vitlab
 from test_house import LAZY, MAY_IMPORT
-from vitlab.cli import COMMANDS
+from vitlab.cli import COMMANDS, DATA_COMMANDS, main
+from vitlab.commands.training import EXECUTION_FIELDS, RECIPE_FIELDS
+from vitlab.data.catalogue import open_source
+from vitlab.models.build import build_from_spec
 from vitlab.paper.models import model_spec
 from vitlab.spec import ViTSpec
 
@@ -42,6 +49,51 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     for code in re.findall(r"```py(?:thon)?\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
         exec(code, {})  # our own README
     assert vitlab.load_model("out/").spec.image == (384, 384)
+
+
+def test_every_flag_of_the_readme_exists():
+    commands = [*COMMANDS.values(), *DATA_COMMANDS.values()]
+    known = {name for command in commands for name in inspect.signature(command).parameters}
+    flags = re.findall(r"(?<![\w-])--([a-z][\w.-]*)", (ROOT / "README.md").read_text())
+    assert "max-bad" in flags
+    for flag in flags:
+        assert flag.replace("-", "_").partition(".")[0] in known | RECIPE_FIELDS | EXECUTION_FIELDS, flag
+
+
+def readme_commands() -> list[list[str]]:
+    """The words of every line of a ```sh block, without the comments."""
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return [words for block in blocks for line in block.splitlines() if (words := shlex.split(line, comments=True))]
+
+
+@pytest.fixture
+def what_the_readme_has(tmp_path, tiny_spec):
+    """Small things by the names of the README: weights, folders of photographs, a cat, what the demo leaves."""
+    start = build_from_spec(replace(tiny_spec, image=(32, 32), patch=16))
+    vitlab.save_model(start, tmp_path / "B_16.npz", "google-npz")
+    shapes = open_source("shapes?classes=2&images=24&size=40")
+    for number in range(24):
+        sample = shapes.item(number)
+        folder = tmp_path / ("photos" if number < 12 else "test-photos") / ("cat", "dog")[sample.labels[0]]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(sample.data).save(folder / f"{number}.png")
+    Image.fromarray(shapes.item(0).data).save(tmp_path / "cat.jpg")
+    vitlab.save_model(start, tmp_path / "demo-out" / "2-fine-tuned" / "model")
+    Image.fromarray(shapes.item(0).data).save(tmp_path / "demo-out" / "digit-0-is-5.png")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run(what_the_readme_has, monkeypatch):
+    monkeypatch.chdir(what_the_readme_has)
+    for program, *words in readme_commands():
+        if program == "make":  # CI runs these; here they only have to exist
+            assert re.search(rf"^{words[0]}:.*##", (ROOT / "Makefile").read_text(), re.MULTILINE), words
+        else:
+            assert program.removeprefix(".venv/bin/") == "vitlab"
+            assert main(words) == 0, shlex.join(words)
+    assert vitlab.load_model("runs/photos/model").class_names == ("cat", "dog")
+    assert Path("inside/report.html").exists()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
