@@ -131,7 +131,7 @@ def fewshot(
     """Accuracy of a linear classifier learnt from a few samples a class on frozen features, as the paper has it.
 
     Args:
-        train: Data (with --model), or features: FILE.npz, FILE.npy?y=LABELS.npy, FILE.parquet, a vitlab features folder.
+        train: Data (with --model), or features: FILE.npz, FILE.npy?y=LABELS.npy, FILE.parquet, a features folder.
         test: What to test on, one for each training set.
         model: Weights of any supported format, if the sets are images.
         shots: Samples of every class to learn from.
