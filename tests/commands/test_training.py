@@ -96,11 +96,12 @@ def test_a_reproduction_that_differs_is_told(tmp_path, capsys):
         (["--data", "digit"], "did you mean 'digits'?"),
         (["--keep", "0"], "keep 0 must be at least 1"),
         (["--set", "batch"], "needs a field and a value"),
+        (["--validate-every", "2"], "need images to validate on: give --validation or --held-out"),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_exists(tmp_path, capsys, change, complaint):
     assert complaint in refusal(capsys, *SMALL, "--out", str(tmp_path / "run"), *change)
-    assert not (tmp_path / "run" / "result.json").exists()
+    assert not (tmp_path / "run").exists()  # the corrected command gets the folder
 
 
 def test_other_mistakes(tmp_path, capsys):

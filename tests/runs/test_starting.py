@@ -139,6 +139,41 @@ def test_early_stopping_keeps_the_best_weights(trained, photos, tmp_path):
     assert result["validation"]["top1"] == accuracies[best]
 
 
+def test_a_lost_best_checkpoint_is_told_and_the_last_weights_are_kept(trained, photos, tmp_path):
+    changes = (*QUICKLY, ("validate_every", "10"), ("patience", "5"))
+    asked = Asked(f"folder:{photos}", validation=f"folder:{photos}", changes=changes)
+    spec = finetuning_run(trained, "", asked, Execution(keep=5, save_every=10), quiet())
+    run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+    assert carry_out(run, quiet()) == 0
+    assert json.loads((run.path / "result.json").read_text())["weights"] == "best"
+    best = (run.path / "checkpoints" / "BEST").read_text().strip()
+    file = run.path / "checkpoints" / best / "model.safetensors"
+    newest = max((run.path / "checkpoints").glob("step-*"))
+    assert newest.name != best  # colours are learnt long before the last step, and of equals the first is the best
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    (run.path / "result.json").unlink()
+    console = quiet()
+    assert carry_out(run, console) == 0
+    assert "the best checkpoint cannot be used, the last weights are kept" in said(console)
+    assert json.loads((run.path / "result.json").read_text())["weights"] == "last"
+
+
+def test_what_shows_in_the_bits_is_told_when_it_changes(trained, photos, tmp_path):
+    spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+    run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+    assert carry_out(run, quiet()) == 0
+    (run.path / "result.json").unlink()
+    console = quiet()
+    assert carry_out(run, console, execution=Execution(precision="bf16", micro_batch=4)) == 0
+    assert "not bit-exact because micro-batch was 0 and is 4; precision was fp32 and is bf16" in said(console)
+
+
+def test_the_shape_of_loaded_weights_is_not_a_choice(trained, photos):
+    asked = Asked(f"folder:{photos}", changes=(("model.layers", "3"),))
+    with pytest.raises(ValueError, match=r"the weights decide \['layers'\]; only \['dropout', 'stochastic_depth'\]"):
+        finetuning_run(trained, "", asked, Execution(), quiet())
+
+
 class TestBadImages:
     """E2, E3, E8: nothing is replaced, nothing is dropped in silence, no label map is permuted."""
 
@@ -176,6 +211,18 @@ class TestBadImages:
         assert (result["count"], result["not_evaluated"]) == (11, 1)
         assert "1 of 12 not evaluated" in said(console)
         assert "blue/1.png" in (run.path / "test-quarantine.json").read_text()
+
+    def test_a_bad_image_of_the_validation_is_named_in_a_file_of_its_own(self, trained, photos, tmp_path):
+        other = write_photos(tmp_path / "other", each=2)
+        (other / "red" / "1.png").write_bytes(b"")
+        asked = Asked(f"folder:{photos}", validation=f"folder:{other}", changes=QUICKLY)
+        run = create(
+            tmp_path / "run", finetuning_run(trained, "", asked, Execution(), quiet()), quiet(), is_wanted=False
+        )
+        with pytest.raises(ValueError, match=r"'red/1.png' \(empty\).*--max-bad"):
+            carry_out(run, quiet())
+        assert "red/1.png" in (run.path / "validation-quarantine.json").read_text()
+        assert not (run.path / "quarantine.json").exists()
 
     @pytest.mark.parametrize("change", ["renamed", "added", "label"])
     def test_a_run_refuses_to_continue_on_other_data(self, trained, photos, tmp_path, change):
