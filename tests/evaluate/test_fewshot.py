@@ -235,3 +235,15 @@ def test_the_probe_learns_and_picks_its_rate_on_held_out_samples():
     assert result.rate == max(result.held_out, key=result.held_out.get)
     assert (result.train, result.count) == (270, 100)
     assert result.accuracy > 0.8  # chance is 0.25
+
+
+@pytest.mark.parametrize("rule", ["meanrank", None, True, "4"])
+def test_a_rule_for_l2_that_does_not_exist_is_refused(rule):
+    x, y = np.eye(6), np.arange(6) % 2
+    with pytest.raises(ValueError, match="is no rule; give 'mean-rank', 'held-out' or a number"):
+        vitlab.fewshot(x, y, x, y, shots=1, l2=rule)
+
+
+def test_any_kind_of_number_is_a_fixed_l2():
+    x, y = np.eye(6), np.arange(6) % 2
+    assert vitlab.fewshot(x, y, x, y, shots=1, l2=np.float32(4)).l2 == 4.0

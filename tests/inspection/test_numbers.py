@@ -20,7 +20,7 @@ from vitlab.inspection.look import look
 from vitlab.inspection.rollout import rendered, rollout
 from vitlab.inspection.similarity import position_similarity
 from vitlab.models.build import build_from_spec
-from vitlab.spec import ViTSpec
+from vitlab.spec import Backbone, ResNetSpec, ViTSpec
 
 CASES = {  # pool, image, patch: square and not, with and without class token, another grid than the patch suggests
     "class token": ("class", (16, 16), 4),
@@ -247,16 +247,48 @@ def test_half_precision_is_close(tiny):
     torch.testing.assert_close(half.distance, exact.distance, rtol=0.05, atol=0.05)
 
 
+VIT = {"patch": 8, "layers": 2, "width": 24, "mlp": 48, "heads": 3, "image": (32, 32), "classes": 4, "head": "linear"}
+
+
+@pytest.mark.parametrize("change", [{"distilled": True}, {"patch": 2, "backbone": Backbone((1,), 8)}])
+def test_distilled_models_and_hybrids_are_looked_at_too(change):
+    """The patches are the last tokens, whatever stands before them."""
+    model = randomised(build_from_spec(ViTSpec(**(VIT | change))))
+    images = torch.randn(2, 3, 32, 32)
+    saw = look(model, images)
+    attention = [layer.double() for layer in model.layer_attention(images)]
+    patches = model.spec.grid[0] * model.spec.grid[1]
+    expected = attention[0][:, :, 0, -patches:].unflatten(-1, model.spec.grid)
+    torch.testing.assert_close(saw.maps[:, 0].double(), expected, rtol=0, atol=1e-6)
+    assert vitlab.explain(model, images).shape == (2, 32, 32)
+    assert attention_distance(model, images).shape == (2, 3)
+
+
+def test_two_dimensional_positions_are_compared():
+    model = randomised(build_from_spec(ViTSpec(**(VIT | {"positions": "2d"}))))
+    found = position_similarity(model)
+    table = model.positions.table()[0, -16:].detach().double()
+    expected = torch.nn.functional.cosine_similarity(table[:, None], table[None], dim=-1)
+    torch.testing.assert_close(found.flatten(2).flatten(0, 1), expected, rtol=0, atol=1e-9)
+
+
+def test_images_that_are_no_tensor_or_not_normalised_are_refused(tiny):
+    for given in (["cat.png"], torch.zeros(1, 3, 16, 16, dtype=torch.uint8)):
+        with pytest.raises(ValueError, match=r"vitlab.preprocess"):
+            vitlab.explain(tiny, given)
+
+
 class TestMistakes:
     class Convolutions(torch.nn.Module):
         """A stranger without attention, patches or positions."""
 
-        no_attention = "it is a ResNet"
-
     @pytest.mark.parametrize("see", [vitlab.explain, rollout, head_maps, attention_distance, look])
     def test_a_model_without_attention_says_so(self, see):
-        with pytest.raises(ValueError, match="it is a ResNet; rollout, head maps and attention distance need a Vision"):
-            see(self.Convolutions(), torch.zeros(1, 3, 8, 8))
+        resnet = build_from_spec(ResNetSpec((1,), 8, (32, 32), 4))
+        axial = build_from_spec(ViTSpec(**(VIT | {"attention": "axial", "pool": "mean", "positions": "2d"})))
+        for model, why in ((self.Convolutions(), "no attention"), (resnet, "no attention"), (axial, "along rows")):
+            with pytest.raises(ValueError, match=f"{why}.*; rollout, head maps and attention distance need a Vision"):
+                see(model, torch.zeros(1, 3, 32, 32))
 
     def test_a_model_that_says_nothing_is_named(self):
         with pytest.raises(ValueError, match="Identity cannot be looked at this way: it has no attention"):

@@ -22,7 +22,7 @@ from vitlab.data.transforms import evaluation_pixels
 from vitlab.inspection.distance import attention_distance
 from vitlab.models.build import build_from_spec
 from vitlab.runs import inspection as run
-from vitlab.spec import ViTSpec
+from vitlab.spec import Backbone, ViTSpec
 from vitlab.store import verify_folder
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
@@ -222,3 +222,13 @@ class TestCommand:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert re.fullmatch(r"vitlab: figures need matplotlib: pip install 'vitlab\[plot\]'.*\n", done.stderr)
+
+
+@pytest.mark.parametrize("change", [{"positions": "relative"}, {"patch": 2, "backbone": Backbone((1,), 8)}])
+def test_what_a_model_has_not_is_said_in_its_section_and_the_rest_is_drawn(tmp_path, change):
+    size = {"patch": 8, "layers": 1, "width": 24, "mlp": 24, "heads": 3, "image": (32, 32), "classes": 4}
+    model = randomised(build_from_spec(ViTSpec(**(size | change))))
+    photo().save(tmp_path / "photo.png")
+    done = run.inspect(model, [tmp_path / "photo.png"], tmp_path / "out", maps=1, console=Console(file=io.StringIO()))
+    assert "rollout.svg" in done.files
+    assert "Not here: " in (tmp_path / "out" / run.REPORT).read_text()

@@ -1,5 +1,6 @@
 """Few-shot accuracy of frozen features: k samples a class, a closed-form classifier, and a rule that picks l2."""
 
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -70,7 +71,11 @@ def fewshot_sets(
     require(bool(sets), "few-shot needs at least one set of features")
     tensors = {name: _tensors(name, given) for name, given in sets.items()}
     chosen = {name: shot_numbers(given[1].numpy(), shots, seed) for name, given in tensors.items()}
-    fixed = isinstance(l2, int | float)
+    fixed = isinstance(l2, numbers.Real) and not isinstance(l2, bool)
+    require(
+        fixed or l2 in ("mean-rank", "held-out"),
+        f"l2 {l2!r} is no rule; give 'mean-rank', 'held-out' or a number above 0",
+    )
     grid = (float(l2),) if fixed else GRID
     accuracies = {
         name: _accuracies(tx[chosen[name]], ty[chosen[name]], ex, ey, grid)

@@ -17,7 +17,7 @@ LAYER_BYTES = 2**26  # of one layer's attention; images are taken in batches tha
 class Attentive(Protocol):
     """A model whose every layer has attention between the patches of a grid.
 
-    A family without it simply has no `layer_attention`; an attribute `no_attention` may say why.
+    Vision Transformers and hybrids have it; ResNets and axial models have not.
     """
 
     spec: ViTSpec
@@ -29,9 +29,12 @@ class Attentive(Protocol):
 
 def attentive(model: nn.Module) -> Attentive:
     """The model itself, if there is attention to look at; else a ValueError that says so."""
-    if hasattr(model, "layer_attention"):
+    spec = getattr(model, "spec", None)
+    if isinstance(spec, ViTSpec) and spec.attention == "full":
         return cast(Attentive, model)
-    why = getattr(model, "no_attention", "it has no attention between patches")
+    why = "it has no attention between patches"
+    if isinstance(spec, ViTSpec):
+        why = "its attention runs along rows and along columns, never between all patches"
     raise ValueError(
         f"{type(model).__name__} cannot be looked at this way: {why}; rollout, head maps and attention distance "
         f"need a Vision Transformer"
@@ -48,6 +51,10 @@ def each_layer(model: nn.Module, images: Tensor, reduce: Callable[[Tensor], T]) 
 
 def small_batches(model: nn.Module, images: Tensor) -> Iterator[Tensor]:
     """(B, 3, H, W) cut into batches whose attention in one layer stays below LAYER_BYTES, on the model's device."""
+    require(
+        isinstance(images, Tensor) and images.is_floating_point(),
+        "images must be a tensor in the model's normalisation; vitlab.preprocess(model, files) makes one",
+    )
     require(images.dim() == 4 and len(images) > 0, f"images must be (B, 3, H, W) with B > 0, not {tuple(images.shape)}")
     size, weight = batch_size(model), next(model.parameters())
     for batch in images.split(size):
@@ -63,9 +70,10 @@ def batch_size(model: nn.Module) -> int:
 def from_query(rows: Tensor, spec: ViTSpec) -> Tensor:
     """(..., n, n) -> (..., rows, columns): what the class token looks at, or with mean pooling all patches on average.
 
-    The class token's own column is left out.
+    The columns of the class token and of a distillation token are left out.
     """
-    seen = rows[..., 0, 1:] if spec.pool == "class" else rows.mean(dim=-2)  # (..., N)
+    patches = spec.grid[0] * spec.grid[1]
+    seen = rows[..., 0, -patches:] if spec.pool == "class" else rows.mean(dim=-2)  # (..., N)
     return seen.unflatten(-1, spec.grid)
 
 

@@ -26,6 +26,9 @@ def principal_filters(model: nn.Module, components: int = COMPONENTS) -> Compone
     weight = getattr(getattr(model, "patches", None), "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 4:
         raise ValueError(f"{type(model).__name__} has no patch embedding: there are no filters of patches to show")
+    require(
+        weight.shape[1] == 3, "its patches are of a feature map, not of a picture: the filters have no colours to show"
+    )
     filters = weight.detach().double().cpu().flatten(1)  # (D, 3 P P)
     require(bool(filters.isfinite().all()), "the embedding filters hold NaN or infinity")
     _, sizes, basis = torch.linalg.svd(filters - filters.mean(dim=0), full_matrices=False)

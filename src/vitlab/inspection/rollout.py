@@ -62,7 +62,7 @@ def rendered(maps: Tensor, spec: ViTSpec) -> Tensor:
     They divide by the maximum first; all that follows is linear up to the min-max, so it would change nothing.
     """
     height, width = (
-        _blur(side, spec.patch, maps) @ _enlargement(cells, side, maps)
+        _blur(side, side / cells, maps) @ _enlargement(cells, side, maps)
         for side, cells in zip(spec.image, spec.grid, strict=True)
     )
     smooth = height @ maps @ width.mT  # (..., H, W)

@@ -40,6 +40,7 @@ ROLLOUT = (
     "what reaches the output most; each picture has its own scale. It shows where information can come from, not why "
     "the answer is what it is: even fresh weights outline what stands out."
 )
+FILTERS_NAME, POSITIONS_NAME = "principal components of the embedding filters", "similarity of position embeddings"
 SHOWN = 128  # pictures that are drawn, as many as figure 14 has; all count for the attention distance
 THUMBNAIL = 112  # pixels of a picture in a large sheet
 
@@ -164,26 +165,36 @@ def _answer(model: ViT, image: Tensor, names: tuple[str, ...]) -> str:
 
 
 def _weights(model: ViT) -> tuple[dict[str, Drawn], list[Section], dict[str, object]]:
-    """What can be seen without any picture."""
-    components = principal_filters(model)
-    share = components.share.tolist()
-    filters = draw_filters(as_pictures(components.directions).numpy(), sum(share))
-    positions = draw_positions(position_similarity(model).numpy())
+    """What can be seen without any picture; what a model has not, its section says."""
+    figures: dict[str, Drawn] = {}
+    numbers: dict[str, object] = {}
+    filters_text = (
+        "The principal components of the linear map on patches: grey is zero. A trained model shows smooth waves and "
+        "colour edges, a basis for the fine structure inside a patch; a fresh one shows noise."
+    )
+    positions_text = (
+        "Each tile compares one patch's position with all others. A trained model makes near patches alike and shows "
+        "rows and columns, although nobody told it about two dimensions."
+    )
+    try:
+        components = principal_filters(model)
+        numbers["filters_share_of_variance"] = components.share.tolist()
+        figures["filters"] = draw_filters(as_pictures(components.directions).numpy(), sum(components.share.tolist()))
+    except ValueError as error:
+        filters_text = f"Not here: {error}."
+    try:
+        figures["positions"] = draw_positions(position_similarity(model).numpy())
+    except ValueError as error:
+        positions_text = f"Not here: {error}."
     sections = [
-        Section(
-            "What a patch is turned into",
-            "The principal components of the linear map on patches: grey is zero. A trained model shows smooth waves "
-            "and colour edges, a basis for the fine structure inside a patch; a fresh one shows noise.",
-            [("principal components of the embedding filters", filters.svg)],
-        ),
-        Section(
-            "What it knows about the plane",
-            "Each tile compares one patch's position with all others. A trained model makes near patches alike and "
-            "shows rows and columns, although nobody told it about two dimensions.",
-            [("similarity of position embeddings", positions.svg)],
-        ),
+        Section("What a patch is turned into", filters_text, _plots(figures, "filters", FILTERS_NAME)),
+        Section("What it knows about the plane", positions_text, _plots(figures, "positions", POSITIONS_NAME)),
     ]
-    return {"filters": filters, "positions": positions}, sections, {"filters_share_of_variance": share}
+    return figures, sections, numbers
+
+
+def _plots(figures: dict[str, Drawn], key: str, name: str) -> list[tuple[str, bytes]]:
+    return [(name, figures[key].svg)] if key in figures else []
 
 
 def _pictures(found: Findings, query: str) -> tuple[dict[str, Drawn], list[Section]]:
