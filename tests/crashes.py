@@ -36,7 +36,7 @@ from vitlab.train.state import Progress
 from vitlab.weights import folder
 
 STEPS, SAVE_EVERY = 24, 2
-PATIENCE = 120  # seconds that nothing takes, however busy the machine is
+PATIENCE = 600  # seconds that nothing takes, however busy the machine is
 
 # A server that has imported torch and forks a child for every run: fast, and free of the test process's threads.
 processes = multiprocessing.get_context("forkserver")

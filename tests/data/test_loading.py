@@ -281,7 +281,7 @@ except WorkerDied as error: print(error)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_worker_is_an_error_that_names_the_sample(by):
     """In a process of its own: torch may leave temporary files unclosed when it is interrupted by the death."""
@@ -300,7 +300,7 @@ except RuntimeError as error: print("told" if "enlarge /dev/shm" in str(error) e
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(600)
 def test_full_shared_memory_is_an_error_and_not_a_hang():
     mount = "mount -t tmpfs -o size=256k tmpfs /dev/shm"
     if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, check=False).returncode:

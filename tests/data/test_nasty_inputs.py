@@ -89,7 +89,7 @@ def train_one_epoch(source, workers, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("read", [evaluate, train_one_epoch], ids=["evaluation", "training"])
 def test_every_file_gets_its_outcome(source, read, workers):

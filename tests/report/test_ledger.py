@@ -54,7 +54,7 @@ def test_many_writers_at_once_lose_nothing(tmp_path):
     )
     command = [sys.executable, "-c", code, str(tmp_path / "ledger.jsonl")]
     writers = [subprocess.Popen([*command, name]) for name in "abc"]
-    assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(timeout=600) for writer in writers] == [0, 0, 0]
     entries, remarks = read(tmp_path / "ledger.jsonl")
     assert remarks == []
     for name in "abc":

@@ -93,7 +93,7 @@ def by_hand(model, source):
 
 def on_ranks(ranks, run):
     """What `run(share)` gives on each of several ranks, one a thread, which tell each other JSON and nothing else."""
-    told, meeting = [""] * ranks, threading.Barrier(ranks, timeout=60)
+    told, meeting = [""] * ranks, threading.Barrier(ranks, timeout=600)
 
     def gather(rank, value):
         told[rank] = json.dumps(value)
@@ -169,7 +169,7 @@ def test_two_processes_of_a_gloo_group_score_as_one(tiny, tmp_path):
         subprocess.Popen([*command, str(rank), *arguments], env=environment, stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    said = [rank.communicate(timeout=600)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     assert said[0] == said[1]
     for samples, line in zip((1, 37), said[0].splitlines(), strict=True):
