@@ -122,7 +122,7 @@ class RunDir:
 
     def events(self, kind: str = "") -> Iterator[dict[str, Any]]:
         """The events, all or of one kind, in the order they happened; a line that a crash cut short is left out."""
-        if not (self.path / EVENTS).exists():
+        if not (self.path / EVENTS).is_file():
             return
         with (self.path / EVENTS).open(encoding="utf-8") as file:
             for line in file:
