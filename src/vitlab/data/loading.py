@@ -48,10 +48,14 @@ class Batch:
         return torch.tensor([label for (label,) in self.labels], dtype=torch.long)
 
     def multi_hot(self, classes: int) -> Tensor:
-        """(n, K) of 0 and 1, for sets with any number of labels."""
-        hot = torch.zeros(len(self.labels), classes)
-        for row, labels in zip(hot, self.labels, strict=True):
-            row[list(labels)] = 1
+        """(n, K) of 0 and 1 beside the pixels, for sets with any number of labels.
+
+        Only the places of the ones travel: a batch of 4,096 with 21,843 classes is 358 MB.
+        """
+        places = torch.tensor([(row, label) for row, labels in enumerate(self.labels) for label in labels])
+        hot = torch.zeros(len(self.labels), classes, device=self.pixels.device)
+        if len(places):
+            hot[tuple(places.to(hot.device).mT)] = 1
         return hot
 
 

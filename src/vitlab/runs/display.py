@@ -1,5 +1,6 @@
 """What a person sees of a long run: a bar on a terminal, a line now and then elsewhere."""
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any, Self, cast
@@ -12,11 +13,10 @@ QUIET = 15.0  # seconds between lines where there is no terminal
 
 
 class Display:
-    """Shows events of a run; an output that went away is counted and never stops the run."""
+    """Shows events of a run; an output that went away never stops the run."""
 
     def __init__(self, console: Console, total: int, done: int) -> None:
         self.console, self.total = console, total
-        self.lost = 0
         self._bar: Progress | None = None
         self._started, self._images, self._spoke = time.monotonic(), 0, time.monotonic()
         if console.is_terminal:
@@ -42,7 +42,7 @@ class Display:
 
     def say(self, line: str) -> None:
         """A line of its own."""
-        self.lost += not say(self.console, line)
+        say(self.console, line)
 
     def _show_step(self, values: dict[str, Any]) -> None:
         self._images += values["images"]
@@ -60,13 +60,10 @@ class Display:
             self.say(f"step {step:,} of {self.total:,}  {now}  {duration(left)} left")
 
 
-def say(console: Console, line: str) -> bool:
-    """Print a line; returns whether anybody can have seen it. An output that went away is no reason to stop a run."""
-    try:
+def say(console: Console, line: str) -> None:
+    """Print a line; an output that went away is no reason to stop a run."""
+    with contextlib.suppress(OSError, SystemExit):  # rich leaves the program when a pipe is closed
         console.print(Text(line), soft_wrap=True)
-    except (OSError, SystemExit):  # rich leaves the program when a pipe is closed
-        return False
-    return not console.quiet
 
 
 def describe(numbers: Mapping[str, float]) -> str:

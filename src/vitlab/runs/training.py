@@ -249,7 +249,7 @@ def _examples(spec: RunSpec, source: Source, state: TrainState, account: Account
         device=device,
     )
     for batch in batches:
-        yield Examples(batch.pixels, _targets(batch, spec).to(device))
+        yield Examples(batch.pixels, _targets(batch, spec))
 
 
 def _targets(batch: Batch, spec: RunSpec) -> Tensor:

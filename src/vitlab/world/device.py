@@ -1,6 +1,5 @@
 """Which device computes, and what of it decides the bits of a result."""
 
-import os
 import platform
 
 import torch
@@ -49,8 +48,3 @@ def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
         for name in names
         if before.get(name) != now.get(name)
     ]
-
-
-def cores() -> int:
-    """Processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,8 +14,3 @@ def seed_of(*key: object) -> int:
 def seed_device(seed: int, step: int, shard: int) -> None:
     """Start the device's own generators, which dropout draws from, at this micro-batch."""
     torch.manual_seed(seed_of("device", seed, step, shard))
-
-
-def generator_of(*key: object) -> torch.Generator:
-    """A generator on the CPU for this key alone."""
-    return torch.Generator().manual_seed(seed_of(*key))
