@@ -292,6 +292,19 @@ def test_a_killed_worker_is_an_error_that_names_the_sample(by):
     assert "'n4'" in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+def test_a_polite_stop_leaves_workers_alive_long_enough_to_save(by):
+    """A stop that is sent to a whole job reaches the workers too; the main process decides when they go."""
+    script = KILLED.replace(
+        "except WorkerDied as error: print(error)", "except WorkerDied as error: print(error)\nelse: print('all')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(int(by))], capture_output=True, text=True, check=False, env=importing_this()
+    )
+    assert done.stdout == "all\n", done.stderr[-500:]
+
+
 FULL = """
 from test_loading import Numbers, evaluate
 try: evaluate(Numbers(64), batch=32, size=(64, 64), workers=1)
