@@ -26,7 +26,8 @@ from vitlab.cli import main
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import CHECKPOINTS, EVENTS, RunDir, RunSpec
 from vitlab.runs import training
-from vitlab.runs.training import carry_out, open_material
+from vitlab.runs.material import open_material
+from vitlab.runs.training import carry_out
 from vitlab.spec import Augmentation, ViTSpec
 from vitlab.store import LOCK, MANIFEST, json_writer, sha256
 from vitlab.strict_json import to_json

@@ -100,7 +100,8 @@ def _check_optimizer(weight_decay: float, clip: float | None) -> None:
 class Recipe:
     """Everything that decides what is learnt from given data, but the model and the seed.
 
-    `batch` is global: micro-batches and ranks only share it out. `frozen` names parts of the model that are not
+    `batch` is global: micro-batches and ranks only share it out. `shards` are its fixed parts, of which a rank takes
+    whole ones; pictures are mixed inside a shard. `frozen` names parts of the model that are not
     trained, `backbone` being all but the head. `patience` is how many validations in a row may fail to improve before
     the run stops and its best weights are taken; 0 trains to the end and takes the last.
     """
@@ -115,7 +116,8 @@ class Recipe:
     label_smoothing: float = 0.0
     dropout: float = 0.0
     augmentation: Augmentation = AUTHORS_CROP
-    mixup: float = 0.0  # alpha of Beta(alpha, alpha), one draw a batch
+    mixup: float = 0.0  # alpha of Beta(alpha, alpha), one draw a shard
+    shards: int = 1
     average: float | None = None  # share of the old average that a step keeps
     layer_decay: float = 1.0
     frozen: tuple[str, ...] = ()
@@ -129,6 +131,7 @@ class Recipe:
         require(0 <= self.label_smoothing < 1, f"label_smoothing {self.label_smoothing} is outside [0, 1)")
         require(0 <= self.dropout < 1, f"dropout {self.dropout} is outside [0, 1)")
         require(self.mixup >= 0, f"mixup {self.mixup} must not be negative")
+        require(1 <= self.shards <= self.batch, f"shards {self.shards} is outside 1..{self.batch:,}, the batch")
         require(self.average is None or 0 < self.average < 1, f"average {self.average} is outside (0, 1)")
         require(0 < self.layer_decay <= 1, f"layer_decay {self.layer_decay} is outside (0, 1]")
         require(

@@ -1,7 +1,9 @@
 """Batches are the same whatever the workers, ranks, stops and resumes; bad samples are booked, deaths explained."""
 
+import collections
 import hashlib
 import io
+import itertools
 import os
 import random
 import signal
@@ -18,7 +20,15 @@ from PIL import Image
 from pictures import jpeg
 from vitlab.data.accounting import Account, TooManyBadImages
 from vitlab.data.augmentation import draws, inception_box, training_pixels, uniform_area_box
-from vitlab.data.loading import WorkerDied, evaluation_batches, on_device, order_of, share, training_batches
+from vitlab.data.loading import (
+    WorkerDied,
+    evaluation_batches,
+    on_device,
+    order_of,
+    shard_sizes,
+    share,
+    training_batches,
+)
 from vitlab.data.order import Order
 from vitlab.data.refusals import BadImage
 from vitlab.data.resizing import resized
@@ -89,6 +99,22 @@ def test_ids_are_the_same_for_any_stops_and_ranks():
         for epoch in range(steps * batch // samples):
             numbers = [number for e, number in unbroken if e == epoch]
             assert sorted(numbers) == list(range(samples))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+def test_ranks_take_whole_shards(ranks):
+    for batch, shards in itertools.product((8, 11, 12), (2, 4, 5)):
+        ends = [batch * (number + 1) // shards for number in range(shards)]
+        belongs = [next(shard for shard, end in enumerate(ends) if position < end) for position in range(batch)]
+        sizes, ids = {}, ()
+        for rank in range(ranks):
+            (part,) = train(Numbers(23), stop=1, batch=batch, rank=rank, ranks=ranks, shards=shards)
+            own = shard_sizes(part, batch, shards)
+            assert not set(own) & set(sizes)
+            sizes |= own
+            ids += part.ids
+        assert sizes == dict(collections.Counter(belongs))
+        assert ids == train(Numbers(23), stop=1, batch=batch)[0].ids
 
 
 @pytest.mark.slow

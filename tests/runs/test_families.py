@@ -13,8 +13,9 @@ from vitlab.data.digits import DigitsSource
 from vitlab.deploy.predict import predict
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import VERSION, RunDir, RunSpec
+from vitlab.runs.material import open_material
 from vitlab.runs.starting import Asked, finetuning_run
-from vitlab.runs.training import carry_out, open_material
+from vitlab.runs.training import carry_out
 from vitlab.spec import AxialResNetSpec, Backbone, ResNetSpec, ViTSpec
 from vitlab.store import MANIFEST
 from vitlab.strict_json import to_json

@@ -280,7 +280,7 @@ class TestPretraining:
             pretraining_run("ViT-B/16@imagenet", Asked(f"folder:{photos}"), Execution(), None, quiet())
 
     def test_the_head_starts_at_minus_ten(self, photos):
-        from vitlab.runs.training import initial_model
+        from vitlab.runs.material import initial_model
 
         changes = (("batch", "8"), ("schedule.warmup", "10"), ("model.layers", "1"))
         asked = Asked(f"folder:{photos}", (32, 32), changes=changes)

@@ -18,7 +18,8 @@ from vitlab.cli import main
 from vitlab.recipe import Execution
 from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, RESULT, RunDir
 from vitlab.runs import training
-from vitlab.runs.training import carry_out, first_state
+from vitlab.runs.material import first_state
+from vitlab.runs.training import carry_out
 from vitlab.store import Locked
 from vitlab.train.checkpoints import name_of
 from vitlab.train.loop import Diverged

@@ -12,10 +12,10 @@ from vitlab.models.build import build_from_spec
 from vitlab.paper.recipes import finetuning_recipe
 from vitlab.recipe import SGD, AdamW, Execution, Schedule
 from vitlab.spec import ViTSpec
-from vitlab.train.mixing import mixup_share
+from vitlab.train.mixing import mixing_of, mixup_share
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
-from vitlab.train.update import Examples, Update, freeze, recompute_activations
+from vitlab.train.update import Examples, Update, freeze, recompute_activations, supervised
 
 SPEC = ViTSpec(patch=4, layers=2, width=16, mlp=32, heads=2, image=(8, 8), classes=5)
 RECIPE = replace(
@@ -43,7 +43,9 @@ def trained(recipe=RECIPE, execution=None, steps=2, dtype=torch.float32, spec=SP
         change(module)
     average = copy.deepcopy(module).requires_grad_(False) if recipe.average is not None else None
     state = TrainState(module, make_optimizer(module, recipe.optimizer), average)
-    update = Update(recipe, execution or Execution(), seed=1, prepare=lambda x: x, class_weights=class_weights)
+    update = Update(
+        recipe, execution or Execution(), seed=1, prepare=lambda x: x, objective=supervised(recipe, class_weights)
+    )
     reports = []
     for _ in range(steps):
         reports.append(update(state, module, examples(dtype=dtype)))
@@ -151,6 +153,23 @@ def test_mixup_blends_with_the_batch_in_reverse():
     plain = Update(RECIPE, Execution(), seed=1, prepare=lambda x: x)(state, module, blended)
     assert mixed.loss == pytest.approx(plain.loss, rel=1e-6)
     assert mixed.gradient_norm == pytest.approx(plain.gradient_norm, rel=1e-5)
+
+
+def test_pictures_are_mixed_inside_their_shard_whoever_computes_it():
+    batch = examples(20)
+    shards = {0: 7, 1: 6, 2: 7}
+    whole = mixing_of(0.4, 1, 5, shards)
+    start = 0
+    for shard, size in shards.items():
+        own = batch.inputs[start : start + size]
+        share = mixup_share(0.4, 1, 5, shard)
+        expected = share * own + (1 - share) * own.flip(0)
+        torch.testing.assert_close(whole.pictures(batch.inputs, range(start, start + size)), expected)
+        alone = mixing_of(0.4, 1, 5, {shard: size})
+        torch.testing.assert_close(alone.pictures(own, range(size)), expected)
+        torch.testing.assert_close(whole.targets(batch.targets, range(20)).sum(dim=1), torch.ones(20))
+        start += size
+    assert len({mixup_share(0.4, 1, 5, shard) for shard in shards}) == 3
 
 
 def test_mixup_draws_follow_the_beta_distribution():

@@ -1,12 +1,14 @@
 """Batches: the same samples with the same pixels on any number of workers and ranks, from any step on."""
 
+import bisect
 import hashlib
 import itertools
 import signal
 import time
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from PIL import Image
@@ -39,6 +41,7 @@ class Batch:
     ids: tuple[str, ...]
     numbers: tuple[int, ...]
     epochs: tuple[int, ...]
+    positions: tuple[int, ...]  # in the stream of a training, or in the set
     bad: tuple[tuple[int, Quarantined], ...]  # with their epochs
 
     def one_label(self) -> Tensor:
@@ -79,6 +82,7 @@ def training_batches(
     stop: int | None = None,
     rank: int = 0,
     ranks: int = 1,
+    shards: int = 1,
     workers: int = 0,
     account: Account | None = None,
     max_bad: float = TRAINING_LIMIT,
@@ -86,14 +90,14 @@ def training_batches(
 ) -> Generator[Batch]:
     """Batches `start` to `stop` - 1 of the endless stream; batch k holds positions [k batch, (k + 1) batch).
 
-    Each rank gets its share of every batch; together the shares are the batch, whatever their number. Bad images are
-    booked in `account` and stop the run above `max_bad` of all.
+    Each rank gets its share of every batch, of several `shards` whole ones; together the shares are the batch, whatever
+    their number. Bad images are booked in `account` and stop the run above `max_bad` of all.
     """
     _check(batch, size, rank, ranks, workers)
     require(start >= 0, f"start {start} must not be negative")
     require(order.samples == len(source), f"the order is of {order.samples:,} samples, the source has {len(source):,}")
     steps = itertools.count(start) if stop is None else range(start, stop)
-    wanted = (share(range(step * batch, (step + 1) * batch), rank, ranks) for step in steps)
+    wanted = (share(range(step * batch, (step + 1) * batch), rank, ranks, shards) for step in steps)
     reader = _TrainingReader(source, workers, size, order, augmentation)
     return _booked(on_device(read_ranges(reader, wanted, workers), device), account or Account(len(source)), max_bad)
 
@@ -125,9 +129,22 @@ def evaluation_batches(
     return _booked(on_device(read_ranges(reader, wanted, workers), device), account or Account(len(source)), max_bad)
 
 
-def share(positions: range, rank: int, ranks: int) -> range:
-    """The contiguous part of `positions` that belongs to a rank; the parts differ in length by at most one."""
-    return positions[len(positions) * rank // ranks : len(positions) * (rank + 1) // ranks]
+def share(positions: range, rank: int, ranks: int, shards: int = 1) -> range:
+    """The contiguous part of `positions` that belongs to a rank; without shards the parts differ by at most one."""
+    if shards == 1:
+        return _part(positions, rank, rank + 1, ranks)
+    whole = _part(range(shards), rank, rank + 1, ranks)
+    return _part(positions, whole.start, whole.stop, shards)
+
+
+def shard_sizes(batch: Batch, size: int, shards: int) -> dict[int, int]:
+    """How many samples of a training batch belong to each shard, in their order; `size` is that of the whole batch."""
+    ends = [size * (number + 1) // shards for number in range(shards)]
+    return dict(Counter(bisect.bisect_right(ends, position % size) for position in batch.positions))
+
+
+def _part(positions: range, first: int, last: int, parts: int) -> range:
+    return positions[len(positions) * first // parts : len(positions) * last // parts]
 
 
 def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch]:
@@ -170,6 +187,16 @@ def decode(sample: Sample) -> Decoded:
     return Decoded(Image.fromarray(sample.data), (), "pixels")
 
 
+class Sound(NamedTuple):
+    """A sample that could be read, and what is kept of it."""
+
+    kept: Any
+    sample: Sample
+    epoch: int
+    number: int
+    position: int
+
+
 class RangeReader(Dataset):
     """Reads a range of positions of a source; notes which one it is at, so that a death can be explained."""
 
@@ -197,16 +224,16 @@ class RangeReader(Dataset):
                 sample = self.source.item(number)
                 data = sample.data
                 decoded = decode(sample)
-                good.append((self.use(decoded, epoch, sample), sample, epoch, number))
+                good.append(Sound(self.use(decoded, epoch, sample), sample, epoch, number, position))
             except BadImage as refusal:
                 digest = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) and data else ""
                 bad.append((epoch, Quarantined(self.source.id(number), str(refusal.reason), refusal.detail, digest)))
         self.current[slot] = -1
         return self.collected(good, bad)
 
-    def collected(self, good: list[tuple[Any, Sample, int, int]], bad: list[tuple[int, Quarantined]]) -> object:
+    def collected(self, good: list["Sound"], bad: list[tuple[int, Quarantined]]) -> object:
         """What is handed on for a whole range."""
-        return [kept for kept, _, _, _ in good], bad
+        return [sound.kept for sound in good], bad
 
     def in_flight(self) -> list[str]:
         """The ids of the samples that workers are at, or died at."""
@@ -271,15 +298,15 @@ class _BatchReader(RangeReader):
         super().__init__(source, workers)
         self.size = size
 
-    def collected(self, good: list[tuple[Any, Sample, int, int]], bad: list[tuple[int, Quarantined]]) -> Batch:
-        pixels = [kept for kept, _, _, _ in good]
-        stacked = torch.stack(pixels) if good else torch.empty(0, 3, *self.size, dtype=torch.uint8)
+    def collected(self, good: list[Sound], bad: list[tuple[int, Quarantined]]) -> Batch:
+        stacked = torch.stack([s.kept for s in good]) if good else torch.empty(0, 3, *self.size, dtype=torch.uint8)
         return Batch(
             pixels=_shared(stacked) if get_worker_info() else stacked,
-            labels=tuple(sample.labels for _, sample, _, _ in good),
-            ids=tuple(sample.id for _, sample, _, _ in good),
-            numbers=tuple(number for _, _, _, number in good),
-            epochs=tuple(epoch for _, _, epoch, _ in good),
+            labels=tuple(s.sample.labels for s in good),
+            ids=tuple(s.sample.id for s in good),
+            numbers=tuple(s.number for s in good),
+            epochs=tuple(s.epoch for s in good),
+            positions=tuple(s.position for s in good),
             bad=tuple(bad),
         )
 

@@ -29,7 +29,8 @@ from vitlab.paper.recipes import pretraining_recipe
 from vitlab.recipe import Execution, Recipe
 from vitlab.run_dir import MODEL, VERSION, RunDir, RunSpec
 from vitlab.runs.inspection import sections_of
-from vitlab.runs.training import carry_out, open_material, start_sha256
+from vitlab.runs.material import open_material, start_sha256
+from vitlab.runs.training import carry_out
 from vitlab.spec import Augmentation, ViTSpec
 from vitlab.store import replacing
 from vitlab.strict_json import to_json

@@ -27,7 +27,7 @@ from vitlab.paper.recipes import (
 from vitlab.recipe import Execution, Recipe, with_fields
 from vitlab.run_dir import VERSION, RunDir, RunSpec
 from vitlab.runs.display import duration, say
-from vitlab.runs.training import adapt, open_material, start_sha256
+from vitlab.runs.material import adapt, open_material, start_sha256
 from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.strict_json import require, to_json
 from vitlab.train.optimizers import make_optimizer

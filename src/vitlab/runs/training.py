@@ -1,10 +1,9 @@
 """From a run's spec to its finished folder: what `pretrain`, `finetune`, `resume` and `reproduce` all end in."""
 
-import copy
 from collections import Counter
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,45 +12,29 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vitlab.data.accounting import Account, TooManyBadImages
-from vitlab.data.card import DataCard, check_class_names
-from vitlab.data.card import describe as describe_data
-from vitlab.data.catalogue import open_source
-from vitlab.data.loading import Batch, evaluation_batches, order_of, training_batches
+from vitlab.data.card import DataCard
+from vitlab.data.loading import Batch, evaluation_batches, order_of, shard_sizes, training_batches
 from vitlab.data.source import Source
-from vitlab.data.splits import development_split
 from vitlab.data.transforms import normalised
 from vitlab.evaluate.scoring import score
-from vitlab.models.build import Model, build_from_spec
-from vitlab.paper.pretraining import HEAD_BIAS
+from vitlab.models.build import Model
 from vitlab.recipe import Execution
 from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
 from vitlab.runs.display import Display, describe, say
-from vitlab.store import locked, sha256
-from vitlab.strict_json import from_json, require
+from vitlab.runs.material import Material, first_state, open_material
+from vitlab.store import locked
+from vitlab.strict_json import from_json
 from vitlab.train.checkpoints import Checkpoints, load_checkpoint, name_of, verify_checkpoint
 from vitlab.train.loop import JUDGE, Hook, Loop
-from vitlab.train.optimizers import make_optimizer
 from vitlab.train.signals import undisturbed
 from vitlab.train.state import TrainState
 from vitlab.train.tensorboard import tensorboard_writer
-from vitlab.train.update import Examples, Update, freeze, recompute_activations
-from vitlab.weights.load import load_model
+from vitlab.train.update import Examples, Update, recompute_activations, supervised
 from vitlab.weights.save import save_model
 from vitlab.world.device import differences, environment, pick_device
 
 EVALUATION_BATCH = 64
 SAVES, LOGGED = 20, 20_000  # of a whole run, where nothing else is asked for
-
-
-@dataclass(frozen=True)
-class Material:
-    """The data of a run, opened and split."""
-
-    card: DataCard
-    train: Source
-    excluded: Counter[str]
-    validation: Source | None
-    test: Source | None
 
 
 def carry_out(run: RunDir, console: Console, *, data: str = "", execution: Execution | None = None) -> int:
@@ -95,81 +78,6 @@ def _execution(spec: RunSpec) -> dict[str, str]:
     return {"precision": how.precision, "micro-batch": str(how.micro_batch), "compile": str(how.compile)}
 
 
-# -- Before the first step -----------------------------------------------------------------------
-
-
-def open_material(spec: RunSpec, card: DataCard | None = None) -> Material:
-    """Open and split the data; with a `card` it must be what it was when the run was made."""
-    try:
-        whole = open_source(spec.data)
-    except (OSError, ValueError) as error:
-        moved = "; if the data has moved: vitlab resume RUN --data SPEC" if card else ""
-        raise ValueError(f"{error}{moved}") from None
-    if card is None:
-        card = describe_data(whole, spec.data)
-    else:
-        card.check(whole)
-    train, validation = whole, None
-    if spec.validation:
-        validation = _same_classes(spec.validation, card)
-    elif spec.held_out:
-        train, validation = development_split(whole, spec.held_out)
-    test = _same_classes(spec.test, card) if spec.test else None
-    return Material(card, train, Counter(getattr(whole, "excluded", {})), validation, test)
-
-
-def _same_classes(spec: str, card: DataCard) -> Source:
-    source = open_source(spec)
-    try:
-        check_class_names(card.class_names, source.class_names)
-    except ValueError as error:
-        raise ValueError(f"{spec!r} does not fit the training data: {error}") from None
-    return source
-
-
-def first_state(spec: RunSpec, device: torch.device) -> TrainState:
-    """The state of step 0: fresh or loaded weights on the device, and an optimizer that has seen nothing."""
-    module = initial_model(spec).to(device).train()
-    freeze(module, spec.recipe.frozen)
-    average = copy.deepcopy(module).requires_grad_(False) if spec.recipe.average is not None else None
-    return TrainState(
-        module, make_optimizer(module, spec.recipe.optimizer, layer_decay=spec.recipe.layer_decay), average
-    )
-
-
-def initial_model(spec: RunSpec) -> Model:
-    """The weights that training starts from, the same every time."""
-    bias = HEAD_BIAS if spec.recipe.loss == "sigmoid" else 0.0
-    model = build_from_spec(spec.model, seed=spec.seed, head_bias=bias)
-    if not spec.start:
-        return model
-    found = start_sha256(Path(spec.start))
-    require(
-        found == spec.start_sha256,
-        f"the weights in {spec.start} are not those the run began with; bring them back, or start a new run",
-    )
-    loaded = load_model(spec.start, conventions=spec.model.conventions)
-    adapt(loaded, spec.model.image, spec.model.classes)
-    if spec.recipe.loss == "sigmoid":
-        torch.nn.init.constant_(loaded.head.logits.bias, bias)
-    model.load_state_dict(loaded.state_dict())
-    return model
-
-
-def adapt(model: Model, image: tuple[int, int], classes: int) -> None:
-    """Bring a loaded model to another resolution, with a new zero head of one layer."""
-    if model.spec.image != image:
-        model.resize(image)
-    model.reset_head(classes)
-
-
-def start_sha256(path: Path) -> str:
-    """The hash that tells whether weights are still the same: of the file, or of the folder's tensors."""
-    files = [path] if path.is_file() else sorted(f for f in path.iterdir() if f.suffix in (".safetensors", ".npz"))
-    require(bool(files), f"{path} holds no weights")
-    return "+".join(map(sha256, files))
-
-
 # -- Training ------------------------------------------------------------------------------------
 
 
@@ -194,9 +102,8 @@ def _train(
     total = recipe.schedule.total
     prepare = partial(normalised, how=spec.model.conventions.preprocessing)
     device = next(state.module.parameters()).device
-    update = Update(
-        recipe, execution, seed=spec.seed, prepare=prepare, class_weights=_class_weights(spec, material.train, device)
-    )
+    objective = supervised(recipe, _class_weights(spec, material.train, device))
+    update = Update(recipe, execution, seed=spec.seed, prepare=prepare, objective=objective)
     with ExitStack() as stack:
         display = stack.enter_context(Display(console, total, state.progress.step))
         log = stack.enter_context(tensorboard_writer(run.path)) if execution.tensorboard else None
@@ -243,13 +150,14 @@ def _examples(spec: RunSpec, source: Source, state: TrainState, account: Account
         augmentation=recipe.augmentation,
         start=state.progress.step,
         stop=recipe.schedule.total,
+        shards=recipe.shards,
         workers=spec.execution.workers,
         account=account,
         max_bad=spec.execution.max_bad,
         device=device,
     )
     for batch in batches:
-        yield Examples(batch.pixels, _targets(batch, spec))
+        yield Examples(batch.pixels, _targets(batch, spec), shard_sizes(batch, recipe.batch, recipe.shards))
 
 
 def _targets(batch: Batch, spec: RunSpec) -> Tensor:

@@ -1,9 +1,9 @@
 """One update: the batch in pieces that fit, one gradient, one step of the optimizer, one of the average."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
@@ -14,21 +14,37 @@ from torch.utils.checkpoint import checkpoint
 from vitlab.recipe import Execution, Recipe
 from vitlab.strict_json import require
 from vitlab.train.losses import sigmoid_cross_entropy, softmax_cross_entropy
-from vitlab.train.mixing import mixed, mixup_share
+from vitlab.train.mixing import Mixing, mixing_of
 from vitlab.train.optimizers import clip_gradients, set_learning_rate, update_average
 from vitlab.train.state import TrainState
 from vitlab.world.group import World
 from vitlab.world.randomness import seed_device
 
-Objective = Callable[[Tensor, Tensor], Tensor]  # (B, K) logits and targets -> (B,)
-
 
 @dataclass(frozen=True)
 class Examples:
-    """This rank's share of a batch: inputs as they were loaded, targets (n, K)."""
+    """This rank's share of a batch: inputs as they were loaded, targets (n, ...), and how many belong to each shard.
+
+    Shards are fixed parts of the batch, numbered, whoever computes them: pictures are mixed with others of their shard.
+    """
 
     inputs: Tensor
     targets: Tensor
+    shards: Mapping[int, int] = field(default_factory=dict)  # number -> examples, in their order; empty: all are one
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Examples that are in memory at once: pictures as loaded, mixed where the recipe mixes, and as the module takes
+    them; and what is asked of it."""
+
+    pixels: Tensor
+    inputs: Tensor
+    targets: Tensor
+
+
+Call = Callable[..., Tensor]  # the module in training, in the run's precision
+Objective = Callable[[Call, Piece], Tensor]  # -> (n,): the loss of each example
 
 
 @dataclass(frozen=True)
@@ -55,12 +71,12 @@ class Update:
         *,
         seed: int,
         prepare: Callable[[Tensor], Tensor],
-        class_weights: Tensor | None = None,
+        objective: Objective | None = None,
         world: World | None = None,
     ) -> None:
         self.recipe, self.execution, self.seed, self.prepare = recipe, execution, seed, prepare
         self.world = world or World()
-        self.objective = make_objective(recipe, class_weights)
+        self.objective = objective or supervised(recipe)
 
     def __call__(self, state: TrainState, forward: nn.Module, examples: Examples) -> Step:
         """Change the state by one batch; `forward` is the state's module or a compiled twin of it."""
@@ -82,25 +98,32 @@ class Update:
 
     def _accumulate(self, forward: nn.Module, examples: Examples, step: int, images: int) -> Tensor:
         """Add every piece's gradient; returns this rank's part of the mean loss over the whole batch."""
-        inputs, targets = examples.inputs, examples.targets
-        share = mixup_share(self.recipe.mixup, self.seed, step) if self.recipe.mixup else 1.0
-        whole = len(inputs)
+        whole = len(examples.inputs)
         piece = self.execution.micro_batch or whole
-        total = torch.zeros((), device=inputs.device, dtype=torch.float64 if inputs.device.type == "cpu" else None)
-        for shard, start in enumerate(range(0, whole, piece)):
-            chosen = slice(start, min(start + piece, whole))
-            seed_device(self.seed, step, shard)
-            x, y = self.prepare(inputs[chosen]), targets[chosen]
-            if share < 1:  # partners are the batch in reverse
-                partners = slice(whole - chosen.stop, whole - chosen.start)
-                x = mixed(x, self.prepare(inputs[partners]).flip(0), share)
-                y = mixed(y, targets[partners].flip(0), share)
-            with self._autocast(inputs.device):
-                logits = forward(x)
-            loss = self.objective(logits.float() if logits.dtype == torch.bfloat16 else logits, y).sum() / images
+        device = examples.inputs.device
+        total = torch.zeros((), device=device, dtype=torch.float64 if device.type == "cpu" else None)
+        mixing = (
+            mixing_of(self.recipe.mixup, self.seed, step, examples.shards or {0: whole}) if self.recipe.mixup else None
+        )
+        for number, start in enumerate(range(0, whole, piece)):
+            chosen = range(start, min(start + piece, whole))
+            seed_device(self.seed, step, number)
+            loss = self.objective(partial(self._call, forward), self._piece(examples, chosen, mixing)).sum() / images
             loss.backward()
             total += loss.detach()
         return total
+
+    def _piece(self, examples: Examples, chosen: range, mixing: Mixing | None) -> Piece:
+        pixels, targets = examples.inputs[chosen.start : chosen.stop], examples.targets[chosen.start : chosen.stop]
+        if mixing is not None:
+            pixels, targets = mixing.pictures(examples.inputs, chosen), mixing.targets(examples.targets, chosen)
+        return Piece(pixels, self.prepare(pixels), targets)
+
+    def _call(self, forward: nn.Module, *inputs: Tensor) -> Tensor:
+        """What the module answers, in full precision."""
+        with self._autocast(inputs[0].device):
+            answer = forward(*inputs)
+        return answer.float() if answer.dtype == torch.bfloat16 else answer
 
     def _autocast(self, device: torch.device) -> torch.autocast | nullcontext[None]:
         if self.execution.precision == "fp32":
@@ -108,11 +131,13 @@ class Update:
         return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
-def make_objective(recipe: Recipe, class_weights: Tensor | None) -> Objective:
-    """The recipe's loss of each example."""
+def supervised(recipe: Recipe, class_weights: Tensor | None = None) -> Objective:
+    """The recipe's loss of what the module answers against the labels."""
     if recipe.loss == "sigmoid":
-        return partial(sigmoid_cross_entropy, label_smoothing=recipe.label_smoothing)
-    return partial(softmax_cross_entropy, label_smoothing=recipe.label_smoothing, class_weights=class_weights)
+        loss = partial(sigmoid_cross_entropy, label_smoothing=recipe.label_smoothing)
+    else:
+        loss = partial(softmax_cross_entropy, label_smoothing=recipe.label_smoothing, class_weights=class_weights)
+    return lambda call, piece: loss(call(piece.inputs), piece.targets)
 
 
 def recompute_activations(module: nn.Module) -> None:

@@ -1,0 +1,106 @@
+"""What a run begins with: its data, opened and split, and the weights of step 0."""
+
+import copy
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from vitlab.data.card import DataCard, check_class_names
+from vitlab.data.card import describe as describe_data
+from vitlab.data.catalogue import open_source
+from vitlab.data.source import Source
+from vitlab.data.splits import development_split
+from vitlab.models.build import Model, build_from_spec
+from vitlab.paper.pretraining import HEAD_BIAS
+from vitlab.run_dir import RunSpec
+from vitlab.store import sha256
+from vitlab.strict_json import require
+from vitlab.train.optimizers import make_optimizer
+from vitlab.train.state import TrainState
+from vitlab.train.update import freeze
+from vitlab.weights.load import load_model
+
+
+@dataclass(frozen=True)
+class Material:
+    """The data of a run, opened and split."""
+
+    card: DataCard
+    train: Source
+    excluded: Counter[str]
+    validation: Source | None
+    test: Source | None
+
+
+def open_material(spec: RunSpec, card: DataCard | None = None) -> Material:
+    """Open and split the data; with a `card` it must be what it was when the run was made."""
+    try:
+        whole = open_source(spec.data)
+    except (OSError, ValueError) as error:
+        moved = "; if the data has moved: vitlab resume RUN --data SPEC" if card else ""
+        raise ValueError(f"{error}{moved}") from None
+    if card is None:
+        card = describe_data(whole, spec.data)
+    else:
+        card.check(whole)
+    train, validation = whole, None
+    if spec.validation:
+        validation = _same_classes(spec.validation, card)
+    elif spec.held_out:
+        train, validation = development_split(whole, spec.held_out)
+    test = _same_classes(spec.test, card) if spec.test else None
+    return Material(card, train, Counter(getattr(whole, "excluded", {})), validation, test)
+
+
+def _same_classes(spec: str, card: DataCard) -> Source:
+    source = open_source(spec)
+    try:
+        check_class_names(card.class_names, source.class_names)
+    except ValueError as error:
+        raise ValueError(f"{spec!r} does not fit the training data: {error}") from None
+    return source
+
+
+def first_state(spec: RunSpec, device: torch.device) -> TrainState:
+    """The state of step 0: fresh or loaded weights on the device, and an optimizer that has seen nothing."""
+    module = initial_model(spec).to(device).train()
+    freeze(module, spec.recipe.frozen)
+    average = copy.deepcopy(module).requires_grad_(False) if spec.recipe.average is not None else None
+    return TrainState(
+        module, make_optimizer(module, spec.recipe.optimizer, layer_decay=spec.recipe.layer_decay), average
+    )
+
+
+def initial_model(spec: RunSpec) -> Model:
+    """The weights that training starts from, the same every time."""
+    bias = HEAD_BIAS if spec.recipe.loss == "sigmoid" else 0.0
+    model = build_from_spec(spec.model, seed=spec.seed, head_bias=bias)
+    if not spec.start:
+        return model
+    found = start_sha256(Path(spec.start))
+    require(
+        found == spec.start_sha256,
+        f"the weights in {spec.start} are not those the run began with; bring them back, or start a new run",
+    )
+    loaded = load_model(spec.start, conventions=spec.model.conventions)
+    adapt(loaded, spec.model.image, spec.model.classes)
+    if spec.recipe.loss == "sigmoid":
+        torch.nn.init.constant_(loaded.head.logits.bias, bias)
+    model.load_state_dict(loaded.state_dict())
+    return model
+
+
+def adapt(model: Model, image: tuple[int, int], classes: int) -> None:
+    """Bring a loaded model to another resolution, with a new zero head of one layer."""
+    if model.spec.image != image:
+        model.resize(image)
+    model.reset_head(classes)
+
+
+def start_sha256(path: Path) -> str:
+    """The hash that tells whether weights are still the same: of the file, or of the folder's tensors."""
+    files = [path] if path.is_file() else sorted(f for f in path.iterdir() if f.suffix in (".safetensors", ".npz"))
+    require(bool(files), f"{path} holds no weights")
+    return "+".join(map(sha256, files))
