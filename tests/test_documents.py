@@ -1,5 +1,6 @@
 """What the documents say is what the code does."""
 
+import importlib.util
 import inspect
 import re
 import shlex
@@ -36,6 +37,15 @@ def test_the_models_of_the_readme_are_those_of_the_code():
     readme = (ROOT / "README.md").read_text()
     table = re.search(r"<!-- models -->\n(.*?)<!-- /models -->", readme, re.DOTALL)[1]
     assert table.strip().splitlines()[2:] == expected
+
+
+def test_the_tables_of_the_page_on_scale_are_those_of_the_model():
+    spec = importlib.util.spec_from_file_location("scale", ROOT / "bench" / "scale.py")
+    scale = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(scale)
+    page = (ROOT / "docs" / "scale.md").read_text()
+    printed = re.search(r"<!-- tables -->\n(.*?)<!-- /tables -->", page, re.DOTALL)[1]
+    assert printed.strip() == "\n".join(scale.tables()).strip()
 
 
 def test_the_readme_names_every_command():
