@@ -1,5 +1,6 @@
 """The command line: one table of commands, each a short function that loads what it needs when it is called."""
 
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -236,11 +237,15 @@ def download(
         cache: Folder to keep them in; VITLAB_CACHE or the user's cache if left out.
         offline: Only look into the cache, as VITLAB_OFFLINE=1 does.
     """
-    from vitlab.weights.catalogue import releases
+    from vitlab.weights.catalogue import find_release, releases
     from vitlab.weights.download import download as fetch
 
     if name:
-        console().print(Text(str(fetch(name, cache=cache, offline=offline))), soft_wrap=True)
+        path = fetch(name, cache=cache, offline=offline)
+        console().print(Text(str(path)), soft_wrap=True)
+        complain(f"preprocessing: {find_release(name).conventions.preprocessing}", style="dim")
+        if path.suffix == ".pth":
+            complain(f"a pickle, which does not load as it is: vitlab convert {shlex.quote(str(path))} OUT")
         return
     table = Table("name", "model", "source", "licence", "about", box=None, header_style="bold")
     for release in releases().values():

@@ -165,6 +165,7 @@ class ResNetSpec:
         _check_stages(self.stages, self.root, fewest=1)
         _check_classes(self.classes)
         check_image(self.image, 1)
+        _check_maps(self.stages, self.root, self.image)
 
     @property
     def width(self) -> int:
@@ -197,6 +198,7 @@ class AxialResNetSpec:
         require(1 <= self.heads <= LIMITS["heads"], f"heads {self.heads} is outside 1..{LIMITS['heads']}")
         require(self.root % (2 * self.heads) == 0, f"root {self.root} does not divide into 2 x {self.heads} heads")
         check_image(self.image, self.stride)
+        _check_maps(self.stages, self.root, self.image)
 
     @property
     def width(self) -> int:
@@ -268,6 +270,8 @@ class ViTSpec:
         for name in ("dropout", "stochastic_depth"):
             require(0 <= getattr(self, name) < 1, f"{name} {getattr(self, name)} is outside [0, 1)")
         check_image(self.image, self.stride)
+        if self.backbone is not None:
+            _check_maps(self.backbone.stages, self.backbone.root, self.image)
         self._check_variant()
 
     def _check_variant(self) -> None:
@@ -313,6 +317,7 @@ class ViTSpec:
 # Bounds that hold before anything is allocated, for specs that come out of strangers' files.
 LIMITS = {"patch": 1024, "layers": 200, "width": 16_384, "mlp": 131_072, "heads": 256}
 LARGEST_IMAGE = 32_768
+GROUPS = 32  # of the authors' GroupNorms
 
 
 def image_size(image: Image) -> tuple[int, int]:
@@ -329,7 +334,7 @@ def image_size(image: Image) -> tuple[int, int]:
 
 def parse_size(text: str) -> tuple[int, int]:
     """What a user writes: one side as `384`, or height and width as `384x512`."""
-    if not (match := re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text)):
+    if not (match := re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text, re.ASCII)):
         raise ValueError(f"--image {text!r} is no size; write one side as 384, or height and width as 384x512")
     return int(match[1]), int(match[2] or match[1])
 
@@ -361,6 +366,27 @@ def _check_stages(stages: tuple[int, ...], root: int, *, fewest: int) -> None:
     require(fewest <= len(stages) <= 5, f"{len(stages)} stages are outside {fewest}..5")
     require(all(1 <= units <= LIMITS["layers"] for units in stages), f"stages {stages} are outside 1..200 units each")
     require(1 <= root <= 1024, f"root {root} is outside 1..1,024 channels")
+    require(
+        root > 1 or not stages,
+        "root 1 gives the first unit a 1x1 kernel of one weight, of which standardisation leaves 0; take 2 or more",
+    )
+
+
+def _check_maps(stages: tuple[int, ...], root: int, image: tuple[int, int]) -> None:
+    """Raise where a group of a stage's norms would be one number, which a norm turns into 0 whatever it was."""
+    for stage in range(len(stages)):
+        channels = root * 2**stage
+        cells = math.prod(math.ceil(side / 2 ** (stage + 2)) for side in image)  # root, pooling and each stage halve
+        require(
+            cells * channels > norm_groups(channels),
+            f"image {image[0]}x{image[1]} shrinks to 1x1 in stage {stage + 1}, where norms of {channels} channels "
+            f"would see one number at a time; take pictures of more than {2 ** (stage + 2)} pixels, or a wider root",
+        )
+
+
+def norm_groups(channels: int) -> int:
+    """Groups of a ResNet's GroupNorm: 32, or as many as divide the channels, so that small ResNets exist."""
+    return math.gcd(GROUPS, channels)
 
 
 def _check_classes(classes: int) -> None:

@@ -1,5 +1,6 @@
 """BiT's ResNet-v2, the hybrids' ResNet-v1 and DeiT's second head against plain NumPy, and what they start from."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,17 @@ from vitlab import build_model
 from vitlab.models.build import build_from_spec
 from vitlab.models.hybrid import HybridEmbedding
 from vitlab.models.resnet import PostUnit, PreUnit, ResNetV1, StandardConv, group_norm, same_padding
-from vitlab.spec import BIT, CONVENTIONS, HYBRID, Backbone, Conventions, Convolutions, ResNetSpec, ViTSpec
+from vitlab.spec import (
+    BIT,
+    CONVENTIONS,
+    HYBRID,
+    AxialResNetSpec,
+    Backbone,
+    Conventions,
+    Convolutions,
+    ResNetSpec,
+    ViTSpec,
+)
 
 SMALL = ResNetSpec((1, 2), root=8, image=(17, 22), classes=3)
 
@@ -265,6 +276,46 @@ class TestDistillation:
         assert not own.any()
         assert not taught.any()
 
-    def test_a_model_with_one_head_says_so(self, tiny):
-        with pytest.raises(ValueError, match="one head"):
-            tiny.both_logits(torch.randn(1, 3, 16, 16))
+    def test_a_model_with_one_head_says_so_whatever_its_family(self, tiny):
+        axial = AxialResNetSpec((1, 1), 8, 2, (16, 16), 3)
+        for model in (tiny, build_from_spec(SMALL), build_from_spec(axial)):
+            with pytest.raises(ValueError, match="one head"):
+                model.both_logits(torch.randn(1, 3, *model.spec.image))
+
+
+def narrowest_group(spec):
+    """Numbers that the smallest group of any GroupNorm sees of one picture, counted as they pass by."""
+    sizes = []
+    model = build_from_spec(spec)
+    for module in model.modules():
+        if isinstance(module, torch.nn.GroupNorm):
+            module.register_forward_pre_hook(lambda norm, x: sizes.append(x[0][0].numel() // norm.num_groups))
+    model(torch.randn(2, 3, *spec.image, generator=torch.Generator().manual_seed(0)))
+    return min(sizes)
+
+
+@pytest.mark.parametrize("image", [(1, 1), (8, 8), (9, 16), (17, 17), (32, 32), (33, 33), (64, 64)])
+@pytest.mark.parametrize("root", [1, 2, 3, 16, 32, 33, 64])
+def test_a_resnet_runs_or_is_refused_before_it_is_built(root, image):
+    """Of one number, a norm leaves nothing; so does the standardisation of a kernel that has one weight."""
+    last = (math.ceil(image[0] / 32), math.ceil(image[1] / 32))
+    narrow = [stage for stage in range(4) if 32 % (root * 2**stage) == 0 and max(image) <= 4 * 2**stage]
+    if root == 1 or narrow:
+        assert root == 1 or last == (1, 1)
+        with pytest.raises(ValueError, match=r"one number|one weight"):
+            ResNetSpec((1, 1, 2, 1), root, image, 3)
+        return
+    spec = ResNetSpec((1, 1, 2, 1), root, image, 3)
+    assert narrowest_group(spec) > 1
+    one = torch.randn(1, 3, *image, generator=torch.Generator().manual_seed(1))
+    assert build_from_spec(spec).features(one).any()
+
+
+@pytest.mark.parametrize(("root", "image", "runs"), [(2, 16, True), (2, 8, False), (1, 16, False), (64, 8, True)])
+def test_so_does_the_resnet_of_a_hybrid(root, image, runs):
+    vit = {"patch": 1, "layers": 1, "width": 8, "mlp": 8, "heads": 2, "image": (image, image), "classes": 3}
+    if not runs:
+        with pytest.raises(ValueError, match=r"one number|one weight"):
+            ViTSpec(**vit, backbone=Backbone((1, 1), root))
+        return
+    assert narrowest_group(ViTSpec(**vit, backbone=Backbone((1, 1), root))) > 1

@@ -1,10 +1,14 @@
 """Names as the paper spells them, and as others do."""
 
+import re
+
+import numpy as np
 import pytest
 
+from vitlab.counting import count
 from vitlab.paper.imagenet import imagenet_classes
-from vitlab.paper.models import MODELS, SIZES, canonical, model_spec, name_of, slug, vit_spec
-from vitlab.spec import ViTSpec
+from vitlab.paper.models import MODELS, SIZES, STAGES, canonical, model_spec, name_of, slug, vit_spec
+from vitlab.spec import CONVENTIONS, ResNetSpec, ViTSpec
 
 
 @pytest.mark.parametrize(
@@ -23,7 +27,9 @@ from vitlab.spec import ViTSpec
         ("vit-base-16", "ViT-B/16"),
         ("ViT-S/8", "ViT-S/8"),
         ("google/vit-base-patch16-224-in21k", "ViT-B/16"),
-        ("deit_tiny_patch16_224", "ViT-Ti/16"),
+        ("deit_tiny_patch16_224", "DeiT-Ti/16"),
+        ("deit_base_patch16_384.fb_in1k", "DeiT-B/16"),
+        ("facebook/deit-base-patch16-224", "DeiT-B/16"),
         ("deit_base_distilled_patch16_384.fb_in1k", "DeiT-B/16-distilled"),
         ("facebook/deit-small-distilled-patch16-224", "DeiT-S/16-distilled"),
         ("ResNet152x4", "R152x4"),
@@ -35,13 +41,21 @@ from vitlab.spec import ViTSpec
         ("vit_large_r50_s32_384", "R50+ViT-L/32"),
         ("vit_tiny_r_s16_p8_224.augreg_in21k", "R+ViT-Ti/16"),
         ("R26x0.25", "R26x0.25"),
+        ("R50x01.50", "R50x1.5"),
+        ("resnetv2_50x1.0_bit", "R50x1"),
+        ("ViT-B/016", "ViT-B/16"),
+        ("axialresnet26", "AxialResNet-26"),
     ],
 )
 def test_other_spellings_mean_the_same_model(other, name):
     assert canonical(other) == name
 
 
-@pytest.mark.parametrize("wrong", ["ViT-X/16", "vit", "", "ViT-B/", "ViT-B/16x", "resnet50", "R51x1", "R26+ViT-B/16"])
+WRONG = ("ViT-X/16", "vit", "", "ViT-B/", "ViT-B/16x", "resnet50", "R51x1", "R26+ViT-B/16")
+FOREIGN_DIGITS = ("ViT-B/١٦", "R50x١", "vit_base_patch١٦_224")
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, *FOREIGN_DIGITS, "R50x" + "9" * 400, "ViT-B/" + "1" * 5000, None, 5])
 def test_unknown_names_say_what_exists(wrong):
     with pytest.raises(ValueError, match="Ti, S, b, B, L, H, g, G"):
         canonical(wrong)
@@ -59,6 +73,8 @@ def test_a_typo_gets_a_proposal():
         ("R50x1", {"positions": "2d"}, "no positions"),
         ("AxialResNet-50", {"dropout": 0.1}, "no dropout"),
         ("R50x0.01", {}, "must be whole"),
+        ("R14x0.015625", {}, "one weight"),
+        ("R14x0.25", {"image": 8}, "one number"),
         ("Axial-ViT-B/16", {"pool": "class"}, "no class token"),
         ("Axial-ViT-B/16", {"positions": "relative"}, "no relative positions"),
         ("DeiT-B/16-distilled", {"head": "mlp"}, "two linear heads"),
@@ -96,6 +112,7 @@ def test_a_spec_holds_values_of_its_types_or_is_not_made(options):
 
 def test_slugs_stay_apart_without_letter_case_and_lead_back():
     names = [*(f"ViT-{size}/16" for size in SIZES), *(name for name in MODELS if not name.startswith("ViT"))]
+    names += [f"AxialResNet-{depth}" for depth in STAGES if depth != "50"]
     slugs = [slug(name).lower() for name in names]
     assert len(set(slugs)) == len(names)
     assert [canonical(s) for s in slugs] == names
@@ -105,6 +122,29 @@ def test_every_listed_name_builds_a_spec_that_knows_its_name():
     for name in MODELS:
         same = {"ViT-b/32": "ViT-S/32", "DeiT-Ti/16": "ViT-Ti/16", "DeiT-S/16": "ViT-S/16", "DeiT-B/16": "ViT-B/16"}
         assert name_of(model_spec(name)) == same.get(name, name)
+
+
+def test_every_width_of_a_resnet_has_a_name_that_leads_back():
+    for root in range(2, 1025):
+        name = name_of(ResNetSpec(STAGES["14"], root))
+        assert model_spec(name) == ResNetSpec(STAGES["14"], root), name
+
+
+@pytest.mark.parametrize("plain", ["deit_base_patch16_224", "DeiT-B/16"])
+def test_a_plain_deit_is_deits_architecture(plain):
+    """Touvron et al.: one linear head, no distillation token, and the ViT's sizes."""
+    spec = model_spec(plain)
+    assert (spec.head, spec.distilled, spec.pool, spec.tokens) == ("linear", False, "class", 197)
+    assert spec.conventions == CONVENTIONS["deit"]
+    assert model_spec("deit_base_distilled_patch16_224").tokens == 198
+
+
+@pytest.mark.parametrize("classes", ["10", 1.5, True, None])
+def test_a_number_of_classes_that_is_none_is_refused(classes):
+    for make in (model_spec, count):
+        with pytest.raises(ValueError, match=re.escape(f"classes {classes!r} is no whole number")):
+            make("ViT-B/16", classes=classes)
+    assert model_spec("ViT-B/16", classes=np.int64(10)).classes == 10
 
 
 def test_imagenet_has_a_thousand_distinct_classes_in_wordnet_order():

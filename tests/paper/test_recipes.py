@@ -1,8 +1,11 @@
 """The recipes say what tables 3, 4 and 7 and BiT-HyperRule say; numbers are written here again, from the paper."""
 
+import math
+
 import pytest
 import torch
 
+from vitlab.counting import count
 from vitlab.models.build import build_model
 from vitlab.paper.models import list_models
 from vitlab.paper.recipes import (
@@ -140,17 +143,39 @@ def test_a_row_is_chosen_by_size_as_bit_splits(images, name):
 
 
 @pytest.mark.parametrize(
-    ("model", "images", "name"),
+    ("model", "images", "name", "reason"),
     [
-        ("ViT-B/32", 1_000_000, "ViT-B/32@imagenet"),
-        ("ViT-B/32", 12_000_000, "ViT-B/32@imagenet21k"),
-        ("ViT-H/14", 300_000_000, "ViT-H/14@jft300m"),
-        ("ViT-Ti/16", 900, "ViT-B/16@imagenet"),
+        ("ViT-B/32", 1_000_000, "ViT-B/32@imagenet", "of its data, ImageNet is nearest in size to your 1,000,000"),
+        ("ViT-B/32", 12_000_000, "ViT-B/32@imagenet21k", "ImageNet-21k is nearest in size to your 12,000,000"),
+        ("ViT-H/14", 300_000_000, "ViT-H/14@jft300m", "JFT-300M is nearest"),
+        ("ViT-Ti/16", 900, "ViT-B/16@imagenet", "does not have ViT-Ti/16 on ImageNet, nearest in size to your 900"),
+        ("vit_large_patch16_224", 900, "ViT-L/16@imagenet", "ImageNet is nearest"),
+        ("deit_base_patch16_224", 900, "ViT-B/16@imagenet", "does not have DeiT-B/16"),
+        ("R50+ViT-B/16", 300_000_000, "R50+ViT-B/16@jft300m", "JFT-300M is nearest"),
+        ("R50+ViT-B/16", 900, "ViT-B/16@imagenet", "does not have R50+ViT-B/16 on ImageNet"),
+        ("R50x1", 900, "R50x1@jft300m", "the paper pre-trains ResNets on JFT-300M only"),
+        ("R152x2", 900, "R152x2@jft300m", "the paper pre-trains ResNets on JFT-300M only"),
+        ("R200x3", 900, "R200x3@jft300m-14ep", "the paper pre-trains ResNets on JFT-300M only"),
+        ("R14x0.25", 900, "R50x1@jft300m", "no R14x0.25, and of its ResNets R50x1 is nearest in size"),
+        ("R101x3", 900, "R152x2@jft300m", "no R101x3, and of its ResNets R152x2 is nearest in size"),
+        ("R152x4", 10**9, "R152x2@jft300m", "no R152x4, and of its ResNets R152x2 is nearest in size"),
+        ("AxialResNet-50", 900, "R50x1@jft300m", "no AxialResNet-50"),
     ],
 )
-def test_pretraining_takes_the_row_of_the_nearest_size(model, images, name):
-    assert pretraining_row_for(model, images) == name
+def test_pretraining_takes_the_row_of_the_nearest_model_and_data_and_says_why(model, images, name, reason):
+    chosen, why = pretraining_row_for(model, images)
+    assert chosen == name
+    assert reason in why
     pretraining_data(name)
+
+
+@pytest.mark.parametrize("model", ["R14x1", "R26x2", "R50x3", "R101x1.5", "R101x3", "R200x1", "R152x8"])
+def test_the_nearest_resnet_is_that_of_the_nearest_number_of_parameters(model):
+    def distance(other):
+        return abs(math.log(count(other, classes=0).parameters / count(model, classes=0).parameters))
+
+    printed = ("R50x1", "R50x2", "R101x1", "R152x1", "R152x2")
+    assert pretraining_row_for(model, 900)[0] == f"{min(printed, key=distance)}@jft300m"
 
 
 @pytest.mark.parametrize("images", [1, 7, 64, 1000, 30_000])

@@ -272,8 +272,18 @@ class TestPretraining:
         run = pretraining_run(
             "ViT-Ti/16", Asked(f"folder:{photos}", (32, 32), changes=changes), Execution(), 20, console
         )
-        assert "recipe ViT-B/16@imagenet" in said(console)
+        assert "recipe ViT-B/16@imagenet: table 3 does not have ViT-Ti/16" in said(console)
         assert (run.recipe.schedule.total, run.model.layers, run.model.image) == (60, 2, (32, 32))
+
+    def test_a_resnet_gets_a_row_of_resnets_and_is_told_so(self, photos):
+        console = quiet()
+        changes = (("batch", "8"), ("schedule.warmup", "10"), ("schedule.total", "20"))
+        run = pretraining_run(
+            "R14x0.25", Asked(f"folder:{photos}", (32, 32), changes=changes), Execution(), None, console
+        )
+        assert "recipe R50x1@jft300m: the paper pre-trains ResNets on JFT-300M only" in said(console)
+        assert (run.recipe.schedule.peak, run.recipe.optimizer.weight_decay) == (1e-3, 0.1)
+        assert (run.model.root, run.model.classes) == (16, 3)
 
     def test_too_few_steps_are_an_error_with_a_proposal(self, photos):
         with pytest.raises(ValueError, match="1 steps in all are not more than 10,000 of warm-up"):

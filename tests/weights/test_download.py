@@ -8,12 +8,22 @@ import threading
 from dataclasses import replace
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from agreement import randomised
+from vitlab import load_model, save_model
 from vitlab.cli import main
+from vitlab.models.build import build_from_spec
 from vitlab.paper.models import canonical
+from vitlab.spec import CONVENTIONS, ResNetSpec, ViTSpec
 from vitlab.weights.catalogue import Release, find_release, releases
-from vitlab.weights.download import cache_folder, check_url, download, fetch
+from vitlab.weights.containers import WeightsError
+from vitlab.weights.convert import convert
+from vitlab.weights.download import cache_folder, check_url, download, fetch, fetched
+from vitlab.weights.fetched import beside, read_fetched, write_fetched
 
+SMALL = ViTSpec(patch=4, layers=1, width=8, mlp=8, heads=2, image=(8, 8), classes=3, head="linear")
 CONTENT = bytes(range(256)) * 4200  # a little over 1 MiB
 
 
@@ -36,6 +46,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         asked = self.headers.get("Range", "")
         if asked and self.headers.get("If-Range") == server.tag and server.resumes:
             start = int(asked.removeprefix("bytes=").removesuffix("-"))
+        if start >= len(CONTENT):  # as RFC 9110 asks of a range behind the end
+            self.send_response(416)
+            if server.says_length:
+                self.send_header("Content-Range", f"bytes */{len(CONTENT)}")
+            self.end_headers()
+            return
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}")
@@ -108,6 +124,38 @@ def test_a_part_of_another_content_is_started_anew(server, tmp_path, change):
     assert (tmp_path / "file.npz").read_bytes() == CONTENT
 
 
+def leave_part(folder, content):
+    """What a process leaves that is killed before its part gets the file's name."""
+    (folder / "file.npz.part").write_bytes(content)
+    (folder / "file.npz.part.tag").write_text('"one"')
+
+
+def test_a_part_that_was_complete_is_checked_and_finished_without_a_byte(server, tmp_path):
+    leave_part(tmp_path, CONTENT)
+    get(server, tmp_path / "file.npz")
+    assert server.sent == []
+    assert (tmp_path / "file.npz").read_bytes() == CONTENT
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file.npz", "file.npz.json"]
+
+
+def test_a_complete_part_of_another_checksum_is_thrown_away(server, tmp_path):
+    leave_part(tmp_path, CONTENT[:-1] + b"x")
+    with pytest.raises(ValueError, match="it was thrown away"):
+        get(server, tmp_path / "file.npz")
+    assert not list(tmp_path.iterdir())
+    get(server, tmp_path / "file.npz")
+    assert (tmp_path / "file.npz").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("says_length", [True, False])
+def test_a_part_longer_than_the_file_is_started_anew(server, tmp_path, says_length):
+    server.says_length = says_length
+    leave_part(tmp_path, CONTENT + b"more")
+    get(server, tmp_path / "file.npz")
+    assert server.sent == [len(CONTENT)]
+    assert (tmp_path / "file.npz").read_bytes() == CONTENT
+
+
 def test_another_checksum_is_thrown_away(server, tmp_path):
     with pytest.raises(ValueError, match=r"has SHA-256 .* not abcdef"):
         get(server, tmp_path / "file.npz", sha256="abcdef12")
@@ -124,7 +172,7 @@ def test_what_is_larger_than_its_model_can_be_is_refused(server, tmp_path, says_
 
 
 def test_what_is_smaller_than_its_parameters_is_refused(server, tmp_path):
-    with pytest.raises(ValueError, match="less than the"):
+    with pytest.raises(ValueError, match="its parameters alone take 2,1"):
         get(server, tmp_path / "file.npz", bytes=2 * len(CONTENT))
     assert not list(tmp_path.iterdir())
 
@@ -203,10 +251,121 @@ class TestCache:
         with pytest.raises(ValueError, match="is damaged; remove it"):
             download("BiT-M-R50x1", offline=True)
 
+    def test_a_file_put_there_by_hand_gets_its_facts(self, folder):
+        folder.mkdir()
+        (folder / "BiT-M-R50x1.npz").write_bytes(b"by hand")
+        (folder / "BiT-M-R50x1.npz.json").write_text('{"name": "facts of an older vitlab"}')
+        download("BiT-M-R50x1", offline=True)
+        facts = read_fetched(folder / "BiT-M-R50x1.npz")
+        assert (facts.bytes, facts.sha256) == (7, hashlib.sha256(b"by hand").hexdigest())
+        (folder / "BiT-M-R50x1.npz").write_bytes(b"by hand, another day")
+        with pytest.raises(ValueError, match="is damaged"):
+            download("BiT-M-R50x1", offline=True)
+
+    def test_the_command_says_how_pictures_are_prepared_and_what_to_do_with_a_pickle(self, folder, capsys):
+        folder.mkdir()
+        (folder / "timm-deit_tiny_patch16_224.fb_in1k.safetensors").write_bytes(b"by hand")
+        assert main(["download", "timm/deit_tiny_patch16_224.fb_in1k", "--offline"]) == 0
+        printed = capsys.readouterr()
+        assert printed.out.strip() == str(folder / "timm-deit_tiny_patch16_224.fb_in1k.safetensors")
+        assert "mean 0.485/0.456/0.406" in printed.err
+        release = find_release("facebook/deit_tiny_patch16_224")
+        (folder / release.file).write_bytes(b"by hand")
+        with pytest.raises(ValueError, match="is damaged"):  # its first eight digits are known
+            download(release.name, offline=True)
+        write_fetched(folder / release.file, fetched(release, folder / release.file))
+        assert main(["download", release.name, "--offline"]) == 0
+        assert f"vitlab convert {folder / release.file} OUT" in capsys.readouterr().err.replace("\n", "")
+
     def test_the_users_cache_is_the_default(self, monkeypatch, tmp_path):
         monkeypatch.delenv("VITLAB_CACHE")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         assert cache_folder() == tmp_path / "vitlab" / "weights"
+
+
+DEIT_MEAN, DEIT_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class TestConventions:
+    """What a released file does not say is applied when it is loaded from the cache."""
+
+    @pytest.fixture
+    def in_cache(self, tmp_path):
+        def put(name, model):
+            """A small model in the place of a released one, as `download` leaves it."""
+            release = find_release(name)
+            path = tmp_path / release.file
+            save_model(model, path, "timm")
+            write_fetched(path, fetched(release, path))
+            return path
+
+        return put
+
+    def small(self, **changes):
+        return randomised(build_from_spec(replace(SMALL, **changes)))
+
+    def test_deits_normalisation_is_known(self, in_cache):
+        path = in_cache("timm/deit_tiny_patch16_224.fb_in1k", self.small(conventions=CONVENTIONS["timm"]))
+        how = load_model(path).spec.conventions
+        assert (how.preprocessing.mean, how.preprocessing.std) == (DEIT_MEAN, DEIT_STD)
+        assert (how.preprocessing.fraction, how.preprocessing.interpolation) == (0.9, "bicubic")
+        assert load_model(path, conventions="timm").spec.conventions == CONVENTIONS["timm"]
+        beside(path).unlink()
+        assert load_model(path).spec.conventions.preprocessing.mean == (0.5, 0.5, 0.5)
+
+    def test_so_is_the_image_size_of_a_bit(self, in_cache):
+        spec = ResNetSpec((1, 1, 1, 1), 32, (64, 64), 3, conventions=CONVENTIONS["timm"])
+        path = in_cache("timm/resnetv2_50x1_bit.goog_in21k_ft_in1k", randomised(build_from_spec(spec)))
+        save_file(load_file(path), path)  # as timm writes it, without our metadata
+        write_fetched(path, fetched(find_release("timm/resnetv2_50x1_bit.goog_in21k_ft_in1k"), path))
+        assert load_model(path).spec.image == (448, 448)
+        assert load_model(path).spec.conventions.preprocessing.fraction == 1.0
+        assert load_model(path, image=64).spec.image == (64, 64)
+
+    def test_a_file_that_is_not_the_fetched_one_is_told(self, in_cache):
+        path = in_cache("timm/deit_tiny_patch16_224.fb_in1k", self.small(conventions=CONVENTIONS["timm"]))
+        good = path.read_bytes()
+        path.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        with pytest.raises(WeightsError, match="is damaged"):
+            load_model(path)
+        path.write_bytes(good[:-4])
+        with pytest.raises(WeightsError, match="is damaged"):
+            load_model(path)
+        path.write_bytes(good)
+        beside(path).write_text('{"format": "vitlab-fetched"}')
+        with pytest.raises(WeightsError, match="vitlab download writes it again"):
+            load_model(path)
+
+    @pytest.mark.slow
+    def test_a_fetched_pickle_is_converted_with_them(self, tmp_path):
+        release = find_release("facebook/deit_tiny_patch16_224")
+        save_model(self.small(conventions=CONVENTIONS["timm"]), tmp_path / "plain.safetensors", "timm")
+        torch.save(load_file(tmp_path / "plain.safetensors"), tmp_path / release.file)  # no entry that tells of DeiT
+        write_fetched(tmp_path / release.file, fetched(release, tmp_path / release.file))
+        model, notes = convert(tmp_path / release.file, tmp_path / "out", heads=2)
+        assert model.spec.conventions == CONVENTIONS["deit"]
+        assert any("facebook/deit_tiny_patch16_224" in note for note in notes)
+
+    def test_the_catalogue_normalises_as_each_family_was_trained(self):
+        for release in releases().values():
+            deit = "deit" in release.name
+            how = release.conventions.preprocessing
+            assert (how.mean, how.std) == ((DEIT_MEAN, DEIT_STD) if deit else ((0.5,) * 3, (0.5,) * 3)), release.name
+            assert release.image == (448 if "resnetv2" in release.name else 384 if "384" in release.name else 224)
+
+    @pytest.mark.slow
+    def test_timms_releases_are_prepared_as_timm_says(self):
+        peers = pytest.importorskip("peers", reason="the peer libraries are not installed", exc_type=ImportError)
+        names = [name for name in releases() if name.startswith("timm/")]
+        assert len(names) == 15
+        for name in names:
+            theirs, ours = peers.timm.models.get_pretrained_cfg(name.removeprefix("timm/")), find_release(name)
+            how = ours.conventions.preprocessing
+            assert (how.fraction, how.interpolation) == (theirs.crop_pct, theirs.interpolation), name
+            assert (how.mean, how.std) == (theirs.mean, theirs.std), name
+            assert (3, ours.image, ours.image) == theirs.input_size, name
+            assert theirs.crop_mode == "center"
+            assert how.resize == "shorter"
 
 
 class TestCatalogue:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,9 +25,11 @@ SPECS = {
     "BiT of timm": ResNetSpec((3, 4, 6, 3), 64, (33, 40), 5, **TIMM),
     "a small BiT": ResNetSpec((1, 2), 6, (20, 20), 5),
     "BiT without classes": ResNetSpec(**(BIT | {"classes": 0})),
-    "hybrid": ViTSpec(**(VIT | {"patch": 1, "backbone": Backbone((2, 1), 8), "image": (32, 32)})),
+    "BiT of two stages": ResNetSpec((1, 2), 32, (20, 20), 5),
+    "hybrid": ViTSpec(**(VIT | {"patch": 1, "backbone": Backbone((2, 1), 32), "image": (32, 32)})),
+    "a small hybrid": ViTSpec(**(VIT | {"patch": 1, "backbone": Backbone((2, 1), 8), "image": (32, 32)})),
     "hybrid of timm": ViTSpec(**(VIT | TIMM | {"patch": 1, "backbone": Backbone((2, 2, 2, 2)), "image": (64, 64)})),
-    "hybrid of a root alone": ViTSpec(**(VIT | {"patch": 2, "backbone": Backbone((), 8)})),
+    "hybrid of a root alone": ViTSpec(**(VIT | {"patch": 2, "backbone": Backbone((), 32)})),
     "Axial-ViT": ViTSpec(**(VIT | {"attention": "axial", "pool": "mean", "positions": "2d"})),
     "AxialResNet": AxialResNetSpec((1, 1), 8, 2, (16, 16), 5),
     "distilled": ViTSpec(**(VIT | {"distilled": True, "conventions": CONVENTIONS["deit"]})),
@@ -37,7 +40,6 @@ CAN = {
     "google-npz": {
         "BiT",
         "BiT of big_vision",
-        "a small BiT",
         "BiT without classes",
         "hybrid",
         "hybrid of a root alone",
@@ -132,6 +134,23 @@ class TestBiT:
         assert loaded.spec.conventions == CONVENTIONS["timm"]
         assert 0 < disagreement(logits(loaded), logits(model)) < 1e-3
 
+    def test_the_image_size_that_npz_cannot_say_is_told(self, model, tmp_path):
+        notes = save_model(model, tmp_path / "bit.npz", "google-npz")
+        assert any("33x40" in note and "image=(33, 40)" in note for note in notes)
+        wide = build_from_spec(ViTSpec(**(VIT | {"image": (16, 32)})))
+        assert any("16x32" in note for note in save_model(wide, tmp_path / "wide.npz", "google-npz"))
+        square = build_from_spec(ViTSpec(**VIT))
+        assert not any("16x16" in note for note in save_model(square, tmp_path / "square.npz", "google-npz"))
+
+    @pytest.mark.parametrize("form", ["google-npz", "timm"])
+    @pytest.mark.parametrize("kind", ["a small BiT", "BiT of two stages", "a small hybrid"])
+    def test_what_others_cannot_run_is_refused_with_the_format_that_can(self, kind, form, tmp_path):
+        """GroupNorm of 32 groups is in everybody's ResNet, and four stages in everybody's BiT."""
+        spec = replace(SPECS[kind], conventions=CONVENTIONS["paper" if form == "google-npz" else "timm"])
+        path = tmp_path / ("m.npz" if form == "google-npz" else "m.safetensors")
+        with pytest.raises(ValueError, match=r"(32 groups|four stages).*; write vitlab"):
+            save_model(build_from_spec(spec), path, form)
+
     def test_any_image_size_and_another_number_of_classes(self, arrays, tmp_path):
         assert load_model(tmp_path / "bit.npz").spec.image == (224, 224)
         loaded = load_model(tmp_path / "bit.npz", image=64, classes=9)
@@ -144,8 +163,8 @@ def test_a_hybrids_norms_with_empty_sides_as_old_files_have_them(tmp_path):
     with np.load(tmp_path / "new.npz") as file:
         arrays = {name: array[None, None, None] if "/gn" in name or name.startswith("gn") else array
                   for name, array in file.items()}  # fmt: skip
-    assert arrays["gn_root/scale"].shape == (1, 1, 1, 8)
-    assert arrays["block1/unit2/gn3/bias"].shape == (1, 1, 1, 32)
+    assert arrays["gn_root/scale"].shape == (1, 1, 1, 32)
+    assert arrays["block1/unit2/gn3/bias"].shape == (1, 1, 1, 128)
     np.savez(tmp_path / "old.npz", **arrays)
     assert torch.equal(logits(load_model(tmp_path / "old.npz")), logits(model))
 
@@ -229,10 +248,32 @@ class TestPeersReadOurFiles:
             assert disagreement(theirs.eval()(images), ours(images)) <= 5e-6
 
 
+class TestRequests:
+    """What is asked of a file and cannot be had is told, not ignored."""
+
+    def test_heads_that_a_file_does_not_have(self, tmp_path):
+        save_model(build_from_spec(SPECS["BiT"]), tmp_path / "bit.npz", "google-npz")
+        save_model(build_from_spec(ViTSpec(**VIT)), tmp_path / "vit")
+        for path in ("bit.npz", "vit"):
+            with pytest.raises(ValueError, match=r"attention heads, not 4; leave heads out"):
+                load_model(tmp_path / path, heads=4)
+        assert load_model(tmp_path / "vit", heads=3).spec.heads == 3
+
+    def test_a_size_that_is_none_is_not_the_files_fault(self, tmp_path):
+        save_model(build_from_spec(SPECS["BiT"]), tmp_path / "bit.npz", "google-npz")
+        with pytest.raises(ValueError, match=r"^image '64' is no size"):
+            load_model(tmp_path / "bit.npz", image="64")
+
+    def test_a_name_of_the_catalogue_is_to_be_fetched_first(self):
+        with pytest.raises(ValueError, match=r"fetch it first: vitlab download timm/deit_tiny_patch16_224\.fb_in1k"):
+            load_model("timm/deit_tiny_patch16_224.fb_in1k")
+
+
 class TestStrangers:
     @pytest.fixture
     def arrays(self, tmp_path):
-        save_model(randomised(build_from_spec(SPECS["a small BiT"])), tmp_path / "bit.npz", "google-npz")
+        save_model(randomised(build_from_spec(ResNetSpec((1, 2, 1, 1), 32, (20, 20), 5))), tmp_path / "bit.npz",
+                   "google-npz")  # fmt: skip
         with np.load(tmp_path / "bit.npz") as file:
             return dict(file)
 
@@ -247,8 +288,8 @@ class TestStrangers:
         self.refused(renamed, tmp_path, r"missing: 'block2/unit02/a/.*unexpected: 'block2/unit03/a")
 
     def test_a_stage_that_is_missing_or_far_away_is_refused(self, arrays, tmp_path):
-        for stage in ("block3", "block9"):
-            renamed = {name.replace("block2", stage): array for name, array in arrays.items()}
+        for stage in ("block4", "block9"):
+            renamed = {name.replace("block4", stage): array for name, array in arrays.items() if "block3" not in name}
             self.refused(renamed, tmp_path, "stages")
 
     def test_no_stage_at_all_is_refused(self, arrays, tmp_path):
@@ -263,7 +304,7 @@ class TestStrangers:
         with np.load(tmp_path / "h.npz") as file:
             arrays = dict(file)
         arrays["embedding/kernel"] = arrays["embedding/kernel"][:, :, :-1]
-        self.refused(arrays, tmp_path, "embeds patches of 63 channels; 64 are expected")
+        self.refused(arrays, tmp_path, "embeds patches of 255 channels; 256 are expected")
 
     def test_a_post_activation_resnet_of_timm_is_refused(self, tmp_path):
         save_model(randomised(build_from_spec(ResNetSpec(**BIT, **TIMM))), tmp_path / "b.safetensors", "timm")

@@ -116,6 +116,12 @@ class Classifier(nn.Module, Generic[Spec]):
         """(B, 3, H, W) -> (B, D): the pre-logits before their tanh where the head has them, else the pooled vector."""
         return self.head.features(self.pooled(images))
 
+    def both_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, 3, H, W) -> two (B, K) of a distilled model: for the label's loss, and for the teacher's."""
+        if not isinstance(self.head, DistilledHead):
+            raise ValueError("this model has one head; a distilled one, such as DeiT-B/16-distilled, has two")
+        return self.head.both(self.pooled(images))
+
     def layer_attention(self, images: Tensor) -> Iterator[Tensor]:
         """Yield the attention probabilities of each layer, for the families that have such attention."""
         raise ValueError("this model has no attention between patches to look at; a ViT or a hybrid has")

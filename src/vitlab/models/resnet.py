@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from vitlab.models.classifier import Classifier, make_head
 from vitlab.models.patches import lecun_normal_
-from vitlab.spec import Backbone, Convolutions, ResNetSpec
+from vitlab.spec import Backbone, Convolutions, ResNetSpec, norm_groups
 
 
 def standardised(weight: Tensor, how: Convolutions) -> Tensor:
@@ -62,8 +62,8 @@ class StandardConv(nn.Module):
 
 
 def group_norm(channels: int, epsilon: float) -> nn.GroupNorm:
-    """32 groups as in BiT, or as many as divide the channels, so that small ResNets exist."""
-    return nn.GroupNorm(math.gcd(32, channels), channels, eps=epsilon)
+    """A GroupNorm as every ResNet here has it."""
+    return nn.GroupNorm(norm_groups(channels), channels, eps=epsilon)
 
 
 class PreUnit(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.axial import AXES, AxialAttention
-from vitlab.models.classifier import Classifier, DistilledHead, make_head
+from vitlab.models.classifier import Classifier, make_head
 from vitlab.models.hybrid import HybridEmbedding
 from vitlab.models.patches import PatchEmbedding
 from vitlab.models.positions import TABLES, Positions, Positions2D
@@ -54,12 +54,6 @@ class ViT(Classifier[ViTSpec]):
     def layers(self) -> Iterable[Block]:
         """The L encoder layers in order; a layer of an Axial-ViT is two of these."""
         return cast(Iterable[Block], self.blocks)
-
-    def both_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, 3, H, W) -> two (B, K) of a distilled model: for the label's loss, and for the teacher's."""
-        if not isinstance(self.head, DistilledHead):
-            raise ValueError("this model has one head; a distilled one, such as DeiT-B/16-distilled, has two")
-        return self.head.both(self.pooled(images))
 
     def pooled(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, D): the class token, or the mean token, after the final norm; (B, 2, D) if distilled."""

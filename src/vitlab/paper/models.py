@@ -78,7 +78,7 @@ def model_spec(
     deit = known.startswith("DeiT")
     common = {
         "image": size,
-        "classes": operator.index(classes),
+        "classes": _whole_classes(classes),
         "conventions": named_conventions(conventions or ("deit" if deit else "paper")),
     }
     if match := RESNET.fullmatch(known) or AXIAL_RESNET.fullmatch(known):
@@ -121,7 +121,7 @@ def name_of(spec: ModelSpec) -> str:
     if not isinstance(spec, ViTSpec):
         depth = next((depth for depth, stages in STAGES.items() if stages == spec.stages), None)
         kind = "R" if isinstance(spec, ResNetSpec) else "AxialResNet-"
-        width = f"x{spec.root / 64:g}" if isinstance(spec, ResNetSpec) or spec.root != 64 else ""
+        width = f"x{_factor(spec.root)}" if isinstance(spec, ResNetSpec) or spec.root != 64 else ""
         return f"{kind}{depth or f' (units {list(spec.stages)})'}{width}"
     sizes = (spec.layers, spec.width, spec.mlp, spec.heads)
     size = next((size for size, known in SIZES.items() if sizes == known and size != "b"), None)  # b and S are the same
@@ -130,7 +130,7 @@ def name_of(spec: ModelSpec) -> str:
     if spec.backbone is not None:
         known = next((key for key, parts in HYBRIDS.items() if parts == (spec.backbone.stages, spec.patch)), None)
         first, number = known or (f"R{list(spec.backbone.stages)}", spec.stride)
-        width = f"x{spec.backbone.root / 64:g}" if spec.backbone.root != 64 else ""
+        width = f"x{_factor(spec.backbone.root)}" if spec.backbone.root != 64 else ""
         return f"{first}{width}+{_dashed('ViT', size)}/{number}"
     if spec.distilled:
         return f"{_dashed('DeiT', size)}/{spec.patch}-distilled"
@@ -139,6 +139,23 @@ def name_of(spec: ModelSpec) -> str:
 
 def _dashed(family: str, size: str) -> str:
     return f"{family}{size}" if size.startswith(" ") else f"{family}-{size}"
+
+
+def _whole_classes(classes: object) -> int:
+    try:
+        number = operator.index(cast(Any, classes))
+    except TypeError:
+        number = None
+    if number is None or isinstance(classes, bool):
+        raise ValueError(
+            f"classes {classes!r} is no whole number; give 1000, or 0 for a model that only makes features"
+        )
+    return number
+
+
+def _factor(root: int) -> str:
+    """A root's width as names say it: 64 channels are 1, 16 are 0.25."""
+    return str(root / 64).removesuffix(".0")
 
 
 def _root(name: str, factor: str) -> int:

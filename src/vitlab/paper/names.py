@@ -86,23 +86,30 @@ WORDS = {
 _LETTERS = {word: letter for letter, word in WORDS.items()}
 _SIZE, _WORD = "|".join(SIZES), "|".join(_LETTERS)
 
-# The paper's spelling of each family, and how its parts become the name again.
-VIT = re.compile(rf"(?:(R|R26|R50)\+|(Axial)-)?ViT-({_SIZE})/(\d+)")
-DEIT = re.compile(rf"DeiT-({_SIZE})/(\d+)(-distilled)?")
-RESNET = re.compile(rf"R({'|'.join(STAGES)})x(\d+(?:\.\d+)?)")
-AXIAL_RESNET = re.compile(rf"AxialResNet-({'|'.join(STAGES)})")
+_DEPTH = "|".join(STAGES)
+_FACTOR = r"\d{1,4}(?:\.\d{1,20})?"
+
+# The paper's spelling of each family, and how its parts become the name again. Digits are those of ASCII only.
+VIT = re.compile(rf"(?:(R|R26|R50)\+|(Axial)-)?ViT-({_SIZE})/(\d{{1,5}})", re.ASCII)
+DEIT = re.compile(rf"DeiT-({_SIZE})/(\d{{1,5}})(-distilled)?", re.ASCII)
+RESNET = re.compile(rf"R({_DEPTH})x({_FACTOR})", re.ASCII)
+AXIAL_RESNET = re.compile(rf"AxialResNet-({_DEPTH})")
 
 # Everybody else's spellings: Google's ViT-B_16 and R50_L_32, table 6's ResNet50x1 and R50x1+ViT-B/32, BiT's
 # BiT-M-R50x1, timm's vit_base_patch16_224.augreg_in21k, vit_base_r50_s16_384, resnetv2_50x1_bit and
 # deit_base_distilled_patch16_224, Hugging Face's google/vit-base-patch16-224-in21k, torchvision's vit_b_16, our slugs.
-_GOOGLE = re.compile(rf"(?:(R|R26|R50)(?:x1)?[+_])?(?:ViT-)?({_SIZE})[/_](\d+)")
-_BIT = re.compile(r"(?:BiT-[SML]-R|ResNet|resnetv2_|resnet-|google/bit-)(\d+)x(\d+(?:\.\d+)?)(?:_bit[ms]?)?(?:\..*)?")
-TIMM_HYBRID = re.compile(rf"vit_({_WORD})_(r|r26|r50)_s(\d+)(?:_p8)?(?:_(\d+))?(?:\..*)?")
-LONG = re.compile(
-    rf"(?:google/|facebook/)?(axial-)?(?:(r|r26|r50)-)?(vit|deit)[-_]({_WORD})(-distilled|_distilled)?[-_](?:patch)?(\d+)"
-    r"(?:[-_](\d+))?(-distilled)?(?:-in21k)?(?:\..*)?"
+_GOOGLE = re.compile(rf"(?:(R|R26|R50)(?:x1)?[+_])?(?:ViT-)?({_SIZE})[/_](\d{{1,5}})", re.ASCII)
+_BIT = re.compile(
+    rf"(?:BiT-[SML]-R|ResNet|resnetv2_|resnet-|google/bit-)({_DEPTH})x({_FACTOR})(?:_bit[ms]?)?(?:\..*)?", re.ASCII
 )
-_TORCHVISION = re.compile(r"vit_([blh])_(\d+)")
+_AXIAL_RESNET = re.compile(rf"axial-?resnet-?({_DEPTH})", re.IGNORECASE | re.ASCII)
+TIMM_HYBRID = re.compile(rf"vit_({_WORD})_(r|r26|r50)_s(\d{{1,5}})(?:_p8)?(?:_(\d{{1,5}}))?(?:\..*)?", re.ASCII)
+LONG = re.compile(
+    rf"(?:google/|facebook/)?(axial-)?(?:(r|r26|r50)-)?(vit|deit)[-_]({_WORD})(-distilled|_distilled)?[-_](?:patch)?"
+    r"(\d{1,5})(?:[-_](\d{1,5}))?(-distilled)?(?:-in21k)?(?:\..*)?",
+    re.ASCII,
+)
+_TORCHVISION = re.compile(r"vit_([blh])_(\d{1,5})", re.ASCII)
 
 
 def list_models() -> list[str]:
@@ -116,39 +123,45 @@ def canonical(name: str) -> str:
     >>> canonical("vit_base_patch16_224"), canonical("resnetv2_50x1_bit"), canonical("R50_L_32")
     ('ViT-B/16', 'R50x1', 'R50+ViT-L/32')
     """
-    found = _spelt(name)
+    found = _spelt(name) if isinstance(name, str) else None
     hybrid = VIT.fullmatch(found or "")
     if found is None or (hybrid and hybrid[1] and (hybrid[1], int(hybrid[4])) not in HYBRIDS):
-        near = difflib.get_close_matches(name, MODELS, n=3, cutoff=0.4)
+        near = difflib.get_close_matches(str(name), MODELS, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(
-            f"no model is named {name!r}; {hint}names are ViT-SIZE/PATCH with SIZE one of {', '.join(SIZES)}, "
+            f"no model is named {name!r:.80}; {hint}names are ViT-SIZE/PATCH with SIZE one of {', '.join(SIZES)}, "
             f"R(DEPTH)x(WIDTH) with DEPTH one of {', '.join(STAGES)}, and the others of vitlab models"
         )
     return found
 
 
 def _spelt(name: str) -> str | None:
-    if any(pattern.fullmatch(name) for pattern in (VIT, DEIT, RESNET, AXIAL_RESNET)):
+    if any(pattern.fullmatch(name) for pattern in (VIT, DEIT, AXIAL_RESNET)):
         return re.sub(r"/0*(\d)", r"/\1", name)
     if match := _GOOGLE.fullmatch(name):
         return f"{match[1]}+ViT-{match[2]}/{int(match[3])}" if match[1] else f"ViT-{match[2]}/{int(match[3])}"
-    if (match := _BIT.fullmatch(name)) and match[1] in STAGES:
-        return f"R{match[1]}x{match[2]}"
+    if match := RESNET.fullmatch(name) or _BIT.fullmatch(name):
+        return f"R{match[1]}x{_without_idle_zeros(match[2])}"
     if match := TIMM_HYBRID.fullmatch(name):
         return f"{match[2].upper()}+ViT-{_LETTERS[match[1]]}/{int(match[3])}"
     if match := _TORCHVISION.fullmatch(name):
         return f"ViT-{match[1].upper()}/{int(match[2])}"
-    if name.lower() in ("axialresnet-50", "axial-resnet-50", "axialresnet50"):
-        return "AxialResNet-50"
+    if match := _AXIAL_RESNET.fullmatch(name):
+        return f"AxialResNet-{match[1]}"
     if match := LONG.fullmatch(name):
         axial, hybrid, family, word, inside, patch, _, after = match.groups()
         stem = f"{_LETTERS[word]}/{int(patch)}"
-        if family == "deit":  # others' files of plain models are those of a ViT
-            own = f"ViT-{stem}" if "patch" in name else f"DeiT-{stem}"
-            return f"DeiT-{stem}-distilled" if inside or after else own
+        if family == "deit":
+            return f"DeiT-{stem}-distilled" if inside or after else f"DeiT-{stem}"
         return f"Axial-ViT-{stem}" if axial else f"{hybrid.upper()}+ViT-{stem}" if hybrid else f"ViT-{stem}"
     return None
+
+
+def _without_idle_zeros(number: str) -> str:
+    """01.50 -> 1.5."""
+    whole, _, fraction = number.partition(".")
+    fraction = fraction.rstrip("0")
+    return (whole.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
 
 
 def slug(name: str) -> str:

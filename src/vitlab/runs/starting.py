@@ -56,14 +56,14 @@ class Asked:
 
 
 def pretraining_run(name: str, asked: Asked, execution: Execution, epochs: int | None, console: Console) -> RunSpec:
-    """A run with fresh weights: `ViT-B/16@imagenet21k`, or a model's name, which gets the row of the nearest size."""
+    """A run with fresh weights: `ViT-B/16@imagenet21k`, or a model's name, which gets the nearest row."""
     source = open_source(asked.data)
     held_out = asked.held_out or 0.0
     images = max(round(len(source) * (1 - held_out)), 1)
     row = name
     if "@" not in name:
-        row = pretraining_row_for(name, images)
-        say(console, f"recipe {row}: of table 3's data, its size is nearest to your {images:,} images")
+        row, why = pretraining_row_for(name, images)
+        say(console, f"recipe {row}: {why}")
     model_name = name if "@" not in name else pretraining_model(name)
     recipe = pretraining_recipe(
         row,

@@ -6,10 +6,11 @@ size is known from the parameters, and the sum is written down when a file arriv
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from vitlab.counting import count
+from vitlab.spec import CONVENTIONS, Conventions
 
 GOOGLE = "https://storage.googleapis.com"
 HUB = "https://huggingface.co/{}/resolve/main/model.safetensors"
@@ -52,8 +53,10 @@ TIMM = (
     "deit_small_patch16_224.fb_in1k",
     "deit_base_patch16_224.fb_in1k",
     "deit_tiny_distilled_patch16_224.fb_in1k",
+    "deit_small_distilled_patch16_224.fb_in1k",
     "deit_base_distilled_patch16_224.fb_in1k",
 )
+TIMM_BIT_IMAGE = 448  # pixels; the names do not say
 HUGGING_FACE = (
     "google/vit-base-patch16-224",
     "google/vit-base-patch16-384",
@@ -67,7 +70,10 @@ HUGGING_FACE = (
 
 @dataclass(frozen=True)
 class Release:
-    """A file to fetch. `bytes` is what its float32 parameters take; a file has a little more for names and shapes."""
+    """A file to fetch. `bytes` is what its float32 parameters take; a file has a little more for names and shapes.
+
+    `conventions` and `image`, in pixels, are those it was trained with last; few files say them.
+    """
 
     name: str
     url: str
@@ -76,6 +82,8 @@ class Release:
     bytes: int
     licence: str = "Apache-2.0"
     sha256: str = ""  # all of it, or the first digits; empty where nobody says
+    conventions: Conventions = CONVENTIONS["paper"]
+    image: int = 224
 
     @property
     def file(self) -> str:
@@ -112,7 +120,8 @@ def _google() -> list[Release]:
         found.append(Release(f"{model}-i21k", url, model, "vision_transformer, ImageNet-21k", size))
     for model in FINE_TUNED:
         url, size = f"{GOOGLE}/vit_models/imagenet21k+imagenet2012/{model}.npz", _bytes(model, 1000, image=384)
-        found.append(Release(f"{model}-i1k-384", url, model, "vision_transformer, ImageNet-21k then ImageNet", size))
+        source = "vision_transformer, ImageNet-21k then ImageNet"
+        found.append(Release(f"{model}-i1k-384", url, model, source, size, image=384))
     for model, (recipe, rate) in AUGREG.items():
         stem = f"{GOOGLE}/vit_models/augreg/{model}-i21k-300ep-lr_0.001-{recipe}"
         tuned = f"{stem}--imagenet2012-steps_20k-{rate}-res_224.npz"
@@ -137,7 +146,13 @@ def _bit() -> list[Release]:
 def _deit() -> list[Release]:
     return [
         Release(
-            f"facebook/{name}", f"{DEIT}/{name}-{start}.pth", name, "DeiT, ImageNet", _bytes(name, 1000), sha256=start
+            f"facebook/{name}",
+            f"{DEIT}/{name}-{start}.pth",
+            name,
+            "DeiT, ImageNet",
+            _bytes(name, 1000),
+            sha256=start,
+            conventions=CONVENTIONS["deit"],
         )
         for name, start in DISTILLED.items()
     ]
@@ -146,15 +161,31 @@ def _deit() -> list[Release]:
 def _hubs() -> list[Release]:
     found = []
     for name in TIMM:
-        image = int(sizes[0]) if (sizes := re.findall(r"_(\d{3})\.", name)) else 224
-        size = _bytes(name, 1000, image=image)
-        found.append(Release(f"timm/{name}", HUB.format(f"timm/{name}"), name, "timm on Hugging Face", size))
+        image = int(sizes[0]) if (sizes := re.findall(r"_(\d{3})\.", name)) else TIMM_BIT_IMAGE
+        url, size = HUB.format(f"timm/{name}"), _bytes(name, 1000, image=image)
+        how = _timm_conventions(name)
+        found.append(Release(f"timm/{name}", url, name, "timm on Hugging Face", size, conventions=how, image=image))
     for name in HUGGING_FACE:
         image = int(re.findall(r"-(\d{3})(?:-|$)", name)[0])
         bare = name.endswith("in21k")  # a pooler, and no classes
         size = _bytes(name, 0 if bare else 1000, image=image, head="mlp" if bare else "linear")
-        found.append(Release(name, HUB.format(name), name, "Google on Hugging Face", size))
+        how = CONVENTIONS["hf"]
+        found.append(
+            Release(name, HUB.format(name), name, "Google on Hugging Face", size, conventions=how, image=image)
+        )
     return found
+
+
+def _timm_conventions(name: str) -> Conventions:
+    """timm's, with what its config.json says of the pictures."""
+    if name.startswith("deit"):  # ImageNet's mean and std, and a larger crop than DeiT's own
+        own = CONVENTIONS["deit"]
+        own = own if "distilled" in name else replace(CONVENTIONS["timm"], preprocessing=own.preprocessing)
+        return replace(own, preprocessing=replace(own.preprocessing, fraction=0.9))
+    own = CONVENTIONS["timm"]
+    if name.startswith("resnetv2"):
+        return replace(own, preprocessing=replace(own.preprocessing, fraction=1.0, interpolation="bilinear"))
+    return replace(own, preprocessing=replace(own.preprocessing, fraction=1.0)) if "_384." in name else own
 
 
 def _bytes(model: str, classes: int, *, image: int = 224, head: str = "linear") -> int:

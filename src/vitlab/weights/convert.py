@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vitlab.models.build import Model
-from vitlab.spec import ConventionName, Image, SaveFormat
+from vitlab.spec import ConventionName, Conventions, Image, SaveFormat
 from vitlab.store import sha256
 from vitlab.weights import timm
 from vitlab.weights.containers import CONFIGS, WeightsError, explained, is_pickle, open_container
+from vitlab.weights.fetched import read_fetched
 from vitlab.weights.load import load_model
 from vitlab.weights.save import save_model
 
@@ -26,7 +27,7 @@ def convert(
     *,
     image: Image | None = None,
     classes: int | None = None,
-    conventions: ConventionName | None = None,
+    conventions: ConventionName | Conventions | None = None,
     heads: int | None = None,
     entry: str = "",
     allow_partial: bool = False,
@@ -38,7 +39,11 @@ def convert(
     """
     notes = []
     with _safe(source, entry) as (safe, found):
-        if conventions is None and found == "model" and timm.matches(open_container(safe)):
+        known = read_fetched(source) if safe != source else None
+        if conventions is None and known is not None:
+            conventions = known.conventions
+            notes.append(f"conventions are those of {known.name}, as which the file was fetched")
+        elif conventions is None and found == "model" and timm.matches(open_container(safe)):
             conventions = "deit"
             notes.append("conventions of DeiT are assumed (ImageNet mean and std), because the weights are in 'model'")
         model = load_model(

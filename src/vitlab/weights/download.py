@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vitlab.store import json_writer, publish, replacing, sha256
-from vitlab.strict_json import read_json, require
+from vitlab.store import publish, sha256
+from vitlab.strict_json import require
 from vitlab.weights.catalogue import Release, find_release
+from vitlab.weights.fetched import FORMAT, Fetched, read_fetched, write_fetched
 
 TIMEOUT = 30  # seconds without a byte
 PIECE = 2**20
@@ -57,15 +58,19 @@ def fetch(release: Release, path: Path, *, progress: Progress, loopback: bool = 
         except OSError:
             raise ValueError(f"another process is fetching {release.name} to {part}; wait for it") from None
         _receive(release, part, file, _opener(loopback), progress)
-        found = sha256(part)
-        if not found.startswith(release.sha256):
+        facts = fetched(release, part)
+        if not facts.sha256.startswith(release.sha256):
             _forget(part)
-            raise ValueError(f"{release.url} has SHA-256 {found}, not {release.sha256}...; it was thrown away")
-        facts = {"name": release.name, "url": release.url, "bytes": part.stat().st_size, "sha256": found}
-        with replacing(_facts(path)) as temporary:
-            json_writer(facts)(temporary)
+            raise ValueError(f"{release.url} has SHA-256 {facts.sha256}, not {release.sha256}...; it was thrown away")
+        write_fetched(path, facts)
         publish(part, path)
         _tag(part).unlink(missing_ok=True)
+
+
+def fetched(release: Release, path: Path) -> Fetched:
+    """What is to be known of a release whose bytes are at `path`."""
+    size = path.stat().st_size
+    return Fetched(FORMAT, release.name, release.url, size, sha256(path), release.conventions, release.image)
 
 
 def _receive(
@@ -79,8 +84,27 @@ def _receive(
     try:
         answer = opener.open(urllib.request.Request(release.url, headers=headers), timeout=TIMEOUT)
     except (OSError, http.client.HTTPException) as error:
-        raise ValueError(f"cannot fetch {release.url}: {_reason(error)}; is there a network?") from None
+        if "Range" not in headers or not _is_behind_the_end(error):
+            raise ValueError(f"cannot fetch {release.url}: {_reason(error)}; is there a network?") from None
+        if _stated_total(error) != have:
+            file.truncate(0)
+            _receive(release, part, file, opener, progress)
+            return
+        # An earlier attempt was killed between its last byte and the file's name: the part is complete.
+    else:
+        have = _append(release, part, file, answer, progress)
+    if not release.bytes <= have <= release.largest:
+        _forget(part)
+        raise ValueError(
+            f"{release.url} has {have:,} bytes; its parameters alone take {release.bytes:,}, and with their names "
+            f"at most {release.largest:,}"
+        )
+
+
+def _append(release: Release, part: Path, file: Any, answer: Any, progress: Progress) -> int:
+    """Write an answer's bytes behind those of the part, or in their place; the part's size then."""
     with answer:
+        have = part.stat().st_size
         continued = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         if not continued:
             require(answer.status == 200, f"{release.url} answers with status {answer.status}; 200 is expected")
@@ -88,8 +112,8 @@ def _receive(
             have = 0
             _write_tag(part, answer.headers.get("ETag", ""))
         total = have + _length(answer.headers.get("Content-Length"))
-        _check_size(release, total)
         try:
+            _check_size(release, total)
             while piece := answer.read(PIECE):
                 have += len(piece)
                 _check_size(release, have)
@@ -99,14 +123,11 @@ def _receive(
             file.truncate(0)
             raise
         except (OSError, http.client.HTTPException) as error:
-            file.flush()
             raise ValueError(f"the connection broke after {have:,} bytes ({_reason(error)}); run it again") from None
         finally:
             file.flush()
     require(have >= total, f"the connection ended after {have:,} of {total:,} bytes; run it again to go on from there")
-    if have < release.bytes:
-        _forget(part)
-        raise ValueError(f"{release.url} has {have:,} bytes, less than the {release.bytes:,} of its parameters")
+    return have
 
 
 def _check_size(release: Release, size: int) -> None:
@@ -153,15 +174,11 @@ def _opener(loopback: bool) -> urllib.request.OpenerDirector:
 
 def _check_cached(path: Path, release: Release) -> None:
     """A file in the cache is what was fetched; one put there by hand is checked as far as its sum is known."""
-    wanted = release.sha256
-    if _facts(path).is_file():
-        facts = read_json(_facts(path))
-        wanted = str(facts.get("sha256", "")) if isinstance(facts, dict) else wanted
-    require(not wanted or sha256(path).startswith(wanted), f"{path} is damaged; remove it and fetch it again")
-
-
-def _facts(path: Path) -> Path:
-    return path.with_name(f"{path.name}.json")
+    known, facts = read_fetched(path), fetched(release, path)
+    wanted = release.sha256 if known is None else known.sha256
+    require(facts.sha256.startswith(wanted), f"{path} is damaged; remove it and fetch it again")
+    if known != facts:  # none yet, or those of a catalogue that knew less
+        write_fetched(path, facts)
 
 
 def _tag(part: Path) -> Path:
@@ -187,6 +204,16 @@ def _forget(part: Path) -> None:
 
 def _length(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 16 else 0
+
+
+def _is_behind_the_end(error: BaseException) -> bool:
+    """Whether the server has nothing behind the bytes of a part."""
+    return isinstance(error, urllib.error.HTTPError) and error.code == 416
+
+
+def _stated_total(error: Any) -> int:
+    """The file's length as the refusal of a range states it, `bytes */1234`; 0 where it does not."""
+    return _length(error.headers.get("Content-Range", "").removeprefix("bytes */"))
 
 
 def _reason(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitlab.paper.models import SIZES
-from vitlab.spec import Image, ModelSpec, ViTSpec, image_size
+from vitlab.spec import Image, ModelSpec, ResNetSpec, image_size
 from vitlab.weights.containers import Container, WeightsError
 
 
@@ -24,8 +24,8 @@ def metadata(spec: ModelSpec) -> dict[str, str]:
 
 
 def heads_of(spec: ModelSpec) -> int:
-    """Attention heads; 1 for a model without attention, whose layouts do not ask."""
-    return spec.heads if isinstance(spec, ViTSpec) else 1
+    """Attention heads; 1 for a ResNet of BiT, whose layouts do not ask."""
+    return 1 if isinstance(spec, ResNetSpec) else spec.heads
 
 
 def find_image(container: Container, rows: int, patch: int, config: object, hints: Hints) -> tuple[int, int]:

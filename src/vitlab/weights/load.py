@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from vitlab.models.build import Model, build_from_spec, empty_model
-from vitlab.spec import ConventionName, Conventions, Image, ModelSpec, named_conventions
+from vitlab.spec import ConventionName, Conventions, Image, ModelSpec, image_size, named_conventions
 from vitlab.store import MANIFEST, sha256, verify_folder
+from vitlab.strict_json import require
 from vitlab.weights import bit, folder, google, huggingface, timm, timm_config, timm_resnet, torchvision
+from vitlab.weights.catalogue import releases
 from vitlab.weights.containers import (
     Container,
     NpzError,
@@ -20,6 +22,7 @@ from vitlab.weights.containers import (
     open_container,
     usable,
 )
+from vitlab.weights.fetched import Fetched, read_fetched
 from vitlab.weights.hints import Hints, heads_of
 from vitlab.weights.layouts import Entry
 
@@ -68,8 +71,15 @@ def load_model(
     as the paper does and the others left out. Pickles are refused: see `vitlab convert`.
     """
     path = Path(path)
-    hints = Hints(image, heads)
+    hints = Hints(None if image is None else image_size(image), heads)
+    if str(path) in releases() and not path.exists():
+        raise WeightsError(
+            f"{path} is no file but the name of released weights; fetch it first: vitlab download {path}"
+        )
     container = open_container(path)
+    known = _known(path)
+    if known is not None:
+        container = replace(container, metadata={"image": f"{known.image}x{known.image}", **container.metadata})
     name, form = _recognise(container)
     if name == "vitlab":
         _verify(path)
@@ -80,6 +90,10 @@ def load_model(
         raise
     except ValueError as error:
         raise WeightsError(f"{path.name} describes no model that can be built: {error}") from None
+    if heads not in (None, heads_of(spec)):
+        raise WeightsError(f"{path.name} has {heads_of(spec)} attention heads, not {heads}; leave heads out")
+    if conventions is None and known is not None:
+        conventions = known.conventions
     if conventions is not None:
         spec = replace(spec, conventions=named_conventions(conventions))
     tensors, missing = _read(container, spec, form.table(spec, container), allow_partial)
@@ -89,7 +103,7 @@ def load_model(
         raise WeightsError(f"{path.name}: {bad!r} holds NaN or infinity; allow_nonfinite loads it all the same")
     model = _assemble(spec, tensors, missing)
     model.class_names = _class_names(form.class_names(container), spec.classes)
-    model.provenance = _provenance(path, name, container)
+    model.provenance = _provenance(path, name, container, known)
     if image is not None:
         model.resize(image)
     if classes is not None and classes != model.spec.classes:
@@ -105,6 +119,17 @@ def _recognise(container: Container) -> tuple[str, Format]:
     raise WeightsError(
         f"{container.path.name} holds {len(container.shapes)} tensors ({some}, ...) named as no model that vitlab knows"
     )
+
+
+def _known(path: Path) -> Fetched | None:
+    """What the catalogue knows of a file that it fetched, whose every byte is what came."""
+    try:
+        known = read_fetched(path) if path.is_file() else None
+        if known is not None:
+            require(sha256(path) == known.sha256, f"{path} is damaged; remove it and fetch it again")
+    except ValueError as error:
+        raise WeightsError(str(error)) from None
+    return known
 
 
 def _verify(path: Path) -> None:
@@ -174,7 +199,9 @@ def _class_names(names: object, classes: int) -> tuple[str, ...] | None:
     return tuple(listed) if all(isinstance(name, str) and len(name) <= 1000 for name in listed) else None
 
 
-def _provenance(path: Path, name: str, container: Container) -> dict[str, str]:
+def _provenance(path: Path, name: str, container: Container, known: Fetched | None) -> dict[str, str]:
     if name == "vitlab":
         return dict(folder.read_card(container).provenance or {})
+    if known is not None:
+        return {"source": known.url, "format": name, "sha256": known.sha256}
     return {"source": path.name, "format": name, "sha256": sha256(container.path)}

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitlab.models.build import Model
-from vitlab.spec import CONVENTIONS, ModelSpec, ResNetSpec, SaveFormat, ViTSpec
+from vitlab.spec import CONVENTIONS, GROUPS, ModelSpec, ResNetSpec, SaveFormat, ViTSpec
 from vitlab.store import Writer, json_writer, refuse_existing, replacing, write_folder
 from vitlab.weights import bit, folder, google, huggingface, timm, timm_resnet
 from vitlab.weights.containers import WeightsError
@@ -45,7 +45,7 @@ def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") ->
         arrays = _translated(tensors, table, spec)
         with replacing(path) as temporary:
             write_npz(temporary, arrays)
-        return _unsaid(spec, model.class_names)
+        return [*_unsaid_image(spec), *_unsaid(spec, model.class_names)]
     if format == "timm" and isinstance(spec, ResNetSpec):
         arrays = _translated(tensors, timm_resnet.table(spec, None), spec)
         configs = {"config.json": json_writer(timm_resnet.config(spec, model.class_names))}
@@ -123,6 +123,14 @@ def _unsaid(spec: ModelSpec, class_names: tuple[str, ...] | None) -> list[str]:
     return [*notes, f"the file does not say the names of the {spec.classes} classes"] if class_names else notes
 
 
+def _unsaid_image(spec: ModelSpec) -> list[str]:
+    """An .npz says the image size by its position table alone, and only if that is a square."""
+    if isinstance(spec, ViTSpec) and spec.grid[0] == spec.grid[1]:
+        return []
+    height, width = spec.image
+    return [f"the file does not say the image size of {height}x{width}; load it with image=({height}, {width})"]
+
+
 def _npz_refusals(spec: ViTSpec) -> list[str]:
     """Why Google's code would compute something else from the file."""
     reasons = []
@@ -149,12 +157,25 @@ def _refusals(spec: ModelSpec, format: SaveFormat, bare: bool) -> list[str]:
     if isinstance(spec, ResNetSpec):
         if format == "hf":
             return ["it is a ResNet; write google-npz, timm or vitlab"]
+        if reasons := _narrow_refusals(spec.root):
+            return reasons
+        if len(spec.stages) != 4:
+            return [f"it has {len(spec.stages)} stages, others' BiT has four stages; write vitlab"]
         return bit.refusals(spec) if format == "google-npz" else timm_resnet.refusals(spec, bare=bare)
     if not isinstance(spec, ViTSpec):
         return ["nobody else has an AxialResNet; write vitlab"]
     reasons = _variant_refusals(spec, format)
+    if not reasons and spec.backbone is not None:
+        reasons = _narrow_refusals(spec.backbone.root)
     checks = {"google-npz": _npz_refusals, "timm": timm.refusals, "hf": huggingface.refusals}
     return reasons or checks[format](spec)
+
+
+def _narrow_refusals(root: int) -> list[str]:
+    """Why others' code cannot build a ResNet whose channels do not divide as theirs do."""
+    if root % GROUPS == 0:
+        return []
+    return [f"others' GroupNorm has {GROUPS} groups, which its root of {root} channels does not fill; write vitlab"]
 
 
 def _variant_refusals(spec: ViTSpec, format: SaveFormat) -> list[str]:

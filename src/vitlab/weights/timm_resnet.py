@@ -77,8 +77,6 @@ def refusals(spec: ResNetSpec, *, bare: bool) -> list[str]:
         reasons.append(f"timm builds BiT only as {', '.join(KNOWN)}; write one bare .safetensors file")
     if spec.conventions.bit != CONVENTIONS["timm"].bit:
         reasons.append(f"timm runs BiT with {CONVENTIONS['timm'].bit}; load it with conventions='timm'")
-    if spec.root % 32 or len(spec.stages) != 4:
-        reasons.append("timm's GroupNorm has 32 groups and its ResNet four stages; this one is smaller")
     if spec.conventions.preprocessing.interpolation == "area":
         reasons.append("timm does not resize by area")
     return reasons
