@@ -87,6 +87,14 @@ def refuse_existing(path: Path) -> None:
         raise FileExistsError(f"{path} exists already; choose another name or remove it first")
 
 
+def refuse_strange(folder: Path, marks: Iterable[str]) -> None:
+    """Raise unless a folder is new, empty but for hidden files, or has one of `marks`, names that tell it is ours."""
+    if not folder.exists() or any((folder / mark).exists() for mark in marks):
+        return
+    if any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise FileExistsError(f"{folder} holds other things; choose another folder, or an empty one")
+
+
 def verify_folder(path: Path, required: Iterable[str]) -> None:
     """Raise unless the manifest lists the required files and every file on it has its size and SHA-256."""
     manifest = read_json(path / MANIFEST)

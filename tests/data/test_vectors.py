@@ -74,7 +74,7 @@ def test_what_is_no_features_is_refused(tmp_path, monkeypatch):
     cases = {
         "x.npy": "holds no labels",
         "x.npy?y=short.npy": "not \\(n, D\\)",
-        "x.npy?y=float.npy": "whole numbers",
+        "x.npy?y=float.npy": "x.npy: labels are of float64; allowed are whole numbers",
         "short.npy?y=short.npy": "not \\(n, D\\)",
         "torn.npy?y=short.npy": "not what it holds",
         "lying.npy?y=short.npy": "not what it holds",

@@ -171,6 +171,16 @@ def test_held_out_selection_never_looks_at_the_test_labels():
         ({"test_x": np.zeros((3, 5))}, "6 wide, test features 5"),
         ({"test_x": np.full((3, 6), np.nan)}, "NaN"),
         ({"train_y": [0, 1]}, "not \\(n, D\\) and \\(n,\\)"),
+        ({"shots": True}, "shots True must be a whole number of at least 1"),
+        ({"shots": 2.5}, "shots 2.5 must be a whole number"),
+        ({"shots": "5"}, "shots '5' must be a whole number"),
+        ({"seed": 2.5}, "seed 2.5 must be a whole number"),
+        ({"l2": np.inf}, "must be positive"),
+        ({"train_x": np.ones((20, 6), complex)}, "train features are of torch.complex128; allowed are real numbers"),
+        ({"test_x": np.full((3, 6), "a")}, "test features .* allowed are real numbers"),
+        ({"train_x": np.ones((20, 0)), "test_x": np.ones((3, 0))}, "\\(20, 0\\)"),
+        ({"test_y": ["0", "1", "0"]}, "train labels are whole numbers, test labels text"),
+        ({"test_y": [None, 1, 0]}, "test labels are of object, not whole numbers or text"),
     ],
 )
 def test_what_cannot_be_learnt_from_is_refused(change, message):
@@ -178,6 +188,56 @@ def test_what_cannot_be_learnt_from_is_refused(change, message):
     given = {"train_x": x, "train_y": y, "test_x": x[:3], "test_y": y[:3]} | change
     with pytest.raises(ValueError, match=message):
         vitlab.fewshot(**given)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train_x": np.full((20, 6), np.nan)}, "train features hold NaN"),
+        ({"test_x": np.full((3, 6), np.inf)}, "test features hold NaN or infinity"),
+        ({"test_x": np.zeros((3, 5))}, "6 wide, test features 5"),
+        ({"train_y": np.zeros(19, int)}, "not \\(n, D\\) and \\(n,\\)"),
+        ({"train_y": np.zeros(20)}, "not whole numbers"),
+        ({"test_y": [0, 1, 9]}, "test classes \\[9\\] do not occur"),
+    ],
+)
+def test_neighbours_and_probe_refuse_what_few_shot_refuses(change, message):
+    x, y = clouds(20, 6, 2)
+    given = {"train_x": x, "train_y": y, "test_x": x[:3], "test_y": y[:3]} | change
+    with pytest.raises(ValueError, match=message):
+        linear_probe(**given, steps=1)
+    if "test_y" not in change:
+        given.pop("test_y")
+        with pytest.raises(ValueError, match=message):
+            nearest_neighbours(**given, k=1)
+
+
+@pytest.mark.parametrize("named", [lambda y: y * 10**9 - 5, lambda y: np.array(["ape", "bee", "cat", "dog"])[y]])
+def test_classes_are_any_numbers_or_names_for_all_three(named):
+    x, y = clouds(100, 6, 4, spread=1.0)
+    tests, truth = clouds(50, 6, 4, seed=2, spread=1.0)
+    plain = vitlab.fewshot(x, y, tests, truth, l2=4.0)
+    assert vitlab.fewshot(x, named(y), tests, named(truth), l2=4.0) == plain
+    found = nearest_neighbours(x, named(y), tests, k=5)
+    assert np.array_equal(found, named(nearest_neighbours(x, y, tests, k=5)))
+    probes = [linear_probe(x, of(y), tests, of(truth), steps=20) for of in (named, np.asarray)]
+    assert probes[0] == probes[1]
+
+
+def test_one_sample_of_one_class_is_learnt_from():
+    x = np.ones((1, 3))
+    assert vitlab.fewshot(x, [7], x, [7], shots=1, l2=1.0).accuracy == 1.0
+    assert vitlab.fewshot(x, ["ape"], x, ["ape"], shots=None, l2=1.0).accuracy == 1.0
+    assert nearest_neighbours(x, [7], x, k=1).tolist() == [7]
+
+
+def test_arrays_that_cannot_be_written_are_read_without_a_warning():
+    x, y = clouds(100, 6, 4)
+    for array in (x, y):
+        array.flags.writeable = False
+    assert vitlab.fewshot(x, y, x, y, l2=4.0).count == 100  # warnings are errors here
+    assert len(nearest_neighbours(x, y, x, k=5)) == 100
+    assert linear_probe(x, y, x, y, steps=2).count == 100
 
 
 @pytest.mark.parametrize("k", [1, 5, 20])

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
+from vitlab.cli import main
 from vitlab.paper.results import TABLE_5
 from vitlab.report.ledger import Entry, append, read, versions
 from vitlab.report.published import published
@@ -45,6 +46,14 @@ def test_a_torn_line_is_passed_over_and_spoils_no_other(tmp_path):
     assert "line 2" in remarks[0]
     ledger.write_bytes(b'{"got": NaN}\n[]\n\xff\n' + before)
     assert len(read(ledger)[1]) == 4
+
+
+def test_a_report_without_a_ledger_says_how_one_is_made(tmp_path, capsys):
+    assert main(["report", "--ledger", str(tmp_path / "none.jsonl")]) == 2
+    said = capsys.readouterr().err
+    assert "none.jsonl does not exist; vitlab evaluate and vitlab transfer add to it with --ledger" in said
+    assert main(["report", "--ledger", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
 
 
 def test_many_writers_at_once_lose_nothing(tmp_path):

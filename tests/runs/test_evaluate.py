@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from vitlab import load_model, save_model
 from vitlab.cli import main
 from vitlab.data.accounting import TooManyBadImages
 from vitlab.data.catalogue import open_source
+from vitlab.data.folders import FolderSource
 from vitlab.data.loading import evaluation_batches
 from vitlab.data.source import Sample
 from vitlab.data.transforms import normalised
@@ -117,6 +118,85 @@ def test_a_second_call_continues_and_other_weights_do_not(photos, tmp_path, monk
         run([saved_model(tmp_path / "n", seed=1)], [spec], tmp_path / "out")
     with pytest.raises(TypeError):
         run([model], [spec], tmp_path / "out", model=ModelOptions(preprocessing="timm"))
+
+
+def test_an_interrupted_evaluation_of_files_continues_to_the_same_table(photos, tmp_path, monkeypatch):
+    model, spec, read = saved_model(tmp_path / "m"), f"folder:{photos}", []
+    whole, _ = run([model], [spec], tmp_path / "whole", batch=1)
+
+    def item(self, index, stop=8, whole_item=FolderSource.item):
+        read.append(index)
+        if index == stop:
+            raise KeyboardInterrupt
+        return whole_item(self, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderSource, "item", item)
+        with pytest.raises(KeyboardInterrupt):
+            run([model], [spec], tmp_path / "out", batch=1, save_every=0.0)
+        patch.setattr(FolderSource, "item", partialmethod(item, stop=None))
+        read.clear()
+        rows, _ = run([model], [spec], tmp_path / "out", batch=1)
+    assert read == [8]  # what was saved is not scored again
+    assert rows[0].scores == whole[0].scores
+    for name in ("results.csv", "results.json", "01-classes.csv", "01-confusion.csv"):
+        assert (tmp_path / "out" / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+
+def test_pictures_overwritten_under_their_names_are_scored_again_and_it_is_said(photos, tmp_path):
+    model, spec = saved_model(tmp_path / "m"), f"folder:{photos}"
+    (photos / "ape" / "0.jpg").write_bytes(b"\xff\xd8\xff broken")
+    first, _ = run([model], [spec], tmp_path / "out", max_bad=0.2)
+    _, text = run([model], [spec], tmp_path / "out", max_bad=0.2)
+    assert "changed" not in text
+    mended = np.random.default_rng(0).integers(0, 256, (20, 24, 3), dtype=np.uint8)
+    (photos / "ape" / "0.jpg").write_bytes(jpeg(Image.fromarray(mended)))
+    again, text = run([model], [spec], tmp_path / "out")
+    assert f"{spec}: files changed since they were scored; all are scored again" in text
+    assert (first[0].scores.count, again[0].scores.count) == (8, 9)
+    assert again[0].account.quarantined == {}
+    fresh, _ = run([model], [spec], tmp_path / "other")
+    assert again[0].scores == fresh[0].scores
+    assert len(list((tmp_path / "out" / "progress").iterdir())) == 1
+
+
+def test_details_of_an_earlier_longer_evaluation_do_not_stay(photos, tmp_path):
+    models = [saved_model(tmp_path / name, seed=seed) for seed, name in enumerate("ab")]
+    run(models, [f"folder:{photos}"], tmp_path / "out")
+    (tmp_path / "out" / "2-classes.csv").write_text("of the user")
+    assert (tmp_path / "out" / "02-confusion.csv").is_file()
+    run(models[:1], [f"folder:{photos}"], tmp_path / "out")
+    tables = sorted(file.name for file in (tmp_path / "out").glob("*-*.csv"))
+    assert tables == ["01-classes.csv", "01-confusion.csv", "2-classes.csv"]
+
+
+def test_a_folder_of_something_else_is_left_alone(photos, tmp_path):
+    model = saved_model(tmp_path / "m")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "results.csv").write_text("years of work")
+    with pytest.raises(FileExistsError, match="thesis holds other things; choose another"):
+        run([model], [f"folder:{photos}"], tmp_path / "thesis")
+    assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["results.csv"]
+    (tmp_path / "empty").mkdir()
+    assert run([model], [f"folder:{photos}"], tmp_path / "empty")[0][0].scores.count == 9
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--expected", "50", "--expected-from", "a card"], "--expected is for the ledger; add --ledger FILE"),
+        (["--expected", "50", "--ledger", "{}/l.jsonl"], "--expected-from"),
+        (["--expected", "nan", "--expected-from", "a card", "--ledger", "{}/l.jsonl"], "nan"),
+        (["--expected-from", "a card", "--ledger", "{}/l.jsonl"], "--expected-from goes with --expected"),
+        (["--expected", "50", "--expected-from", "x", "--ledger", "{}/l.jsonl", "--real", "real.json"], "2 rows"),
+        (["--ledger", "{}"], "is a folder"),
+    ],
+)
+def test_an_expected_number_that_cannot_be_kept_is_refused_at_once(photos, tmp_path, capsys, more, message):
+    command = ["evaluate", str(saved_model(tmp_path / "m")), "--data", f"folder:{photos}", "--workers", "0"]
+    assert main([*command, "--out", str(tmp_path / "out"), *(word.format(tmp_path) for word in more)]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_two_evaluations_do_not_share_a_folder_at_once(photos, tmp_path):

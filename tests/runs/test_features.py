@@ -10,6 +10,7 @@ from rich.console import Console
 
 import vitlab
 from agreement import randomised
+from pictures import png
 from vitlab import save_model
 from vitlab.cli import main
 from vitlab.data.accounting import TooManyBadImages
@@ -20,7 +21,7 @@ from vitlab.data.transforms import normalised
 from vitlab.data.vectors import FeatureFolder, open_vectors, read_folder
 from vitlab.evaluate.features import features_and_labels, fewshot_hook
 from vitlab.models.build import build_from_spec
-from vitlab.runs.features import write_features
+from vitlab.runs.features import features, write_features
 from vitlab.runs.fewshot import FewShotOptions, fewshot
 from vitlab.runs.preparing import ModelOptions
 from vitlab.spec import Preprocessing, ViTSpec
@@ -101,13 +102,49 @@ def test_a_folder_of_other_features_is_refused(tiny, tiny_spec, tmp_path):
     folder = FeatureFolder(tmp_path / "f", 6, 5)
     write_features(tiny, HOW, Noise(6), folder, spec="noise")
     other = randomised(build_from_spec(tiny_spec), seed=1)
-    for model, how, source in (
-        (other, HOW, Noise(6)),
-        (tiny, Preprocessing(fraction=0.5), Noise(6)),
-        (tiny, HOW, open_source(SHAPES.format(6, 0))),
+    for model, how, source, what in (
+        (other, HOW, Noise(6), "weights"),
+        (tiny, Preprocessing(fraction=0.5), Noise(6), "preprocessing"),
+        (tiny, HOW, open_source(SHAPES.format(6, 0)), "class_names, data"),
     ):
-        with pytest.raises(ValueError, match="other features"):
+        with pytest.raises(ValueError, match=rf"other features \(not the same: {what}\)"):
             write_features(model, how, source, folder, spec="noise")
+
+
+class Dated(Noise):
+    """Noise in files that were changed at certain times."""
+
+    def __init__(self, samples, changed=(), **rest):
+        super().__init__(samples, **rest)
+        self.changed = changed
+        self.read = []
+
+    def stamp(self, index):
+        return (100, int(index in self.changed))
+
+    def item(self, index):
+        self.read.append(index)
+        return super().item(index)
+
+
+def test_only_shards_whose_files_changed_are_made_again_and_it_is_said(tiny, tmp_path):
+    folder, said = FeatureFolder(tmp_path / "f", 20, 5), []
+    write_features(tiny, HOW, Dated(20, bad={7}), folder, spec="noise", max_bad=0.1)
+    mended = Dated(20, changed={7})
+    write_features(tiny, HOW, mended, folder, spec="noise", tell=said.append)
+    assert mended.read == [5, 6, 7, 8, 9]
+    assert said == ["files changed since their features were made: 1 of 4 shards are made again"]
+    assert len(read_folder(tmp_path / "f").x) == 20
+    write_features(tiny, HOW, Dated(20, changed={7}, stop=0), folder, spec="noise", tell=said.append)
+    assert len(said) == 1
+
+
+def test_a_shard_whose_files_changed_does_not_survive_an_interruption(tiny, tmp_path):
+    folder = FeatureFolder(tmp_path / "f", 20, 5)
+    write_features(tiny, HOW, Dated(20), folder, spec="noise")
+    with pytest.raises(KeyboardInterrupt):
+        write_features(tiny, HOW, Dated(20, changed={0, 19}, stop=3), folder, spec="noise")
+    assert folder.missing() == [0, 3]
 
 
 def test_bad_images_stop_or_are_named_also_after_an_interruption(tiny, tmp_path):
@@ -184,14 +221,91 @@ def test_features_written_once_serve_few_shot_without_a_model(model, tmp_path, c
     assert "name the model" in capsys.readouterr().err
 
 
+def test_few_shot_notices_pictures_overwritten_under_their_names(model, tmp_path):
+    for number, (name, grey) in enumerate([("ape/0.png", 30), ("ape/1.png", 60), ("bee/0.png", 200)]):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / name).write_bytes(png(2, 2, bytes([grey, number, 0, 9])))
+    spec, options = f"folder:{tmp_path}/photos", FewShotOptions(shots=(1,), l2=1.0)
+    console = quiet()
+    first = fewshot(model, [spec], [spec], tmp_path / "out", options, console)
+    assert fewshot(model, [spec], [spec], tmp_path / "out", options, console) == first
+    assert "changed" not in console.export_text(clear=False)
+    (tmp_path / "photos" / "ape/1.png").write_bytes(png(2, 2, bytes([200, 2, 0, 9])))  # now like the bee
+    again = fewshot(model, [spec], [spec], tmp_path / "out", options, console)
+    assert console.export_text().count("files changed since their features were made: 1 of 1 shards") == 1
+    assert again == fewshot(model, [spec], [spec], tmp_path / "other", options, quiet())
+    assert again != first
+
+
 def test_other_classes_in_the_test_set_are_refused(model, tmp_path):
     train, test = SHAPES.format(60, 0), SHAPES.format(40, 1).replace("classes=4", "classes=5")
     with pytest.raises(ValueError, match="the classes differ"):
-        fewshot(model, [train], [test], tmp_path, FewShotOptions(shots=(1,)), quiet())
+        fewshot(model, [train], [test], tmp_path / "out", FewShotOptions(shots=(1,)), quiet())
     with pytest.raises(ValueError, match="in pairs"):
         fewshot(model, [train], [], tmp_path, FewShotOptions(), quiet())
     with pytest.raises(ValueError, match="nothing to do"):
         FewShotOptions(ModelOptions(), ())
+
+
+def test_features_and_few_shot_leave_a_folder_of_something_else_alone(model, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "fewshot.csv").write_text("years of work")
+    data = SHAPES.format(40, 0)
+    with pytest.raises(FileExistsError, match="thesis holds other things"):
+        features(model, data, tmp_path / "thesis", ModelOptions(), quiet())
+    with pytest.raises(FileExistsError, match="thesis holds other things"):
+        fewshot(model, [data], [data], tmp_path / "thesis", FewShotOptions(shots=(1,)), quiet())
+    assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["fewshot.csv"]
+
+
+def test_features_made_in_two_ways_or_of_other_classes_are_no_pair(model, tmp_path):
+    spec = ViTSpec(patch=4, layers=2, width=24, mlp=40, heads=3, image=(16, 16), classes=0, head="linear")
+    save_model(randomised(build_from_spec(spec), seed=1), tmp_path / "other")
+    data = SHAPES.format(40, 0)
+    ways = {
+        "a": (model, data, "own"),
+        "weights": (tmp_path / "other", data, "own"),
+        "preprocessing": (model, data, "few-shot"),
+        "classes": (model, data.replace("classes=4", "classes=5"), "own"),
+    }
+    for name, (path, of, seen) in ways.items():
+        features(path, of, tmp_path / name, ModelOptions(preprocessing=seen), quiet())
+
+    def refused(train, test, path=None):
+        with pytest.raises(ValueError) as error:
+            fewshot(path, [train], [test], tmp_path / "out", FewShotOptions(shots=(1,)), quiet())
+        return str(error.value)
+
+    a, *others = (str(tmp_path / name) for name in ways)
+    cards = [json.loads((tmp_path / name / "features.json").read_text()) for name in ways]
+    said = refused(a, others[0])
+    assert said.startswith("the weights differ")
+    assert all(text in said for text in (a, others[0], cards[0]["weights"][:12], cards[1]["weights"][:12]))
+    said = refused(a, others[1])
+    assert said.startswith("the preprocessing differs")
+    assert all(text in said for text in (a, others[1], "fraction 1.0", "fraction 0.875"))
+    said = refused(others[2], a)
+    assert said.startswith("the classes differ")
+    assert all(text in said for text in (a, others[2], "5 classes", "4 classes"))
+    assert refused(data, others[0], model).startswith("the weights differ")
+    assert refused(a, data, model).startswith("the preprocessing differs")  # the command's own way is few-shot's
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.full((6, 3), np.nan), np.arange(6) % 2, "NaN"),
+        (np.ones((6, 4)), np.arange(6) % 2, "3 wide, test features 4"),
+        (np.ones((6, 3)), np.arange(6), r"test classes \[2, 3, 4, 5\] do not occur"),
+    ],
+)
+def test_neighbours_and_probe_of_unsound_features_are_refused(tmp_path, x, y, message):
+    np.savez(tmp_path / "train.npz", features=np.random.default_rng(0).normal(size=(40, 3)), labels=np.arange(40) % 2)
+    np.savez(tmp_path / "test.npz", features=x, labels=y)
+    train, test = str(tmp_path / "train.npz"), str(tmp_path / "test.npz")
+    for options in (FewShotOptions(shots=(), neighbours=3), FewShotOptions(shots=(), probe=3)):
+        with pytest.raises(ValueError, match=rf"train\.npz.*{message}"):
+            fewshot(None, [train], [test], tmp_path / "out", options, quiet())
 
 
 def test_the_few_shot_hook_measures_a_model_in_training(tiny):

@@ -62,12 +62,15 @@ def evaluate(
         expected: What the accuracy ought to be in percent, for the ledger.
         expected_from: Where that number stands.
     """
-    from vitlab.runs.evaluate import EvaluateOptions, record
+    from vitlab.report.ledger import check_ledger
+    from vitlab.runs.evaluate import EvaluateOptions
     from vitlab.runs.evaluate import evaluate as run
+    from vitlab.runs.evaluation_table import record
     from vitlab.runs.preparing import ModelOptions
 
     loading = ModelOptions(conventions, _size(image), preprocessing, device)
     options = EvaluateOptions(loading, real, label_map, restrict, by_number, batch, workers, max_bad)
+    check_ledger(ledger, expected, expected_from, rows=len(models) * len(data) * (1 if real is None else 2))
     rows = run(models, data, out, options, console())
     if ledger is not None:
         record(rows, ledger, _command(), expected, expected_from)
@@ -189,12 +192,14 @@ def transfer(
         ledger: Add the results to this ledger.
         yes: Start although a run takes more than a day on this CPU.
     """
+    from vitlab.report.ledger import check_ledger
     from vitlab.runs.transfer import TransferOptions, record
     from vitlab.runs.transfer import transfer as run
 
     given = {"imagenet": imagenet, "cifar10": cifar10, "cifar100": cifar100, "pets": pets, "flowers": flowers}
     sets = {name: pair for name, pair in given.items() if pair is not None}
     options = TransferOptions(runs, _size(image), execution, pairs(changes), yes)
+    check_ledger(ledger)
     code, rows = run(model, sets, out, options, console())
     if code:
         complain("stopped and saved; the same command continues")

@@ -5,6 +5,7 @@ import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -13,6 +14,7 @@ from numpy.lib import format as npy
 
 from vitlab.data.refusals import BadImage, Reason
 from vitlab.data.source import Sample
+from vitlab.data.stamps import file_stamp
 from vitlab.strict_json import require
 
 LARGEST_RATIO = 100  # unpacked to packed bytes; photographs hardly compress
@@ -66,11 +68,17 @@ class StoredImages:
 class PixelSource:
     """Images (n, H, W) or (n, H, W, 3) of uint8 with labels (n,), or (n, K) of 0 and 1 where several may hold.
 
-    Ids are the running number, which is also the key of the published order in which TFDS stores such sets.
+    Ids are the running number, which is also the key of the published order in which TFDS stores such sets. `files`
+    are those the images come from.
     """
 
     def __init__(
-        self, images: np.ndarray | StoredImages, labels: np.ndarray, class_names: tuple[str, ...], name: str
+        self,
+        images: np.ndarray | StoredImages,
+        labels: np.ndarray,
+        class_names: tuple[str, ...],
+        name: str,
+        files: Sequence[Path] = (),
     ) -> None:
         require(images.dtype == np.uint8, f"{name} has images of {images.dtype}; allowed is uint8")
         is_image = images.ndim == 3 or (images.ndim == 4 and images.shape[3] in (1, 3))
@@ -95,6 +103,7 @@ class PixelSource:
             )
         self.class_names = class_names or tuple(map(str, range(classes)))
         self._images, self._labels = images, labels
+        self._stamp = tuple(number for file in files for number in file_stamp(file))
 
     def __len__(self) -> int:
         return len(self._images)
@@ -114,6 +123,10 @@ class PixelSource:
     def id(self, index: int) -> str:
         check_index(index, len(self))
         return str(index)
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        check_index(index, len(self))
+        return self._stamp
 
 
 MOST_CLASSES = 1_000_000  # a name is made for each where a file has none
@@ -146,7 +159,7 @@ class ArraySource(PixelSource):
             raise
         except DAMAGE as error:
             raise ValueError(f"{Path(file).name} is no sound .npz archive: {error!s:.200}; fetch it again") from None
-        super().__init__(pixels, numbers, tuple(names.tolist()), Path(file).name)
+        super().__init__(pixels, numbers, tuple(names.tolist()), Path(file).name, [Path(file)])
 
     def __reduce__(self) -> tuple[type, tuple[Path, str]]:
         return ArraySource, self._arguments  # packed images would be copied whole

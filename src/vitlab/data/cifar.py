@@ -42,7 +42,7 @@ class CifarSource(PixelSource):
         images = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # (n, 32, 32, 3)
         names = _class_names(folder, classes, is_binary)
         require(len(names) == classes, f"{folder} names {len(names)} classes, not {classes}")
-        super().__init__(images, labels, names, f"{folder.name} ({split})")
+        super().__init__(images, labels, names, f"{folder.name} ({split})", files)
 
 
 def _find(folder: Path, classes: int, split: str) -> tuple[Path, list[Path], bool]:

@@ -16,6 +16,7 @@ from vitlab.data.arrays import check_index
 from vitlab.data.gate import file_bytes
 from vitlab.data.refusals import BadImage, Reason
 from vitlab.data.source import Sample
+from vitlab.data.stamps import file_stamp
 from vitlab.strict_json import require
 
 SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp")
@@ -34,7 +35,7 @@ class Files:
         for name in names:
             blob += name
             ends.append(len(blob))
-            stamps.extend(_stamp(f"{self._root}/{os.fsdecode(name)}"))
+            stamps.extend(file_stamp(f"{self._root}/{os.fsdecode(name)}"))
         self._blob = bytes(blob)
         self._ends = np.array(ends, np.int64)
         self._stamps = np.array(stamps, np.int64).reshape(-1, 2)
@@ -48,6 +49,11 @@ class Files:
         start = self._ends[index - 1] if index else 0
         return os.fsdecode(self._blob[start : self._ends[index]])
 
+    def stamp(self, index: int) -> tuple[int, ...]:
+        """Its size and time of the last change, when the folder was opened."""
+        check_index(index, len(self))
+        return tuple(self._stamps[index].tolist())
+
     def read(self, index: int) -> bytes:
         """What a regular file inside the folder holds; raises BadImage if it is none, or not what it was."""
         name = self.name(index)
@@ -55,7 +61,7 @@ class Files:
         try:
             _check_inside(path, self._root)
             data = file_bytes(path)
-            if _stamp(path) != tuple(self._stamps[index]) or len(data) != self._stamps[index, 0]:
+            if file_stamp(path) != self.stamp(index) or len(data) != self._stamps[index, 0]:
                 raise BadImage(Reason.changed, "changed since the data was opened; stop what writes to it, start again")
         except BadImage as bad:
             reason, detail = bad.reason, bad.detail
@@ -71,15 +77,6 @@ def _check_inside(path: str, root: str) -> None:
         raise BadImage(Reason.missing, "is not a possible path; give the path of an image") from None
     if not real.startswith(f"{root.rstrip('/')}/"):
         raise BadImage(Reason.outside_root, "is a link that leaves the data folder; copy the file into it")
-
-
-def _stamp(path: str) -> tuple[int, int]:
-    """Size in bytes and time of the last change in nanoseconds; (-1, -1) of what is not there."""
-    try:
-        status = os.stat(path)  # noqa: PTH116  pathlib remembers every name it has seen
-    except (OSError, ValueError):
-        return -1, -1
-    return status.st_size, status.st_mtime_ns
 
 
 # -- Class folders -------------------------------------------------------------------------------
@@ -156,6 +153,9 @@ class FolderSource:
     def id(self, index: int) -> str:
         return self.files.name(index)
 
+    def stamp(self, index: int) -> tuple[int, ...]:
+        return self.files.stamp(index)
+
 
 def split_folder(root: Path, split: str) -> Path:
     """The folder of a split, or `root` itself where none is asked for and there is none to choose."""
@@ -220,6 +220,9 @@ class CsvSource:
 
     def id(self, index: int) -> str:
         return self._files.name(index)
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        return self._files.stamp(index)
 
 
 class _Table:

@@ -26,9 +26,10 @@ class IdxSource(PixelSource):
     def __init__(self, folder: Path, split: Literal["train", "test"] = "train") -> None:
         self._arguments = (Path(folder).absolute(), split)
         require(split in SPLITS, f"split {split!r}; known are {', '.join(SPLITS)}")
-        images = _read(_find(Path(folder), split, "images", 3), sides=3)
+        file = _find(Path(folder), split, "images", 3)
+        images = _read(file, sides=3)
         labels = cast(np.ndarray, _read(_find(Path(folder), split, "labels", 1), sides=1))
-        super().__init__(images, labels, (), f"{Path(folder).name} ({split})")
+        super().__init__(images, labels, (), f"{Path(folder).name} ({split})", [file])
 
     def __reduce__(self) -> tuple[type, tuple[Path, str]]:
         return IdxSource, self._arguments  # unpacked images would be copied whole

@@ -70,6 +70,9 @@ class ImageNetSource:
     def id(self, index: int) -> str:
         return self._images.name(index)
 
+    def stamp(self, index: int) -> tuple[int, ...]:
+        return self._images.stamp(index)
+
 
 def _flat_names(folder: Path, excluded: Counter[str]) -> list[bytes]:
     names = sorted(os.fsencode(entry.name) for entry in os.scandir(folder))
@@ -114,6 +117,10 @@ class _TarImages:
     def name(self, index: int) -> str:
         check_index(index, len(self))
         return self._names[index]
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        check_index(index, len(self))
+        return self._stamp
 
     def read(self, index: int) -> bytes:
         name = self.name(index)

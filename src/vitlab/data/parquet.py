@@ -10,6 +10,7 @@ import numpy as np
 from vitlab.data.arrays import MOST_CLASSES, check_index
 from vitlab.data.refusals import BadImage, Reason
 from vitlab.data.source import Sample
+from vitlab.data.stamps import file_stamp
 from vitlab.strict_json import parse_json, require
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class ParquetSource:
 
     def __init__(self, path: Path, split: str = "", *, image: str = "image", label: str = "label") -> None:
         self._image, self._paths = image, [file.absolute() for file in _files(Path(path), split)]
-        self._stamps = [_stamp(file) for file in self._paths]
+        self._stamps = [file_stamp(file) for file in self._paths]
         self._forget()
         groups, labels = [], []
         for number, file in enumerate(self._paths):
@@ -83,6 +84,9 @@ class ParquetSource:
         file, _, first, _ = self._groups[group]
         return f"{self._paths[file].name.removesuffix('.parquet')}/{first + row}"
 
+    def stamp(self, index: int) -> tuple[int, ...]:
+        return self._stamps[self._groups[self._place(index)[0], 0]]
+
     def _place(self, index: int) -> tuple[int, int]:
         """Its row group, and its row in that."""
         check_index(index, len(self))
@@ -93,7 +97,7 @@ class ParquetSource:
         if os.getpid() != self._process:  # after a fork: neither handles nor memory of pyarrow are shared
             self._forget()
         number, inside = (int(value) for value in self._groups[group, :2])
-        if _stamp(self._paths[number]) != self._stamps[number]:
+        if file_stamp(self._paths[number]) != self._stamps[number]:
             raise BadImage(Reason.changed, "lies in a file that changed since it was opened; start again", name)
         kept = self._kept.get(group)
         if kept is None:
@@ -147,14 +151,6 @@ def _files(path: Path, split: str) -> list[Path]:
         return found
     require(split in by_split, f"{known}, not {split!r}")
     return by_split[split]
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    try:
-        status = file.stat()
-    except OSError:
-        return -1, -1
-    return status.st_size, status.st_mtime_ns
 
 
 def _check_columns(file: str, schema: "pyarrow.Schema", image: str, label: str) -> None:

@@ -232,6 +232,9 @@ class ShardSource:
         key = self._keys[record["key"] : record["key"] + record["length"]].tobytes()
         return f"{self._shards[record['shard']][0].removesuffix('.tar')}/{os.fsdecode(key)}"
 
+    def stamp(self, index: int) -> tuple[int, ...]:
+        return self._shards[self._record(index)["shard"]][1:]
+
     def _record(self, index: int) -> np.void:
         check_index(index, len(self))
         record = self._records[index]

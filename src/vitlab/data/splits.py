@@ -10,6 +10,7 @@ import numpy as np
 
 from vitlab.data.order import permuted
 from vitlab.data.source import Sample, Source
+from vitlab.data.stamps import sample_stamp
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ class Subset:
     def id(self, index: int) -> str:
         """See `Source.id`."""
         return self.source.id(self._inside(index))
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        """See `stamps.sample_stamp`."""
+        return sample_stamp(self.source, self._inside(index))
 
     def _inside(self, index: int) -> int:
         if not 0 <= index < self.samples:

@@ -3,7 +3,7 @@
 import math
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ from vitlab.data.arrays import DAMAGE, members, read_header, read_member
 from vitlab.data.catalogue import KINDS
 from vitlab.data.loading import Batch
 from vitlab.store import json_writer, replacing
-from vitlab.strict_json import parse_json, read_json, require
+from vitlab.strict_json import parse_json, require
 
 CARD = "features.json"
 FORM = re.compile(r"(?P<path>.+?)(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
@@ -62,11 +62,18 @@ def open_vectors(text: str) -> Vectors:
         return read_folder(path)
     if path.suffix == ".npy":
         require("y" in options, f"{path.name} holds no labels; name their file as {path.name}?y=LABELS.npy")
-        return Vectors(_npy(path), _npy(Path(options["y"])))
+        return _vectors(path, _npy(path), _npy(Path(options["y"])))
     return _npz(path, options) if path.suffix == ".npz" else _parquet(path, options)
 
 
 # -- Files -----------------------------------------------------------------------------------------
+
+
+def _vectors(path: Path, x: np.ndarray, y: np.ndarray, ids: tuple[str, ...] = ()) -> Vectors:
+    try:
+        return Vectors(x, y, ids)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
 
 
 def _npy(path: Path) -> np.ndarray:
@@ -85,17 +92,19 @@ def _npz(path: Path, options: dict[str, str]) -> Vectors:
     arrays = _arrays(path)
     x, y = (_named(path.name, part, options, set(arrays)) for part in ("x", "y"))
     ids = arrays["ids"] if "ids" in arrays else np.empty(0, "U")
-    return Vectors(arrays[x], arrays[y], tuple(ids.tolist()))
+    return _vectors(path, arrays[x], arrays[y], tuple(ids.tolist()))
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
+def _arrays(path: Path, wanted: Container[str] | None = None) -> dict[str, np.ndarray]:
+    """All arrays of an archive, or those wanted that it has, by name."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return {name: read_member(path, archive, member) for name, member in members(path, archive).items()}
+            found = {name: m for name, m in members(path, archive).items() if wanted is None or name in wanted}
+            return {name: read_member(path, archive, member) for name, member in found.items()}
     except FileNotFoundError:
         raise
     except DAMAGE as error:
-        raise ValueError(f"{path.name} is no sound .npz archive: {error!s:.200}; make it again") from None
+        raise ValueError(f"{path.name} is no sound .npz archive: {error!s:.200}; remove it and make it again") from None
 
 
 def _parquet(path: Path, options: dict[str, str]) -> Vectors:
@@ -116,7 +125,7 @@ def _parquet(path: Path, options: dict[str, str]) -> Vectors:
     values = lists.flatten().to_numpy(zero_copy_only=False)
     lengths = {len(one) for one in lists}
     require(len(lengths) == 1, f"{path.name}: the lists of column {x!r} differ in length: {sorted(lengths)[:5]}")
-    return Vectors(values.reshape(len(lists), -1), table[y].combine_chunks().to_numpy(zero_copy_only=False))
+    return _vectors(path, values.reshape(len(lists), -1), table[y].combine_chunks().to_numpy(zero_copy_only=False))
 
 
 def _is_list(kind: Any) -> bool:
@@ -142,7 +151,8 @@ class FeatureFolder:
     shard: int
 
     def __post_init__(self) -> None:
-        require(self.samples >= 1 and self.shard >= 1, f"{self.samples} samples in shards of {self.shard}")
+        sizes = f"{self.samples} samples in shards of {self.shard}"
+        require(self.samples >= 1 and self.shard >= 1, f"{sizes}; both must be at least 1")
 
     @property
     def shards(self) -> int:
@@ -164,22 +174,30 @@ class FeatureFolder:
     def bad(self) -> list[Quarantined]:
         """The samples without features in the shards that are there."""
         there = [self.file(number) for number in range(self.shards) if self.file(number).is_file()]
-        return [Quarantined(*row) for file in there for row in _arrays(file)["bad"].tolist()]
+        return [Quarantined(*row) for file in there for row in _arrays(file, {"bad"})["bad"].tolist()]
 
     def open(self, card: dict[str, object]) -> None:
         """Begin, or continue what was begun with the same card; another one is an error."""
         whole = {**card, "samples": self.samples, "shard": self.shard}
         if (self.path / CARD).is_file():
-            same = read_json(self.path / CARD) == whole
-            require(
-                same, f"{self.path} holds other features: another model, preprocessing or data; choose another folder"
-            )
+            found = read_card(self.path)
+            others = [name for name in sorted(found.keys() | whole) if found.get(name) != whole.get(name)]
+            which = f"not the same: {', '.join(others)}"
+            require(not others, f"{self.path} holds other features ({which}); choose another folder")
             return
         with replacing(self.path / CARD) as temporary:
             json_writer(whole)(temporary)
 
-    def write(self, number: int, parts: Sequence[tuple[Batch, np.ndarray]]) -> None:
-        """Write a shard: features (n, D), labels (n,), or (n, m) filled up with -1, ids, sample numbers, bad ones."""
+    def state(self, number: int) -> str | None:
+        """That of the files a shard was made of, as it was written with it; None where there is no shard."""
+        file = self.file(number)
+        return str(_arrays(file, {"state"}).get("state", "unknown")) if file.is_file() else None
+
+    def write(self, number: int, parts: Sequence[tuple[Batch, np.ndarray]], state: str = "") -> None:
+        """Write a shard: features (n, D), labels (n,), or (n, m) filled up with -1, ids, sample numbers, bad ones.
+
+        `state` is that of the files they were made of (`stamps.state`).
+        """
         labels = [of for batch, _ in parts for of in batch.labels]
         most = max(map(len, labels), default=1)
         padded = np.array([[*of, *[-1] * (most - len(of))] for of in labels], np.int64).reshape(len(labels), most)
@@ -192,16 +210,23 @@ class FeatureFolder:
             "ids": np.array([name for batch, _ in parts for name in batch.ids], dtype=np.str_),
             "numbers": np.array([n + self.part(number).start for batch, _ in parts for n in batch.numbers], np.int64),
             "bad": np.array(bad, dtype=np.str_).reshape(-1, 3),
+            "state": np.array(state, dtype=np.str_),
         }
         with replacing(self.file(number)) as temporary, temporary.open("wb") as file:
             np.savez(file, **cast(Any, arrays))
 
 
-def read_folder(path: Path) -> Vectors:
-    """All features of a finished folder, in the order of the samples."""
+def read_card(path: Path) -> dict[str, Any]:
+    """What the card of a folder of features says."""
     card = cast(dict[str, Any], parse_json((path / CARD).read_bytes(), CARD))
     whole = isinstance(card, dict) and all(type(card.get(name)) is int for name in ("samples", "shard"))
     require(whole, f"{path / CARD} does not describe features")
+    return card
+
+
+def read_folder(path: Path) -> Vectors:
+    """All features of a finished folder, in the order of the samples."""
+    card = read_card(path)
     folder = FeatureFolder(path, card["samples"], card["shard"])
     missing = folder.missing()
     require(

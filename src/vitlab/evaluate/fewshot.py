@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitlab.evaluate.feature_sets import FeatureSet, check_whole, checked
 from vitlab.evaluate.ridge import GRID, fit
 from vitlab.strict_json import require
 
@@ -16,16 +17,6 @@ SHOTS = (1, 5, 10, 25)
 BIG_VISION_L2 = 2.0**10  # what its newer evaluator fixes
 CHUNK = 4096  # test samples whose logits are held at a time
 ChooseL2 = Literal["mean-rank", "held-out"] | float
-
-
-@dataclass(frozen=True)
-class FeatureSet:
-    """Features (n, D) with class numbers (n,), to learn from and to be tested on; anything torch can take as arrays."""
-
-    train_x: Any
-    train_y: Any
-    test_x: Any
-    test_y: Any
 
 
 @dataclass(frozen=True)
@@ -69,20 +60,18 @@ def fewshot_sets(
     rank the 30 values of l2 by test accuracy within each set, and take for all sets the one of the best mean rank.
     """
     require(bool(sets), "few-shot needs at least one set of features")
-    tensors = {name: _tensors(name, given) for name, given in sets.items()}
-    chosen = {name: shot_numbers(given[1].numpy(), shots, seed) for name, given in tensors.items()}
+    sound = {name: checked(given, name) for name, given in sets.items()}
+    chosen = {name: shot_numbers(given.names[given.train_y.numpy()], shots, seed) for name, given in sound.items()}
     fixed = isinstance(l2, numbers.Real) and not isinstance(l2, bool)
     require(
         fixed or l2 in ("mean-rank", "held-out"),
         f"l2 {l2!r} is no rule; give 'mean-rank', 'held-out' or a number above 0",
     )
     grid = (float(l2),) if fixed else GRID
-    accuracies = {
-        name: _accuracies(tx[chosen[name]], ty[chosen[name]], ex, ey, grid)
-        for name, (tx, ty, ex, ey) in tensors.items()
-    }
+    shown = {name: (given.train_x[chosen[name]], given.train_y[chosen[name]]) for name, given in sound.items()}
+    accuracies = {name: _accuracies(*shown[name], given.test_x, given.test_y, grid) for name, given in sound.items()}
     if l2 == "held-out":
-        picked = {name: _held_out_l2(tx[chosen[name]], ty[chosen[name]]) for name, (tx, ty, _, _) in tensors.items()}
+        picked = {name: _held_out_l2(x, y) for name, (x, y) in shown.items()}
         rule = "held-out shots"
     else:
         best = grid[mean_rank_choice([list(of.values()) for of in accuracies.values()])]
@@ -90,7 +79,7 @@ def fewshot_sets(
         rule = "given" if fixed else f"mean rank of the test accuracy over {len(sets)} set{'s' * (len(sets) > 1)}"
     return {
         name: FewShot(
-            accuracies[name][picked[name]], shots, picked[name], rule, len(chosen[name]), len(tensors[name][3]), of
+            accuracies[name][picked[name]], shots, picked[name], rule, len(chosen[name]), len(sound[name].test_y), of
         )
         for name, of in accuracies.items()
     }
@@ -100,7 +89,9 @@ def shot_numbers(labels: np.ndarray, shots: int | None, seed: int | None = None)
     """Numbers of the first `shots` samples of every class, or of as many drawn by `seed`, in rising order."""
     if shots is None:
         return torch.arange(len(labels))
-    require(shots >= 1, f"shots {shots} must be at least 1")
+    check_whole("shots", shots, 1)
+    if seed is not None:
+        check_whole("seed", seed, 0)
     chosen = []
     for label in np.unique(labels):
         own = np.flatnonzero(labels == label)
@@ -119,12 +110,11 @@ def mean_rank_choice(accuracies: Sequence[Sequence[float]]) -> int:
 
 def _accuracies(tx: Tensor, ty: Tensor, ex: Tensor, ey: Tensor, grid: Sequence[float]) -> dict[float, float]:
     """Test accuracy for each l2; memory does not grow with the number of test samples."""
-    names, numbers = torch.unique(ty, return_inverse=True)
-    ridge = fit(tx, numbers, len(names))
+    ridge = fit(tx, ty, int(ty.max()) + 1)  # every class has shots
     right = dict.fromkeys(grid, 0)
     for at in range(0, len(ex), CHUNK):
         for l2, logits in zip(grid, ridge.logits(ex[at : at + CHUNK], grid), strict=True):
-            right[l2] += int((names[logits.argmax(dim=-1)] == ey[at : at + CHUNK]).sum())
+            right[l2] += int((logits.argmax(dim=-1) == ey[at : at + CHUNK]).sum())
     return {l2: number / len(ey) for l2, number in right.items()}
 
 
@@ -133,28 +123,10 @@ def _held_out_l2(x: Tensor, y: Tensor) -> float:
     kept, held = [], []
     for label in torch.unique(y):
         own = torch.nonzero(y == label).flatten()
-        require(len(own) > 1, f"class {label} has one shot; held-out selection of l2 needs at least two")
+        require(len(own) > 1, "a class has one shot; held-out selection of l2 needs at least two")
         out = max(len(own) // 5, 1)
         kept.append(own[:-out])
         held.append(own[-out:])
     inside, outside = torch.cat(kept), torch.cat(held)
     accuracies = _accuracies(x[inside], y[inside], x[outside], y[outside], GRID)
     return GRID[mean_rank_choice([list(accuracies.values())])]
-
-
-def _tensors(name: str, given: FeatureSet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    where = f"set {name!r}: " if name else ""
-    pairs = []
-    for part, x, y in (("train", given.train_x, given.train_y), ("test", given.test_x, given.test_y)):
-        features, labels = torch.as_tensor(x).detach().cpu(), torch.as_tensor(y).detach().cpu()
-        fits = features.dim() == 2 and labels.shape == (len(features),) and len(features) > 0
-        shapes = f"{tuple(features.shape)} and {tuple(labels.shape)}"
-        require(fits, f"{where}{part} features and labels are {shapes}, not (n, D) and (n,)")
-        require(not labels.is_floating_point(), f"{where}{part} labels are {labels.dtype}, not whole numbers")
-        require(bool(features.isfinite().all()), f"{where}{part} features hold NaN or infinity")
-        pairs += [features, labels.long()]
-    widths = pairs[0].shape[1], pairs[2].shape[1]
-    require(widths[0] == widths[1], f"{where}train features are {widths[0]} wide, test features {widths[1]}")
-    strange = sorted(set(pairs[3].unique().tolist()) - set(pairs[1].unique().tolist()))
-    require(not strange, f"{where}test classes {strange[:5]} do not occur in the training labels")
-    return pairs[0], pairs[1], pairs[2], pairs[3]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitlab.evaluate.feature_sets import FeatureSet, checked
 from vitlab.evaluate.ridge import FLAT
 from vitlab.recipe import SGD, Schedule
 from vitlab.strict_json import require
@@ -62,7 +63,7 @@ def train_probe(
     """
     require(len(x) == len(y) > 0, f"{len(x)} features and {len(y)} labels do not pair")
     require(steps >= 1 and batch >= 1 and bool(rates), "a probe needs at least one step, one sample a batch, one rate")
-    x = x if x.is_floating_point() else x.float()
+    x = x if x.dtype in (torch.float32, torch.float64) else x.float()
     mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0) + FLAT
     grid = x.new_tensor(rates)[:, None, None]  # (G, 1, 1)
     weight, bias = x.new_zeros(len(rates), x.shape[1], classes), x.new_zeros(len(rates), 1, classes)
@@ -95,18 +96,19 @@ def linear_probe(
     seed: int = 0,
 ) -> ProbeResult:
     """Train on all but `held_out` of the training samples, pick the rate on those, and test it."""
-    x, y, ex, ey = (torch.as_tensor(part) for part in (train_x, train_y, test_x, test_y))
+    given = checked(FeatureSet(train_x, train_y, test_x, test_y))
+    x, y = given.train_x, given.train_y
     out = round(held_out * len(x))
     require(
         0 < out < len(x), f"{held_out:g} of {len(x)} samples leaves nothing to pick a learning rate on, or to learn"
     )
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     held, kept = order[:out], order[out:]
-    classes = int(max(y.max(), ey.max())) + 1
-    probe = train_probe(x[kept], y[kept].long(), classes, rates=rates, steps=steps, batch=batch, seed=seed)
+    probe = train_probe(x[kept], y[kept], len(given.names), rates=rates, steps=steps, batch=batch, seed=seed)
     accuracies = probe.accuracies(x[held], y[held])
     best = max(accuracies, key=lambda rate: accuracies[rate])
-    return ProbeResult(probe.accuracies(ex, ey)[best], best, accuracies, len(kept), len(ex))
+    tested = probe.accuracies(given.test_x, given.test_y)
+    return ProbeResult(tested[best], best, accuracies, len(kept), len(given.test_y))
 
 
 def _batches(samples: int, batch: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -1,5 +1,6 @@
 """Regularised least squares on frozen features, as the paper's few-shot evaluation has it (section 4.1, appendix B)."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -42,7 +43,7 @@ class Ridge:
         return _with_bias((x.double() - self.mean) / self.deviation)
 
     def _scaled(self, l2: float) -> Tensor:
-        require(l2 > 0, f"l2 {l2} must be positive")
+        require(0 < l2 < math.inf, f"l2 {l2} must be positive and finite")
         return self.target / (self.values + l2)[:, None]
 
 

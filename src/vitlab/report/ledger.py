@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import os
 import platform
 from collections.abc import Iterator
@@ -52,6 +53,17 @@ def versions() -> dict[str, str]:
     return found
 
 
+def check_ledger(path: Path | None, expected: float | None = None, expected_from: str = "", rows: int = 1) -> None:
+    """Raise if what will be measured could not be written down; asked before, as measuring may take days."""
+    if expected is not None:
+        require(path is not None, "--expected is for the ledger; add --ledger FILE")
+        require(bool(expected_from), "an expected number must say where it comes from; add --expected-from TEXT")
+        require(math.isfinite(expected), f"--expected {expected} is no accuracy; give it in percent")
+        require(rows < 2, f"one expected number for {rows} rows; evaluate them one by one")
+    require(expected is not None or not expected_from, "--expected-from goes with --expected")
+    require(path is None or not path.is_dir(), f"{path} is a folder; name a file such as {LEDGER.name} in it")
+
+
 def append(path: Path, entries: list[Entry]) -> None:
     """Add entries, whole and on lines of their own, also while others do and after a line that was torn."""
     lines = [json.dumps(to_json(entry), ensure_ascii=True, allow_nan=False) for entry in entries]
@@ -72,6 +84,9 @@ def append(path: Path, entries: list[Entry]) -> None:
 
 def read(path: Path) -> tuple[list[Entry], list[str]]:
     """The entries, and a remark on every line that is none: such lines are passed over, never mended."""
+    check_ledger(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; vitlab evaluate and vitlab transfer add to it with --ledger")
     entries, remarks = [], []
     for number, line in enumerate(_lines(path), 1):
         try:

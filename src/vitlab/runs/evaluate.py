@@ -3,35 +3,30 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from vitlab.data.accounting import Account
 from vitlab.data.card import fingerprint
 from vitlab.data.catalogue import open_source
 from vitlab.data.loading import Batch
 from vitlab.data.source import Source
+from vitlab.data.stamps import state
 from vitlab.deploy.predict import class_names
-from vitlab.evaluate.scores import Scores
 from vitlab.evaluate.targets import REAL_CLASSES, read_label_map, read_real
 from vitlab.models.build import Model
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
-from vitlab.report.ledger import Entry, append, versions
-from vitlab.report.tables import Results, printable
+from vitlab.report.tables import printable
+from vitlab.runs.evaluation_table import Row, results, write
 from vitlab.runs.preparing import ModelOptions, check_classes, load
 from vitlab.runs.scoring import SAVE, Labeller, Share, fingerprint_of, score_source
 from vitlab.spec import Preprocessing
-from vitlab.store import json_writer, locked, replacing, sha256
+from vitlab.store import locked, refuse_strange, sha256
 from vitlab.strict_json import require, to_json
-
-TASKS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}  # kinds of data that are a task
-COLUMNS = ("model", "data", "labels", "top-1 %", "top-5 %", "class mean %", "loss", "ECE %", "count", "skipped", "bad")
 
 
 @dataclass(frozen=True)
@@ -52,20 +47,6 @@ class EvaluateOptions:
         require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is a share of the images, between 0 and 1")
         require(self.label_map is not None or not self.restrict, "restrict goes with a label map")
         require(self.label_map is None or not self.by_number, "a label map and by_number exclude each other")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: a model on a set, by one kind of labels."""
-
-    model: str
-    architecture: str
-    data: str
-    labels: str  # own: the data's; ReaL; mapped: by a label map
-    preprocessing: str
-    names: tuple[str, ...]  # of the classes that compete
-    scores: Scores
-    account: Account
 
 
 @dataclass(frozen=True)
@@ -91,6 +72,7 @@ def evaluate(
     """
     require(bool(models), "no model was given; name at least one file or folder of weights")
     require(bool(specs), "no data was given; name it as --data folder:photos, and see vitlab data kinds")
+    refuse_strange(out, ("progress",))
     if share is None or share.rank == 0:
         with locked(out):
             return _evaluate(models, specs, out, options, console, share)
@@ -123,7 +105,7 @@ def _evaluate(
             bad = f"{len(row.account.quarantined):,} of {asked:,} not evaluated"
             console.print(Text(f"{bad} ({on}): {out / 'quarantine.json'} names them", style="yellow"))
     if share is None or share.rank == 0:
-        _write(out, rows, table)
+        write(out, rows, table)
     return rows
 
 
@@ -164,8 +146,12 @@ def _score(
     console: Console,
     share: Share | None,
 ) -> Iterator[Row]:
-    identity = {"spec": spec, **_identity(model, how, source, options)}
-    saved = out / "progress" / f"{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}.json"
+    identity, files = {"spec": spec, **_identity(model, how, source, options)}, state(source)
+    saved = out / "progress" / f"{_short(json.dumps(identity))}-{_short(files)}.json"
+    outdated = [file for file in saved.parent.glob(f"{_short(json.dumps(identity))}-*.json") if file != saved]
+    if outdated and not saved.exists():
+        changed = f"{printable(spec)}: files changed since they were scored; all are scored again"
+        console.print(Text(changed, style="yellow"))
     columns = (TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=len(source))
@@ -179,19 +165,29 @@ def _score(
             max_bad=options.max_bad,
             columns=truth.columns,
             saved=saved,
-            identity=identity,
+            identity={**identity, "files": files},
             share=share,
             save_every=options.save_every,
             say=lambda number: bar.update(task, completed=number),
         )
+    if share is None or share.rank == 0:
+        for file in outdated:
+            file.unlink()
     names = class_names(model)[0]
     competing = names if truth.columns is None else tuple(names[number] for number in truth.columns)
     for labels, scores in done.scores.items():
         yield Row(str(path), name_of(model.spec), spec, labels, str(how), competing, scores, done.account)
 
 
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def _identity(model: Model, how: Preprocessing, source: Source, options: EvaluateOptions) -> dict[str, object]:
-    """Everything that decides the numbers, besides the spec: drawn pictures of another seed have the same ids."""
+    """Everything that decides the numbers, besides the spec and the state of the files.
+
+    Drawn pictures of another seed have the same ids, which is why the spec is needed.
+    """
     return {
         "weights": fingerprint_of(model),
         "preprocessing": json.loads(json.dumps(to_json(how))),
@@ -201,96 +197,3 @@ def _identity(model: Model, how: Preprocessing, source: Source, options: Evaluat
         "restrict": options.restrict,
         "by_number": options.by_number,
     }
-
-
-# -- What is shown and written ---------------------------------------------------------------------
-
-
-def results(rows: Sequence[Row]) -> Results:
-    """The table."""
-    lines = []
-    for row in rows:
-        scores = row.scores
-        percents = [100 * value for value in (scores.accuracy, scores.top5_accuracy, scores.mean_class_accuracy)]
-        counts = (scores.count, scores.skipped, len(row.account.quarantined))
-        rest = (scores.mean_loss, 100 * scores.calibration_error, *counts)
-        lines.append((row.model, row.data, row.labels, *percents, *rest))
-    return Results(COLUMNS, tuple(lines))
-
-
-def _write(out: Path, rows: Sequence[Row], table: Results) -> None:
-    details = [
-        {
-            "model": row.model,
-            "architecture": row.architecture,
-            "data": row.data,
-            "labels": row.labels,
-            "preprocessing": row.preprocessing,
-            "numbers": {name: None if value != value else value for name, value in row.scores.numbers().items()},
-            "account": row.account.to_json(),
-        }
-        for row in rows
-    ]
-    bad = [
-        {"model": row.model, "data": row.data, **asdict(sample)}
-        for row in rows
-        for sample in row.account.quarantined.values()
-    ]
-    _put(out / "results.csv", table.to_csv())
-    _put(out / "results.md", table.to_markdown())
-    with replacing(out / "results.json") as temporary:
-        json_writer(details)(temporary)
-    with replacing(out / "quarantine.json") as temporary:
-        json_writer(bad)(temporary)
-    for number, row in enumerate(rows, 1):
-        _put(out / f"{number:02d}-classes.csv", _by_class(row).to_csv())
-        _put(out / f"{number:02d}-confusion.csv", _confusion(row).to_csv())
-
-
-def _by_class(row: Row) -> Results:
-    found = row.scores.by_class().items()
-    lines = ((label, row.names[label], right, count, 100 * right / count) for label, (right, count) in found)
-    return Results(("class", "name", "right", "count", "accuracy %"), tuple(lines))
-
-
-def _confusion(row: Row) -> Results:
-    cells = sorted(row.scores.confusion.items(), key=lambda cell: (-cell[1], cell[0]))
-    lines = ((a, row.names[a], b, row.names[b], count) for (a, b), count in cells)
-    return Results(("class", "name", "predicted", "predicted name", "count"), tuple(lines))
-
-
-def _put(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def record(
-    rows: Sequence[Row], ledger: Path, command: str, expected: float | None = None, expected_from: str = ""
-) -> None:
-    """Add the top-1 accuracy of every row to the ledger; `expected` is for one row alone."""
-    require(expected is None or len(rows) == 1, f"one expected number for {len(rows)} rows; evaluate them one by one")
-    when, made_by = datetime.now(UTC).isoformat(timespec="seconds"), versions()
-    entries = [
-        Entry(
-            model=row.architecture,
-            data=row.data,
-            metric="top-1 %" if row.labels == "own" else f"top-1 %, {row.labels} labels",
-            got=100 * row.scores.accuracy,
-            n=row.scores.count,
-            command=command,
-            expected=expected,
-            expected_from=expected_from,
-            weights=Path(row.model).name,
-            task=_task(row),
-            when=when,
-            versions=made_by,
-        )
-        for row in rows
-        if row.scores.count
-    ]
-    append(ledger, entries)
-
-
-def _task(row: Row) -> str:
-    task = TASKS.get(row.data.partition(":")[0], "")
-    return "ImageNet ReaL" if row.labels == "ReaL" else task if row.labels == "own" else ""

@@ -17,8 +17,9 @@ from vitlab.data.catalogue import open_source
 from vitlab.data.loading import Batch, evaluation_batches, on_device
 from vitlab.data.source import Source
 from vitlab.data.splits import Subset
+from vitlab.data.stamps import state
 from vitlab.data.transforms import normalised
-from vitlab.data.vectors import FeatureFolder
+from vitlab.data.vectors import CARD, FeatureFolder
 from vitlab.evaluate.scoring import outputs
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
@@ -26,6 +27,7 @@ from vitlab.report.tables import printable
 from vitlab.runs.preparing import ModelOptions, load
 from vitlab.runs.scoring import fingerprint_of
 from vitlab.spec import Preprocessing
+from vitlab.store import refuse_strange
 from vitlab.strict_json import to_json
 
 SHARD = 4096  # samples; 12 MB of ViT-B
@@ -43,13 +45,15 @@ def features(
     max_bad: float = 0.0,
     shard: int = SHARD,
 ) -> FeatureFolder:
-    """Write the features of a data set to a folder; called again, it makes the shards that are missing."""
+    """Write the features of a data set to a folder; called again, it makes what is missing or outdated."""
+    refuse_strange(out, (CARD,))
     loaded, how = load(model, options)
     source = open_source(spec)
     console.print(Text(f"{printable(str(model))}: {name_of(loaded.spec)}, preprocessing: {how}", style="dim"))
     folder = FeatureFolder(out, len(source), shard)
-    console.print(Text(f"{len(folder.missing()):,} of {folder.shards:,} shards to make"))
-    write_features(loaded, how, source, folder, spec=spec, batch=batch, workers=workers, max_bad=max_bad)
+    console.print(Text(f"{folder.shards - len(folder.missing()):,} of {folder.shards:,} shards are there"))
+    tell = partial(console.print, style="yellow", markup=False)
+    write_features(loaded, how, source, folder, spec=spec, batch=batch, workers=workers, max_bad=max_bad, tell=tell)
     if bad := len(folder.bad()):
         console.print(Text(f"{bad:,} of {len(source):,} have no features: the shards' arrays `bad` name them"))
     console.print(Text(f"{printable(str(out))}: {len(source) - bad:,} samples, {loaded.spec.width} features each"))
@@ -68,28 +72,33 @@ def write_features(
     max_bad: float = 0.0,
     rank: int = 0,
     ranks: int = 1,
-    say: Callable[[int], object] = lambda shard: None,
+    tell: Callable[[str], object] = lambda text: None,
 ) -> None:
-    """Make the missing shards of a folder, or the share of them that is a rank's."""
-    card = {
-        "weights": fingerprint_of(model),
-        "architecture": name_of(model.spec),
-        "preprocessing": json.loads(json.dumps(to_json(how))),
-        "data": fingerprint(source),
-        "spec": spec,
-        "class_names": list(source.class_names),
-        "width": model.spec.width,
-    }
-    folder.open(card)
+    """Make the shards of a folder that are missing or whose files changed, or the share of them that is a rank's."""
+    folder.open(
+        {
+            **making(model, how, source),
+            "data": fingerprint(source),
+            "spec": spec,
+            "width": model.spec.width,
+        }
+    )
+    parts = {number: _part(source, folder.part(number)) for number in range(rank, folder.shards, ranks)}
+    states = {number: state(part) for number, part in parts.items()}
+    outdated = [number for number in parts if folder.state(number) not in (None, states[number])]
+    for number in outdated:
+        folder.file(number).unlink()
+    if outdated:
+        again = f"{len(outdated):,} of {folder.shards:,} shards are made again"
+        tell(f"files changed since their features were made: {again}")
     account = Account(len(source))
     account.add((), [(0, sample) for sample in folder.bad()], max_bad)
     device = next(model.parameters()).device
     for number in folder.missing():
-        if number % ranks != rank:
+        if number not in parts:
             continue
-        part = folder.part(number)
         batches = evaluation_batches(
-            Subset(source, len(part), partial(add, part.start)),
+            parts[number],
             batch=batch,
             size=model.spec.image,
             preprocessing=how,
@@ -98,5 +107,19 @@ def write_features(
             max_bad=max_bad,
         )
         made = outputs(model, on_device(batches, device), partial(normalised, how=how), model.features)
-        folder.write(number, [(cast(Batch, one), x.float().cpu().numpy().astype(np.float32)) for one, x in made])
-        say(number)
+        arrays = [(cast(Batch, one), x.float().cpu().numpy().astype(np.float32)) for one, x in made]
+        folder.write(number, arrays, states[number])
+
+
+def making(model: Model, how: Preprocessing, source: Source) -> dict[str, object]:
+    """What the card of features says about how they were made, as JSON values: that of a pair must agree in it."""
+    return {
+        "weights": fingerprint_of(model),
+        "architecture": name_of(model.spec),
+        "preprocessing": json.loads(json.dumps(to_json(how))),
+        "class_names": list(source.class_names),
+    }
+
+
+def _part(source: Source, numbers: range) -> Subset:
+    return Subset(source, len(numbers), partial(add, numbers.start))

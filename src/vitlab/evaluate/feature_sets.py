@@ -1,0 +1,89 @@
+"""Features with labels as anybody has them, checked once for all that learns from them."""
+
+import numbers
+import warnings
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitlab.strict_json import require
+
+LABELS = {"i": "whole numbers", "u": "whole numbers", "b": "whole numbers", "U": "text"}  # by kind of array
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Features (n, D) with labels (n,), whole numbers or text, to learn from and to be tested on.
+
+    Anything torch or NumPy can take as arrays.
+    """
+
+    train_x: Any
+    train_y: Any
+    test_x: Any
+    test_y: Any
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A sound set: finite features of one width, and labels as numbers of the classes that can be learnt."""
+
+    train_x: Tensor  # (n, D)
+    train_y: Tensor  # (n,) places in `names`
+    test_x: Tensor
+    test_y: Tensor
+    names: np.ndarray  # (K,) the labels that occur in training, sorted
+
+
+def checked(given: FeatureSet, name: str = "") -> Checked:
+    """The set as tensors; raises a ValueError that says which part cannot be learnt from, and why."""
+    where = f"set {name!r}: " if name else ""
+    train_x, train = checked_part(given.train_x, given.train_y, f"{where}train")
+    test_x, test = checked_part(given.test_x, given.test_y, f"{where}test")
+    check_widths(train_x, test_x, where)
+    kinds = LABELS[train.dtype.kind], LABELS[test.dtype.kind]
+    require(kinds[0] == kinds[1], f"{where}train labels are {kinds[0]}, test labels {kinds[1]}")
+    names, places = np.unique(train, return_inverse=True)
+    strange = np.setdiff1d(test, names).tolist()
+    require(not strange, f"{where}test classes {strange[:5]} do not occur in the training labels")
+    return Checked(train_x, torch.from_numpy(places), test_x, torch.from_numpy(np.searchsorted(names, test)), names)
+
+
+def checked_part(x: Any, y: Any, part: str) -> tuple[Tensor, np.ndarray]:
+    """Features (n, D) with their labels (n,); `part` names them in messages."""
+    features = checked_features(x, part)
+    labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    shapes = f"{tuple(features.shape)} and {labels.shape}"
+    require(labels.shape == (len(features),), f"{part} features and labels are {shapes}, not (n, D) and (n,)")
+    require(labels.dtype.kind in LABELS, f"{part} labels are of {labels.dtype}, not whole numbers or text")
+    return features, labels
+
+
+def checked_features(x: Any, part: str) -> Tensor:
+    """Finite numbers (n, D) on the CPU."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes to it
+            features = torch.as_tensor(x).detach().cpu()
+    except TypeError as error:
+        raise ValueError(f"{part} features cannot be read ({error!s:.200}); allowed are real numbers") from None
+    require(not features.is_complex(), f"{part} features are of {features.dtype}; allowed are real numbers")
+    fits = features.dim() == 2 and features.numel() > 0
+    require(fits, f"{part} features are {tuple(features.shape)}, not (n, D) with at least one of each")
+    require(bool(features.isfinite().all()), f"{part} features hold NaN or infinity")
+    return features
+
+
+def check_widths(train: Tensor, test: Tensor, where: str = "") -> None:
+    """Raise unless both have features of one width."""
+    widths = train.shape[1], test.shape[1]
+    require(widths[0] == widths[1], f"{where}train features are {widths[0]} wide, test features {widths[1]}")
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Raise unless a value is a whole number, of any library, and large enough."""
+    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool) and cast(int, value) >= least
+    require(is_whole, f"{name} {value!r} must be a whole number of at least {least}")

@@ -1,0 +1,170 @@
+"""Where few-shot, neighbours and probe get their features: from files, or from images by the model."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import unquote
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from vitlab.data.card import fingerprint
+from vitlab.data.catalogue import open_source
+from vitlab.data.source import Source
+from vitlab.data.splits import take
+from vitlab.data.vectors import FeatureFolder, Vectors, is_vectors, open_vectors, read_card, read_folder
+from vitlab.evaluate.fewshot import SHOTS, ChooseL2, shot_numbers
+from vitlab.models.build import Model
+from vitlab.paper.models import name_of
+from vitlab.report.tables import printable
+from vitlab.runs.features import SHARD, making, write_features
+from vitlab.runs.preparing import ModelOptions, load
+from vitlab.runs.scoring import fingerprint_of
+from vitlab.spec import Preprocessing
+from vitlab.strict_json import require, to_json
+
+
+@dataclass(frozen=True)
+class FewShotOptions:
+    """How to evaluate features; see `vitlab fewshot --help`."""
+
+    model: ModelOptions = field(default_factory=lambda: ModelOptions(preprocessing="few-shot"))
+    shots: tuple[int, ...] = SHOTS
+    seeds: tuple[int, ...] = ()  # none: the first samples of every class
+    l2: ChooseL2 = "mean-rank"
+    neighbours: int = 0  # k; 0: none
+    probe: int = 0  # steps; 0: none
+    batch: int = 32
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        require(
+            bool(self.shots) or bool(self.neighbours or self.probe), "nothing to do: give shots, neighbours or probe"
+        )
+        require(
+            min(self.neighbours, self.probe) >= 0, f"{self.neighbours} neighbours and {self.probe} steps are no counts"
+        )
+
+    @property
+    def draws(self) -> tuple[int | None, ...]:
+        """The seeds, or the first samples alone."""
+        return self.seeds or (None,)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What can be learnt from: the labels of all samples of a set, and the features of those that are needed."""
+
+    labels: np.ndarray  # (N,)
+    numbers: np.ndarray  # (n,) which of the N have features, rising
+    x: np.ndarray  # (n, D)
+
+    def chosen(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Features and labels of samples by their number in the set."""
+        return self.x[np.searchsorted(self.numbers, numbers)], self.labels[numbers]
+
+
+class Maker:
+    """Opens features, or makes them of images by the model, once, in folders under `out`."""
+
+    def __init__(self, model: Path | None, out: Path, options: FewShotOptions, console: Console) -> None:
+        self.path, self.out, self.options, self.console = model, out, options, console
+        self.sources: dict[str, Source] = {}
+        self.loaded: tuple[Model, Preprocessing] | None = None
+
+    def pool(self, name: str) -> Pool:
+        """The training samples that are needed: the shots alone where nothing asks for more."""
+        if is_vectors(name):
+            found = open_vectors(name)
+            return Pool(found.y, np.arange(len(found.y)), found.x)
+        labels = _labels(self._source(name), name)
+        if self.options.neighbours or self.options.probe:
+            numbers = np.arange(len(labels))
+        else:
+            most = max(self.options.shots)
+            drawn = [shot_numbers(labels, most, seed).numpy() for seed in self.options.draws]
+            numbers = np.unique(np.concatenate(drawn))
+        return Pool(labels, numbers, self._features(take(self._source(name), numbers), name).x)
+
+    def vectors(self, name: str) -> Vectors:
+        """All features of a test set."""
+        return open_vectors(name) if is_vectors(name) else self._features(self._source(name), name)
+
+    def check(self, train: str, test: str) -> None:
+        """Raise unless both have the same classes and are made by one model in one way; files of others do not say."""
+        ours, theirs = self._making(train), self._making(test)
+        for what, problem, shown, advice in AGREEMENT:
+            if what in ours and what in theirs and ours[what] != theirs[what]:
+                a, b = shown(ours, theirs), shown(theirs, ours)
+                raise ValueError(f"{problem}: {train!r} has {a}, {test!r} has {b}; {advice}")
+
+    def _making(self, name: str) -> dict[str, Any]:
+        if not is_vectors(name):
+            return making(*self._model(name), self._source(name))
+        path = Path(unquote(name))
+        return read_card(path) if path.is_dir() else {}
+
+    def _source(self, name: str) -> Source:
+        if name not in self.sources:
+            self.sources[name] = open_source(name)
+        return self.sources[name]
+
+    def _features(self, source: Source, name: str) -> Vectors:
+        model, how = self._model(name)
+        identity = [fingerprint_of(model), to_json(how), name, fingerprint(source)]
+        folder = self.out / "features" / hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+        write_features(
+            model,
+            how,
+            source,
+            FeatureFolder(folder, len(source), SHARD),
+            spec=name,
+            batch=self.options.batch,
+            workers=self.options.workers,
+            tell=partial(self.console.print, style="yellow", markup=False),
+        )
+        return read_folder(folder)
+
+    def _model(self, name: str) -> tuple[Model, Preprocessing]:
+        require(self.path is not None, f"{name!r} are images: name the model that makes features of them")
+        if self.loaded is None:
+            self.loaded = load(cast(Path, self.path), self.options.model)
+            model, how = self.loaded
+            about = f"{printable(str(self.path))}: {name_of(model.spec)}, preprocessing: {how}"
+            self.console.print(Text(about, style="dim"))
+        return self.loaded
+
+
+def _classes(own: dict[str, Any], other: dict[str, Any]) -> str:
+    """How many, and the first that is not the other's."""
+    names, theirs = own["class_names"], other["class_names"]
+    first = next((f", number {n} is {a!r}" for n, (a, b) in enumerate(zip(names, theirs, strict=False)) if a != b), "")
+    return f"{len(names)} classes{first}"
+
+
+def _weights(own: dict[str, Any], other: dict[str, Any]) -> str:
+    return f"{own['architecture']} {own['weights'][:12]}"
+
+
+def _preprocessing(own: dict[str, Any], other: dict[str, Any]) -> str:
+    """The settings that differ."""
+    mine, theirs = own["preprocessing"], other["preprocessing"]
+    return ", ".join(f"{name} {value}" for name, value in mine.items() if value != theirs.get(name))
+
+
+AGREEMENT = (  # what a pair must have in common: the card's entry, what is wrong, how it is shown, what to do
+    ("class_names", "the classes differ", _classes, "use sets of the same classes in the same order"),
+    ("weights", "the weights differ", _weights, "make both with the same model"),
+    ("preprocessing", "the preprocessing differs", _preprocessing, "make both with the same --preprocessing"),
+)
+
+
+def _labels(source: Source, name: str) -> np.ndarray:
+    """(n,) class numbers, without reading an image."""
+    labels = [source.label(number) for number in range(len(source))]
+    require(all(len(of) == 1 for of in labels), f"{name!r} has samples with several labels or none; few-shot needs one")
+    return np.array([label for (label,) in labels], np.int64)
