@@ -6,7 +6,7 @@ import re
 import pytest
 
 from vitlab.paper.recipes import finetuning_names, finetuning_recipe, pretraining_names, pretraining_recipe
-from vitlab.recipe import SGD, AdamW, Execution, Recipe, Schedule, with_fields
+from vitlab.recipe import SGD, AdamW, Execution, Masking, Recipe, Schedule, with_fields
 from vitlab.strict_json import from_json, to_json
 
 PLAIN = finetuning_recipe("cifar10")
@@ -92,6 +92,47 @@ def test_a_wrong_field_or_value_says_what_exists(field, text, complaint):
 def test_an_execution_that_makes_no_sense_is_refused(values):
     with pytest.raises(ValueError, match=next(iter(values))):
         Execution(**values)
+
+
+MASKED = pretraining_recipe("ViT-B/16@jft300m-masked")
+
+
+def test_masking_is_set_by_text_and_its_defaults_are_the_papers():
+    assert MASKED.masking == Masking("mean-colour", 0.5, 0.8, 0.1, 0.1)
+    changed = with_fields(MASKED, [("masking.corrupted", "0.3"), ("masking.target", "pixels")])
+    assert changed == dataclasses.replace(MASKED, masking=Masking("pixels", 0.3, 0.8, 0.1, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ([("masking.corrupted", "0")], "corrupted 0.0 is outside (0, 1]"),
+        ([("masking.corrupted", "1.5")], "corrupted 1.5 is outside (0, 1]"),
+        ([("masking.masked", "0.5")], "must add up to 1; set all three"),
+        ([("masking.masked", "1.1"), ("masking.swapped", "-0.2")], "masked 1.1 is outside [0, 1]"),
+        ([("masking.target", "edges")], "allowed are 'mean-colour', 'colours-4x4', 'pixels'"),
+        ([("masking.share", "1")], "no 'share' there; it has target, corrupted, masked, swapped, kept"),
+        ([("masking", "none")], "--masking has parts"),
+        ([("mixup", "0.2")], "masked patches have no labels; leave mixup at 0, not 0.2"),
+        ([("loss", "sigmoid")], "leave loss at 'softmax', not 'sigmoid'"),
+        ([("label_smoothing", "0.1")], "leave label_smoothing at 0"),
+        ([("class_weights", "balanced")], "leave class_weights at 'none'"),
+    ],
+)
+def test_a_masking_that_makes_no_sense_is_refused(changes, complaint):
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        with_fields(MASKED, changes)
+
+
+def test_masking_belongs_to_its_own_recipe():
+    with pytest.raises(ValueError, match=r"--masking.corrupted: a Recipe has no 'corrupted' there"):
+        with_fields(PLAIN, [("masking.corrupted", "0.3")])
+
+
+def test_a_recipe_written_before_there_was_masking_still_reads():
+    old = to_json(PLAIN)
+    del old["masking"]
+    assert from_json(Recipe, old) == PLAIN
 
 
 def test_class_weights_belong_to_softmax():

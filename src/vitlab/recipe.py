@@ -12,6 +12,7 @@ from vitlab.strict_json import check_fields, from_json, require, to_json
 Decay = Literal["linear", "cosine", "staircase", "constant"]
 Loss = Literal["sigmoid", "softmax"]
 Precision = Literal["fp32", "bf16"]
+TargetName = Literal["mean-colour", "colours-4x4", "pixels"]
 AUTHORS_CROP = Augmentation()
 
 
@@ -96,6 +97,44 @@ def _check_optimizer(weight_decay: float, clip: float | None) -> None:
     require(clip is None or clip > 0, f"clip {clip} must be positive, or None for no clipping")
 
 
+COLOUR_BITS = 3  # per channel of a colour that is predicted, B.1.2
+COLOURS = 2 ** (3 * COLOUR_BITS)
+CELLS: dict[TargetName, int] = {"mean-colour": 1, "colours-4x4": 4}  # along a side of a patch; `pixels` has no colours
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Masked patch prediction: `corrupted` of a picture's patches are to be guessed from the others.
+
+    Of the corrupted a share is `masked` by a learnt vector, a share `swapped` for another patch, a share `kept`. The
+    `target` is a patch's mean colour, its 4 x 4 colours, each of 512, or all its pixels.
+    """
+
+    target: TargetName
+    corrupted: float
+    masked: float
+    swapped: float
+    kept: float
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(0 < self.corrupted <= 1, f"corrupted {self.corrupted} is outside (0, 1]")
+        for name in ("masked", "swapped", "kept"):
+            require(0 <= getattr(self, name) <= 1, f"{name} {getattr(self, name)} is outside [0, 1]")
+        require(
+            math.isclose(self.masked + self.swapped + self.kept, 1),
+            f"masked {self.masked}, swapped {self.swapped} and kept {self.kept} must add up to 1; set all three",
+        )
+
+    def chosen(self, patches: int) -> int:
+        """How many of so many patches are corrupted: the same number in every picture."""
+        return round(self.corrupted * patches)
+
+    def outputs(self, side: int) -> int:
+        """Values that are predicted of a patch of side x side pixels."""
+        return 3 * side**2 if self.target == "pixels" else CELLS[self.target] ** 2 * COLOURS
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Everything that decides what is learnt from given data, but the model and the seed.
@@ -124,6 +163,7 @@ class Recipe:
     class_weights: Literal["none", "balanced"] = "none"
     validate_every: int = 0  # steps; 0: at the end only
     patience: int = 0
+    masking: Masking | None = None  # None: the labels are learnt
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -144,6 +184,14 @@ class Recipe:
             not self.patience or self.validate_every > 0,
             f"patience {self.patience} counts validations; give validate_every a number of steps",
         )
+        if self.masking is not None:
+            self._check_without_labels()
+
+    def _check_without_labels(self) -> None:
+        """Settings that nobody would read are errors."""
+        for name, unused in (("loss", "softmax"), ("label_smoothing", 0), ("mixup", 0), ("class_weights", "none")):
+            given = getattr(self, name)
+            require(given == unused, f"masked patches have no labels; leave {name} at {unused!r}, not {given!r}")
 
 
 @dataclass(frozen=True)

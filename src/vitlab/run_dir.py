@@ -6,6 +6,7 @@ events.jsonl    what happened, a line each; only ever added to
 quarantine.json images that could not be used, with reason and hash, once there are any
 checkpoints/    see train/checkpoints.py
 result.json     the numbers at the end
+masked-patches.png what a run of masked patches predicts, drawn at every validation and at the end
 model/          the trained model, self-contained
 """
 
@@ -96,6 +97,11 @@ class RunDir:
         """A file of the run, replaced at once."""
         with replacing(self.path / name) as temporary:
             json_writer(value)(temporary)
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """A file of the run that is not JSON, replaced at once."""
+        with replacing(self.path / name) as temporary:
+            temporary.write_bytes(content)
 
     def record(self, kind: str, values: Mapping[str, object]) -> None:
         """Add an event. A log that cannot be written does not stop a training: what is lost is counted."""

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from vitlab.data.folders import CsvSource, FolderSource
+from vitlab.data.catalogue import open_source
+from vitlab.data.folders import CsvSource, FolderSource, PictureSource
 from vitlab.data.gate import read_image
 from vitlab.data.refusals import BadImage, Reason
 
@@ -69,6 +70,22 @@ def test_what_is_no_sample_is_counted_by_rule(tmp_path):
     source = FolderSource(tmp_path)
     assert len(source) == 1
     assert source.excluded == {"hidden": 3, "other_suffix": 2, "no_class_folder": 1, "linked_folder": 1}
+
+
+def test_pictures_without_classes_lie_anywhere(tmp_path):
+    written = write(tmp_path, "a.jpg", "deep/er/b.PNG", "deep/c.webp", "notes.txt", ".hidden.jpg")
+    source = PictureSource(tmp_path)
+    assert [source.id(n) for n in range(len(source))] == ["a.jpg", "deep/c.webp", "deep/er/b.PNG"]
+    assert samples(source) == {name: (written[name], ()) for name in ("a.jpg", "deep/c.webp", "deep/er/b.PNG")}
+    assert (source.class_names, source.label(2)) == ((), ())
+    assert source.excluded == {"hidden": 1, "other_suffix": 1}
+    with pytest.raises(IndexError, match="sample 3 of a source of 3"):
+        source.label(3)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"empty has no images \(.jpg, "):
+        PictureSource(tmp_path / "empty")
+    write(tmp_path / "split", "train/x/1.jpg", "val/2.jpg")
+    assert open_source(f"pictures:{tmp_path / 'split'}?split=train").id(0) == "x/1.jpg"
 
 
 @pytest.mark.parametrize(

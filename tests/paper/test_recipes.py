@@ -7,6 +7,7 @@ import torch
 
 from vitlab.counting import count
 from vitlab.models.build import build_model
+from vitlab.paper import selfsupervision
 from vitlab.paper.models import list_models
 from vitlab.paper.recipes import (
     BIT_SIZES,
@@ -22,6 +23,7 @@ from vitlab.paper.recipes import (
     quick_recipe,
 )
 from vitlab.recipe import SGD, AdamW
+from vitlab.spec import Augmentation
 
 # name: steps, peak, decay, weight decay, dropout, clip, smoothing
 PRETRAINING = {
@@ -121,6 +123,20 @@ def test_too_few_images_for_the_warm_up_say_what_would_do():
         pretraining_recipe("ViT-B/16@imagenet", images=1_000)
 
 
+def test_masked_patches_are_those_of_the_appendix():
+    recipe, row = pretraining_recipe("ViT-B/16@jft300m-masked"), selfsupervision.RECIPE
+    schedule = recipe.schedule
+    found = (schedule.total, schedule.warmup, schedule.peak, schedule.decay, recipe.batch, recipe.image, recipe.dropout)
+    assert found == (1_000_000, 10_000, 2e-4, "cosine", 4096, (224, 224), 0.0)
+    assert recipe.optimizer == AdamW(weight_decay=0.1)
+    assert (recipe.masking.target, recipe.masking.corrupted) == (row.target, row.corrupted)
+    assert recipe.augmentation == Augmentation()  # crop and flip as in supervised training
+    yours = pretraining_recipe(recipe.name, images=1_000_000, batch=1000)
+    assert yours.schedule.total == 14_000  # as often as theirs
+    assert pretraining_recipe(recipe.name, images=1_000_000, batch=1000, epochs=50).schedule.total == 50_000
+    assert pretraining_recipe(recipe.name, total=99, warmup=7).schedule.total == 99
+
+
 @pytest.mark.parametrize("name", ["ViT-B/16@cifar10", "ViT-L/16@jft300m", "ViT-B/16@jft300m-sgd", "nonsense"])
 def test_a_run_the_paper_does_not_have_lists_those_it_has(name):
     with pytest.raises(ValueError, match=r"no pre-training is named .* the paper has .*@"):
@@ -188,5 +204,5 @@ def test_the_quick_recipe_fits_any_number_of_images(images):
 
 def test_every_recipe_says_where_it_comes_from():
     for recipe in (*map(pretraining_recipe, pretraining_names()), *map(finetuning_recipe, finetuning_names())):
-        assert any(word in recipe.source for word in ("Table", "table", "BiT-HyperRule")), recipe.name
+        assert any(word in recipe.source for word in ("Table", "table", "BiT-HyperRule", "section 4.6")), recipe.name
     assert set(BIT_SIZES) < set(finetuning_names())

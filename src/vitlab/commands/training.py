@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.table import Table
@@ -65,6 +65,7 @@ def pretrain(
     data: str,
     out: Path | None = None,
     image: Size = "",
+    objective: Literal["labels", "masked-patches"] = "labels",
     epochs: int | None = None,
     validation: str = "",
     held_out: float | None = None,
@@ -82,6 +83,7 @@ def pretrain(
         data: The images, such as folder:photos or digits?split=train; `vitlab data kinds` lists all kinds.
         out: The run folder; a new one under runs/ if left out.
         image: Resolution; the recipe's if left out.
+        objective: Learn the labels; or, without labels, what hidden patches look like (--masking.target colours-4x4).
         epochs: How often every image is seen; the recipe's if left out.
         validation: Images to validate on.
         held_out: The share of the training images to validate on instead.
@@ -93,7 +95,7 @@ def pretrain(
     from vitlab.runs.starting import Asked, free_folder, pretraining_run
 
     asked = Asked(data, _size(image), validation, held_out, test, seed, pairs(changes))
-    spec = pretraining_run(recipe, asked, execution, epochs, console())
+    spec = pretraining_run(recipe, asked, execution, epochs, console(), objective)
     return _start(out or free_folder(Path("runs"), recipe.partition("@")[0], _kind(data)), spec, yes)
 
 
@@ -236,7 +238,8 @@ def _pretraining_entry(name: str) -> dict[str, object]:
     model = pretraining_model(name)
     entry = {"recipe": name, **_numbers(recipe), "exaflops": None, "source": recipe.source}
     if model in list_models():
-        macs = count(model, image=recipe.image, classes=data.classes).macs
+        classes = data.classes if recipe.masking is None else 0
+        macs = count(model, image=recipe.image, classes=classes).macs
         entry["exaflops"] = FLOPS * macs * recipe.batch * recipe.schedule.total / 1e18
     return entry
 

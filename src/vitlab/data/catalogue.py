@@ -84,6 +84,13 @@ def _folder(path: Path, *, split: str = "") -> Source:
     return FolderSource(path, split)
 
 
+def _pictures(path: Path, *, split: str = "") -> Source:
+    """image files anywhere below a folder, without labels"""
+    from vitlab.data.folders import PictureSource
+
+    return PictureSource(path, split)
+
+
 def _csv(path: Path, *, root: str = "", column: str = "path", label: str = "label", separator: str = "") -> Source:
     """a CSV or TSV of paths and labels; whole numbers are class numbers; a separator such as ; makes it multi-label"""
     from vitlab.data.folders import CsvSource
@@ -164,6 +171,7 @@ def _shapes(*, classes: int = 910, images: int = 1_000_000, size: int = 224, see
 
 KINDS: dict[str, Opener] = {
     "folder": _folder,
+    "pictures": _pictures,
     "csv": _csv,
     "imagenet": _imagenet,
     "shards": _shards,

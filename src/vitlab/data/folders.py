@@ -129,7 +129,7 @@ class FolderSource:
         while waiting:
             below = waiting.pop()
             for entry in os.scandir(folder / below):
-                path = f"{below}/{entry.name}"
+                path = f"{below}/{entry.name}" if below else entry.name
                 if entry.name.startswith("."):
                     self.excluded["hidden"] += 1
                 elif os.fsencode(entry.name).lower().endswith(SUFFIXES):
@@ -155,6 +155,22 @@ class FolderSource:
 
     def stamp(self, index: int) -> tuple[int, ...]:
         return self.files.stamp(index)
+
+
+class PictureSource(FolderSource):
+    """Images anywhere below a folder, without labels: for training that needs none."""
+
+    def __init__(self, root: Path, split: str = "") -> None:
+        folder = split_folder(Path(root), split)
+        self.excluded = Counter()
+        self.class_names = ()
+        self.files = Files(folder, self._images(folder, ""))
+        suffixes = ", ".join(suffix.decode() for suffix in SUFFIXES)
+        require(len(self) > 0, f"{folder} has no images ({suffixes}) in it")
+
+    def label(self, index: int) -> tuple[int, ...]:
+        check_index(index, len(self))
+        return ()
 
 
 def split_folder(root: Path, split: str) -> Path:

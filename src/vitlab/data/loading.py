@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from vitlab.data.accounting import TRAINING_LIMIT, Account, Quarantined
 from vitlab.data.augmentation import draws, training_pixels
+from vitlab.data.corruption import Corruption, corruption_plan
 from vitlab.data.gate import Decoded, read_image
 from vitlab.data.order import Order
 from vitlab.data.refusals import BadImage
@@ -34,7 +35,10 @@ AHEAD = 2  # batches that each worker holds ready: what bounds the memory
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples ready for the device: `pixels` (n, 3, H, W) of uint8; n falls short where samples are `bad`."""
+    """Samples ready for the device: `pixels` (n, 3, H, W) of uint8; n falls short where samples are `bad`.
+
+    `plans` (n, 2, M) are there where patches are to be corrupted: see `corruption_plan`.
+    """
 
     pixels: Tensor
     labels: tuple[tuple[int, ...], ...]
@@ -43,6 +47,7 @@ class Batch:
     epochs: tuple[int, ...]
     positions: tuple[int, ...]  # in the stream of a training, or in the set
     bad: tuple[tuple[int, Quarantined], ...]  # with their epochs
+    plans: Tensor | None = None
 
     def one_label(self) -> Tensor:
         """(n,) class numbers, for sets with exactly one label a sample."""
@@ -83,6 +88,7 @@ def training_batches(
     rank: int = 0,
     ranks: int = 1,
     shards: int = 1,
+    corruption: Corruption | None = None,
     workers: int = 0,
     account: Account | None = None,
     max_bad: float = TRAINING_LIMIT,
@@ -98,7 +104,7 @@ def training_batches(
     require(order.samples == len(source), f"the order is of {order.samples:,} samples, the source has {len(source):,}")
     steps = itertools.count(start) if stop is None else range(start, stop)
     wanted = (share(range(step * batch, (step + 1) * batch), rank, ranks, shards) for step in steps)
-    reader = _TrainingReader(source, workers, size, order, augmentation)
+    reader = _TrainingReader(source, workers, size, order, augmentation, corruption)
     return _booked(on_device(read_ranges(reader, wanted, workers), device), account or Account(len(source)), max_bad)
 
 
@@ -108,6 +114,7 @@ def evaluation_batches(
     batch: int,
     size: tuple[int, int],
     preprocessing: Preprocessing,
+    corruption: Corruption | None = None,
     start: int = 0,
     rank: int = 0,
     ranks: int = 1,
@@ -119,13 +126,14 @@ def evaluation_batches(
     """Every sample from number `start` on exactly once over all ranks, in order; the last batch may be short.
 
     Each rank gets its share of every batch, so what all ranks have finished is always a beginning of the set. A bad
-    image stops by default; one that is allowed by `max_bad` is booked in `account`, never replaced.
+    image stops by default; one that is allowed by `max_bad` is booked in `account`, never replaced. A `corruption` is
+    drawn with seed 0, so that a sample has the same plan in every evaluation.
     """
     _check(batch, size, rank, ranks, workers)
     require(0 <= start <= len(source), f"start {start} is outside 0..{len(source)}")
     whole = range(start, len(source))
     wanted = (share(whole[at : at + batch], rank, ranks) for at in range(0, len(whole), batch))
-    reader = _EvaluationReader(source, workers, size, preprocessing)
+    reader = _EvaluationReader(source, workers, size, preprocessing, corruption)
     return _booked(on_device(read_ranges(reader, wanted, workers), device), account or Account(len(source)), max_bad)
 
 
@@ -155,7 +163,8 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch
     ready = None
     for batch in batches:
         pixels = batch.pixels.pin_memory() if device.type == "cuda" else batch.pixels
-        moving = replace(batch, pixels=pixels.to(device, non_blocking=True))
+        plans = None if batch.plans is None else batch.plans.to(device)
+        moving = replace(batch, pixels=pixels.to(device, non_blocking=True), plans=plans)
         if ready is not None:
             yield ready
         ready = moving
@@ -279,12 +288,14 @@ def _prepare_worker(worker: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(FAREWELL))
 
 
-def _shared(pixels: Tensor) -> Tensor:
-    """Moved to shared memory here, where a lack of it is an error; torch's sending thread would only die of it."""
+def _shared(tensor: Tensor) -> Tensor:
+    """In a worker moved to shared memory here: a lack of it is an error, torch's sending thread would only die."""
+    if get_worker_info() is None:
+        return tensor
     try:
-        return pixels.share_memory_()
+        return tensor.share_memory_()
     except RuntimeError as error:
-        size = f"{pixels.numel():,} bytes"
+        size = f"{tensor.nbytes:,} bytes"
         raise RuntimeError(
             f"a batch of {size} does not fit in shared memory ({error}); use fewer workers or smaller batches, or "
             f"enlarge /dev/shm"
@@ -292,31 +303,46 @@ def _shared(pixels: Tensor) -> Tensor:
 
 
 class _BatchReader(RangeReader):
-    """Reads samples into a batch of pixels."""
+    """Reads samples into a batch of pixels; their plans are drawn with `seed`."""
 
-    def __init__(self, source: Source, workers: int, size: tuple[int, int]) -> None:
+    seed = 0
+
+    def __init__(
+        self, source: Source, workers: int, size: tuple[int, int], corruption: Corruption | None = None
+    ) -> None:
         super().__init__(source, workers)
-        self.size = size
+        self.size, self.corruption = size, corruption
 
     def collected(self, good: list[Sound], bad: list[tuple[int, Quarantined]]) -> Batch:
         stacked = torch.stack([s.kept for s in good]) if good else torch.empty(0, 3, *self.size, dtype=torch.uint8)
         return Batch(
-            pixels=_shared(stacked) if get_worker_info() else stacked,
+            pixels=_shared(stacked),
             labels=tuple(s.sample.labels for s in good),
             ids=tuple(s.sample.id for s in good),
             numbers=tuple(s.number for s in good),
             epochs=tuple(s.epoch for s in good),
             positions=tuple(s.position for s in good),
             bad=tuple(bad),
+            plans=None if self.corruption is None else self._plans(self.corruption, good),
         )
+
+    def _plans(self, corruption: Corruption, good: list[Sound]) -> Tensor:
+        drawn = [corruption_plan(corruption, self.seed, s.epoch, s.sample.id) for s in good]
+        return _shared(torch.stack(drawn)) if drawn else torch.empty(0, 2, corruption.chosen, dtype=torch.long)
 
 
 class _TrainingReader(_BatchReader):
     def __init__(
-        self, source: Source, workers: int, size: tuple[int, int], order: Order, augmentation: Augmentation
+        self,
+        source: Source,
+        workers: int,
+        size: tuple[int, int],
+        order: Order,
+        augmentation: Augmentation,
+        corruption: Corruption | None,
     ) -> None:
-        super().__init__(source, workers, size)
-        self.order, self.augmentation = order, augmentation
+        super().__init__(source, workers, size, corruption)
+        self.order, self.augmentation, self.seed = order, augmentation, order.seed
 
     def locate(self, position: int) -> tuple[int, int]:
         return self.order.at(position)
@@ -326,8 +352,15 @@ class _TrainingReader(_BatchReader):
 
 
 class _EvaluationReader(_BatchReader):
-    def __init__(self, source: Source, workers: int, size: tuple[int, int], preprocessing: Preprocessing) -> None:
-        super().__init__(source, workers, size)
+    def __init__(
+        self,
+        source: Source,
+        workers: int,
+        size: tuple[int, int],
+        preprocessing: Preprocessing,
+        corruption: Corruption | None,
+    ) -> None:
+        super().__init__(source, workers, size, corruption)
         self.preprocessing = preprocessing
 
     def use(self, decoded: Decoded, epoch: int, sample: Sample) -> Tensor:

@@ -1,5 +1,7 @@
 """From a name or a spec to a module with fresh weights."""
 
+from typing import TypeVar
+
 import torch
 
 from vitlab.models.axial import AxialResNet
@@ -20,6 +22,7 @@ from vitlab.spec import (
 )
 
 Model = ViT | ResNet | AxialResNet
+Empty = TypeVar("Empty", bound=Model)
 
 
 def build_model(
@@ -60,7 +63,11 @@ def build_model(
 
 def build_from_spec(spec: ModelSpec, *, head_bias: float = 0.0, seed: int = 0) -> Model:
     """A model of any spec with the paper's initialisers."""
-    model = empty_model(spec)
+    return initialised(empty_model(spec), head_bias=head_bias, seed=seed)
+
+
+def initialised(model: Empty, *, head_bias: float = 0.0, seed: int = 0) -> Empty:
+    """An empty model with fresh weights, the same on every device; under the meta device it stays empty."""
     device = torch.get_default_device()
     if device.type == "meta":
         return model

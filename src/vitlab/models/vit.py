@@ -57,9 +57,7 @@ class ViT(Classifier[ViTSpec]):
 
     def pooled(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, D): the class token, or the mean token, after the final norm; (B, 2, D) if distilled."""
-        z = self.tokens(images)  # (B, n, D)  Eq. 1
-        for number, block in enumerate(self.layers):
-            z = block(self.enter(number, z))  # (B, n, D)  Eq. 2, 3
+        z = self.encoded(self.tokens(images))  # (B, n, D)  Eq. 1, 2, 3
         if self.spec.distilled:
             return self.norm(z[:, :2])  # (B, 2, D)
         if self.spec.pool == "class":
@@ -69,11 +67,20 @@ class ViT(Classifier[ViTSpec]):
     def tokens(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, n, D): what enters the first layer."""
         self._check(images)
-        z = self.patches(images)  # (B, N, D)
+        return self.sequence(self.patches(images))  # Eq. 1
+
+    def sequence(self, z: Tensor) -> Tensor:
+        """(B, N, D) -> (B, n, D): embedded patches with the tokens before them, positions and dropout."""
         first = [t.expand(len(z), -1, -1) for t in (self.class_token, self.distillation_token) if t is not None]
         z = torch.cat([*first, z], dim=1)  # (B, 1+N, D)
         z = z if self.positions is None else self.positions(z)
-        return F.dropout(z, self.spec.dropout, self.training)  # Eq. 1
+        return F.dropout(z, self.spec.dropout, self.training)
+
+    def encoded(self, z: Tensor) -> Tensor:
+        """(B, n, D) -> (B, n, D): through every layer, before the final norm."""
+        for number, block in enumerate(self.layers):
+            z = block(self.enter(number, z))  # Eq. 2, 3
+        return z
 
     def enter(self, block: int, z: Tensor) -> Tensor:
         """(B, n, D) -> (B, n, D): add the positions of this layer; those of the first came with the tokens."""

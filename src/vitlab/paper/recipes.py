@@ -1,4 +1,4 @@
-"""The paper's rows as recipes that can be run: table 3, table 4, BiT-HyperRule, and SGD for ResNets.
+"""The paper's rows as recipes that can be run: table 3, table 4, BiT-HyperRule, SGD for ResNets, masked patches.
 
 A pre-training recipe is named MODEL@DATA, with the epochs where the table has several; a fine-tuning recipe by its
 data, because table 4 has one row for all models.
@@ -8,11 +8,11 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from vitlab.paper import finetuning, pretraining
+from vitlab.paper import finetuning, pretraining, selfsupervision
 from vitlab.paper.finetuning import FinetuningRow, TransferName
 from vitlab.paper.models import canonical, model_spec
 from vitlab.paper.pretraining import DATA, SGD_JFT, TABLE_3, UNPRINTED_ROWS, DataName, PretrainingRow
-from vitlab.recipe import SGD, AdamW, Recipe, Schedule
+from vitlab.recipe import SGD, AdamW, Masking, Recipe, Schedule
 from vitlab.spec import Augmentation, ResNetSpec, ViTSpec, image_size
 from vitlab.strict_json import require
 
@@ -29,13 +29,14 @@ TRANSFER_SLUGS: Final[dict[str, TransferName]] = {
 FINETUNING_RATE: Final = 0.01
 BIT_SIZES: Final = ("bit-small", "bit-medium", "bit-large")
 SGD_MARK: Final = "-sgd"
+MASKED: Final = "ViT-B/16@jft300m-masked"  # the one run of masked patch prediction
 
 # -- Pre-training: table 3 -----------------------------------------------------------------------
 
 
 def pretraining_names() -> list[str]:
-    """Every run of table 3, then those that other tables report, then the SGD runs of table 7."""
-    return [*_rows(), *(f"{name}{SGD_MARK}" for name in _rows() if _has_sgd(name))]
+    """Every run of table 3, then those that other tables report, the SGD runs of table 7, and masked patches."""
+    return [*_rows(), *(f"{name}{SGD_MARK}" for name in _rows() if _has_sgd(name)), MASKED]
 
 
 def pretraining_recipe(
@@ -52,6 +53,8 @@ def pretraining_recipe(
     Steps follow from the epochs, the row's own or `epochs`, of the paper's number of `images` or yours; or they are
     `total`.
     """
+    if name == MASKED:
+        return _masked_recipe(images, epochs, batch, total, warmup)
     rows = _rows()
     plain = name.removesuffix(SGD_MARK)
     if plain not in rows or (plain != name and not _has_sgd(plain)):
@@ -134,7 +137,7 @@ def pretraining_model(name: str) -> str:
 
 def pretraining_data(name: str) -> DataName:
     """The data of a pre-training recipe."""
-    return _rows()[name.removesuffix(SGD_MARK)][0].data
+    return selfsupervision.RECIPE.data if name == MASKED else _rows()[name.removesuffix(SGD_MARK)][0].data
 
 
 def _rows() -> dict[str, tuple[PretrainingRow, int, str]]:
@@ -182,6 +185,32 @@ def _sgd_recipe(name: str, row: PretrainingRow, total: int, batch: int, warmup: 
         optimizer=SGD(momentum=SGD_JFT.momentum, weight_decay=SGD_JFT.weight_decay, clip=None),
         loss="sigmoid",
         label_smoothing=DATA[row.data].label_smoothing,
+    )
+
+
+def _masked_recipe(images: int | None, epochs: int | None, batch: int, total: int | None, warmup: int | None) -> Recipe:
+    """Section 4.6 and appendix B.1.2; other data is seen as often as theirs, about 14 times."""
+    row = selfsupervision.RECIPE
+    theirs = DATA[row.data].training_images
+    if total is None and (images or epochs):
+        total = (epochs or round(row.steps * row.batch / theirs)) * (images or theirs) // batch
+    return Recipe(
+        name=MASKED,
+        source=f"section 4.6, appendix B.1.2: {row.model} on {row.data}, masked patch prediction",
+        batch=batch,
+        image=image_size(row.image),
+        schedule=Schedule(
+            peak=row.learning_rate,
+            total=row.steps if total is None else total,
+            warmup=row.warmup if warmup is None else warmup,
+            decay=row.decay,
+            end=0.0,
+        ),
+        optimizer=AdamW(
+            weight_decay=row.weight_decay, betas=pretraining.ADAM_BETAS, epsilon=pretraining.ADAM_EPSILON, clip=None
+        ),
+        dropout=row.dropout,
+        masking=Masking(row.target, row.corrupted, row.masked, row.swapped, row.kept),
     )
 
 

@@ -68,7 +68,8 @@ def say(console: Console, line: str) -> None:
 
 def describe(numbers: Mapping[str, float]) -> str:
     """The numbers of a validation in a few words, with what could not be evaluated."""
-    said = f"{numbers['top1']:.2%} right of {numbers['count']:,} images, loss {numbers['loss']:.4f}"
+    patches = f"{numbers['patches']:,} corrupted patches in " if "patches" in numbers else ""
+    said = f"{numbers['top1']:.2%} right of {patches}{numbers['count']:,} images, loss {numbers['loss']:.4f}"
     unseen = numbers.get("not_evaluated", 0)
     return f"{said}; {unseen:,} of {numbers['count'] + unseen:,} not evaluated" if unseen else said
 

@@ -3,6 +3,7 @@
 import copy
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from vitlab.data.catalogue import open_source
 from vitlab.data.source import Source
 from vitlab.data.splits import development_split
 from vitlab.models.build import Model, build_from_spec
+from vitlab.models.masked import build_masked_model
 from vitlab.paper.pretraining import HEAD_BIAS
 from vitlab.run_dir import RunSpec
 from vitlab.store import sha256
@@ -46,11 +48,12 @@ def open_material(spec: RunSpec, card: DataCard | None = None) -> Material:
     else:
         card.check(whole)
     train, validation = whole, None
+    fitting = open_source if spec.recipe.masking is not None else partial(_same_classes, card=card)  # no class is asked
     if spec.validation:
-        validation = _same_classes(spec.validation, card)
+        validation = fitting(spec.validation)
     elif spec.held_out:
         train, validation = development_split(whole, spec.held_out)
-    test = _same_classes(spec.test, card) if spec.test else None
+    test = fitting(spec.test) if spec.test else None
     return Material(card, train, Counter(getattr(whole, "excluded", {})), validation, test)
 
 
@@ -75,6 +78,9 @@ def first_state(spec: RunSpec, device: torch.device) -> TrainState:
 
 def initial_model(spec: RunSpec) -> Model:
     """The weights that training starts from, the same every time."""
+    if spec.recipe.masking is not None:
+        require(not spec.start, "masked patches are learnt from fresh weights; leave the start out")
+        return build_masked_model(spec.model, spec.recipe.masking.outputs(spec.model.stride), seed=spec.seed)
     bias = HEAD_BIAS if spec.recipe.loss == "sigmoid" else 0.0
     model = build_from_spec(spec.model, seed=spec.seed, head_bias=bias)
     if not spec.start:

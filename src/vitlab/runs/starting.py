@@ -4,6 +4,7 @@ import re
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from rich.console import Console
@@ -12,9 +13,11 @@ from vitlab.counting import count_spec
 from vitlab.data.catalogue import open_source
 from vitlab.data.source import Source
 from vitlab.models.build import empty_model
+from vitlab.models.masked import check_maskable, empty_masked_model
 from vitlab.paper import pretraining
 from vitlab.paper.models import model_spec
 from vitlab.paper.recipes import (
+    MASKED,
     QUICK,
     development_share,
     finetuning_recipe,
@@ -27,6 +30,7 @@ from vitlab.paper.recipes import (
 from vitlab.recipe import Execution, Recipe, with_fields
 from vitlab.run_dir import VERSION, RunDir, RunSpec
 from vitlab.runs.display import duration, say
+from vitlab.runs.masking import corruption_of
 from vitlab.runs.material import adapt, open_material, start_sha256
 from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.strict_json import require, to_json
@@ -39,6 +43,7 @@ OF_MODEL = "model."
 ADJUSTABLE = {"dropout", "stochastic_depth"}  # of a model whose weights are there already
 DAY = 86_400  # seconds; a longer run on a CPU has to be wanted
 TRAINING_COST = 3  # forward passes that a step costs: one forward, two back
+Objective = Literal["labels", "masked-patches"]
 TYPICAL_SHARE = 0.6  # of the speed of one large matrix product that a training step reaches
 
 
@@ -55,13 +60,27 @@ class Asked:
     changes: tuple[tuple[str, str], ...] = ()  # (dotted field, value) of the recipe, or of the model
 
 
-def pretraining_run(name: str, asked: Asked, execution: Execution, epochs: int | None, console: Console) -> RunSpec:
-    """A run with fresh weights: `ViT-B/16@imagenet21k`, or a model's name, which gets the nearest row."""
+def pretraining_run(
+    name: str,
+    asked: Asked,
+    execution: Execution,
+    epochs: int | None,
+    console: Console,
+    objective: Objective = "labels",
+) -> RunSpec:
+    """A run with fresh weights: `ViT-B/16@imagenet21k`, or a model's name, which gets the nearest row.
+
+    Masked patches have one recipe, which fits any model with patches.
+    """
     source = open_source(asked.data)
     held_out = asked.held_out or 0.0
     images = max(round(len(source) * (1 - held_out)), 1)
     row = name
-    if "@" not in name:
+    if objective == "masked-patches":
+        require("@" not in name or name == MASKED, f"{name!r} learns labels; masked patches have the one row {MASKED}")
+        row = MASKED
+        say(console, f"recipe {row}: the paper's one for masked patches, with your {images:,} images")
+    elif "@" not in name:
         row, why = pretraining_row_for(name, images)
         say(console, f"recipe {row}: {why}")
     model_name = name if "@" not in name else pretraining_model(name)
@@ -74,8 +93,11 @@ def pretraining_run(name: str, asked: Asked, execution: Execution, epochs: int |
         warmup=_whole(asked, "schedule.warmup"),
     )
     recipe = _changed(recipe, asked)
-    model = _with_dropout(model_spec(model_name, image=recipe.image, classes=_classes(source)), recipe.dropout)
+    classes = _classes(source) if recipe.masking is None else 0
+    model = _with_dropout(model_spec(model_name, image=recipe.image, classes=classes), recipe.dropout)
     model = _changed_model(model, asked)
+    if recipe.masking is not None:
+        model = replace(check_maskable(model), head="linear")
     return _run("pretrain", model, recipe, asked, execution, held_out)
 
 
@@ -133,7 +155,11 @@ def create(path: Path, spec: RunSpec, console: Console, *, is_wanted: bool) -> R
 
 def check_buildable(spec: RunSpec) -> None:
     """Raise what the first step would, before there is a folder: unknown frozen parts, no blocks to recompute."""
-    model = empty_model(spec.model)
+    if spec.recipe.masking is not None:
+        corruption_of(spec)
+        model = empty_masked_model(spec.model, spec.recipe.masking.outputs(spec.model.stride))
+    else:
+        model = empty_model(spec.model)
     freeze(model, spec.recipe.frozen)
     make_optimizer(model, spec.recipe.optimizer, layer_decay=spec.recipe.layer_decay)
     if spec.execution.recompute:
@@ -212,5 +238,9 @@ def _changed_model(model: ModelSpec, asked: Asked) -> ModelSpec:
 
 
 def _classes(source: Source) -> int:
-    require(len(source.class_names) >= 2, f"{len(source.class_names)} class in the data; at least 2 are needed")
+    require(
+        len(source.class_names) >= 2,
+        f"{len(source.class_names)} class in the data; at least 2 are needed, or none with: vitlab pretrain MODEL "
+        "--objective masked-patches",
+    )
     return len(source.class_names)

@@ -18,9 +18,11 @@ from vitlab.data.source import Source
 from vitlab.data.transforms import normalised
 from vitlab.evaluate.scoring import score
 from vitlab.models.build import Model
+from vitlab.models.masked import MaskedPatchModel
 from vitlab.recipe import Execution
 from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
 from vitlab.runs.display import Display, describe, say
+from vitlab.runs.masking import PICTURE, corruption_of, draw_predictions, prediction_of, score_predictions
 from vitlab.runs.material import Material, first_state, open_material
 from vitlab.store import locked
 from vitlab.strict_json import from_json
@@ -102,7 +104,7 @@ def _train(
     total = recipe.schedule.total
     prepare = partial(normalised, how=spec.model.conventions.preprocessing)
     device = next(state.module.parameters()).device
-    objective = supervised(recipe, _class_weights(spec, material.train, device))
+    objective = prediction_of(spec) or supervised(recipe, _class_weights(spec, material.train, device))
     update = Update(recipe, execution, seed=spec.seed, prepare=prepare, objective=objective)
     with ExitStack() as stack:
         display = stack.enter_context(Display(console, total, state.progress.step))
@@ -151,6 +153,7 @@ def _examples(spec: RunSpec, source: Source, state: TrainState, account: Account
         start=state.progress.step,
         stop=recipe.schedule.total,
         shards=recipe.shards,
+        corruption=corruption_of(spec),
         workers=spec.execution.workers,
         account=account,
         max_bad=spec.execution.max_bad,
@@ -161,7 +164,9 @@ def _examples(spec: RunSpec, source: Source, state: TrainState, account: Account
 
 
 def _targets(batch: Batch, spec: RunSpec) -> Tensor:
-    """(n, K): several ones for the sigmoid loss, exactly one for softmax."""
+    """(n, K): several ones for the sigmoid loss, exactly one for softmax; the plans where patches are predicted."""
+    if batch.plans is not None:
+        return batch.plans
     if spec.recipe.loss == "softmax":
         batch.one_label()
     return batch.multi_hot(spec.model.classes)
@@ -179,7 +184,22 @@ def _class_weights(spec: RunSpec, source: Source, device: torch.device) -> Tenso
 
 def _hooks(run: RunDir, spec: RunSpec, material: Material) -> Generator[Hook]:
     if material.validation is not None:
-        yield Hook(JUDGE, spec.recipe.validate_every, partial(_score, run, spec, JUDGE, material.validation))
+        yield Hook(JUDGE, spec.recipe.validate_every, partial(_judge, run, spec, material))
+
+
+def _judge(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> dict[str, float]:
+    assert material.validation is not None
+    _draw(run, spec, material, module)
+    return _score(run, spec, JUDGE, material.validation, module)
+
+
+def _draw(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> None:
+    """A picture of what a masked run predicts now."""
+    if spec.recipe.masking is None:
+        return
+    drawn = draw_predictions(spec, material.validation or material.train, module)
+    if drawn is not None:
+        run.write_bytes(PICTURE, drawn)
 
 
 def _score(run: RunDir, spec: RunSpec, name: str, source: Source, module: nn.Module) -> dict[str, float]:
@@ -191,16 +211,21 @@ def _score(run: RunDir, spec: RunSpec, name: str, source: Source, module: nn.Mod
         batch=min(EVALUATION_BATCH, spec.execution.micro_batch or EVALUATION_BATCH),
         size=spec.recipe.image,
         preprocessing=how,
+        corruption=corruption_of(spec),
         workers=spec.execution.workers,
         account=account,
         max_bad=spec.execution.max_bad,
     )
+    prediction = prediction_of(spec)
     try:
-        scores = score(module, batches, partial(normalised, how=how), spec.model.classes)
+        if prediction is not None:
+            numbers = score_predictions(module, batches, prediction)
+        else:
+            numbers = score(module, batches, partial(normalised, how=how), spec.model.classes).numbers()
     finally:
         if account.quarantined:
             run.write(f"{name}-{QUARANTINE}", account.to_json())
-    return {**scores.numbers(), "not_evaluated": len(account.quarantined)}
+    return {**numbers, "not_evaluated": len(account.quarantined)}
 
 
 def _explained(error: BaseException, spec: RunSpec) -> BaseException:
@@ -241,8 +266,12 @@ def _finish(
                 run.record(name, {"step": progress.step, **numbers})
             result[name] = numbers
             say(console, f"{name}: {describe(numbers)}")
+    _draw(run, spec, material, model)
     if not (run.path / MODEL).exists():
-        model.class_names = material.card.class_names or None
+        if isinstance(model, MaskedPatchModel):
+            model = model.without_mask()
+        else:
+            model.class_names = material.card.class_names or None
         model.provenance = provenance(spec, material.card, progress.step)
         save_model(model.to("cpu"), run.path / MODEL)
     run.write(RESULT, result)
@@ -276,8 +305,10 @@ def provenance(spec: RunSpec, card: DataCard, step: int) -> dict[str, str]:
     """Where a trained model comes from; it travels with it."""
     from vitlab import __version__
 
+    masking = spec.recipe.masking
     return {
         "trained_by": f"vitlab {__version__} {spec.kind}",
+        **({"objective": f"masked patches, {masking.target}, {masking.corrupted:g} corrupted"} if masking else {}),
         "recipe": f"{spec.recipe.name} ({spec.recipe.source})",
         "data": card.spec,
         "data_fingerprint": card.fingerprint,

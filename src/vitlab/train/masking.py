@@ -1,0 +1,102 @@
+"""Masked patch prediction: what is to be predicted of a patch, the loss, and predictions as colours again."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitlab.recipe import CELLS, COLOUR_BITS, COLOURS, Masking
+from vitlab.train.update import Call, Piece
+
+LEVELS = 2**COLOUR_BITS  # of a channel
+STEP = 256 // LEVELS  # grey values in a level
+
+
+def patches_at(pixels: Tensor, side: int, places: Tensor) -> Tensor:
+    """(n, 3, H, W) and (n, M) places in raster order -> (n, M, 3, S, S)."""
+    z = pixels.unflatten(2, (-1, side)).unflatten(4, (-1, side))  # (n, 3, H/S, S, W/S, S)
+    z = z.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # (n, N, 3, S, S)
+    return z[torch.arange(len(z), device=z.device)[:, None], places]
+
+
+def colour_classes(patches: Tensor, cells: int) -> Tensor:
+    """(..., 3, S, S) of 0..255 in uint8 -> (..., cells cells): 64 R + 8 G + B of each cell's mean, in whole numbers.
+
+    A patch is shrunk by area. Sides that `cells` does not divide are too: a pixel on an edge counts for both cells, by
+    the share of it that lies in each.
+    """
+    side = patches.shape[-1]
+    shares = _shares(side, cells, patches.device)  # (cells, S), whole numbers
+    across = torch.stack([(patches.int() * share).sum(dim=-1) for share in shares], dim=-1)  # (..., 3, S, cells)
+    sums = torch.stack([(across * share[:, None]).sum(dim=-2) for share in shares], dim=-2)  # (..., 3, cells, cells)
+    levels = sums.flatten(-2) // (STEP * side**2)  # floor(mean / 32), without rounding
+    red, green, blue = levels.unbind(-2)
+    return (red * LEVELS + green) * LEVELS + blue
+
+
+def _shares(side: int, cells: int, device: torch.device) -> Tensor:
+    """(cells, S): how many cells-ths of each pixel lie in each cell; a row adds up to S."""
+    pixel, cell = torch.arange(side, device=device), torch.arange(cells, device=device)[:, None]
+    overlap = torch.minimum((pixel + 1) * cells, (cell + 1) * side) - torch.maximum(pixel * cells, cell * side)
+    return overlap.clamp(min=0).int()
+
+
+@dataclass(frozen=True)
+class PatchPrediction:
+    """The objective of a masked run, for tokens that stand for `side` x `side` pixels.
+
+    `prepare` is the model's own normalisation: pixels are predicted in its units, about -1 to 1, so that a channel of
+    small deviation counts as much as the others.
+    """
+
+    how: Masking
+    side: int
+    prepare: Callable[[Tensor], Tensor]
+
+    def __call__(self, call: Call, piece: Piece) -> Tensor:
+        """(n,): the loss of each example; its targets are its plan, see `data.corruption`."""
+        return self.losses(call(piece.inputs, piece.targets), piece.pixels, piece.targets)
+
+    def losses(self, predictions: Tensor, pixels: Tensor, plan: Tensor) -> Tensor:
+        """(n, M, outputs), (n, 3, H, W) of uint8 and (n, 2, M) -> (n,): the mean over an image's corrupted patches.
+
+        Parallel predictions of one patch (16 colours, or all pixels' squared errors) are averaged.
+        """
+        if self.how.target == "pixels":
+            wanted = patches_at(self.prepare(pixels), self.side, plan[:, 0]).flatten(2)  # (n, M, 3 S S)
+            return (predictions - wanted.to(predictions.dtype)).square().mean(dim=(1, 2))
+        wanted = self._classes(pixels, plan)  # (n, M, cells cells)
+        logits = predictions.unflatten(-1, (-1, COLOURS))  # (n, M, cells cells, 512)
+        return F.cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none").view_as(wanted).mean((1, 2))
+
+    def right(self, predictions: Tensor, pixels: Tensor, plan: Tensor) -> Tensor:
+        """(n,): the share of colours that are predicted right; of pixels, the mean colours that they would make."""
+        if self.how.target == "pixels":
+            wanted = colour_classes(patches_at(pixels, self.side, plan[:, 0]), 1)
+            found = colour_classes(self.painted(predictions), 1)
+        else:
+            wanted, found = self._classes(pixels, plan), predictions.unflatten(-1, (-1, COLOURS)).argmax(dim=-1)
+        return (found == wanted).float().mean(dim=(1, 2))
+
+    def painted(self, predictions: Tensor) -> Tensor:
+        """(n, M, outputs) -> (n, M, 3, S, S) of uint8: the middle of each predicted colour, or the predicted pixels."""
+        if self.how.target == "pixels":
+            values = predictions.unflatten(-1, (3, self.side, self.side)).float()
+            return self._unprepared(values).round().clamp(0, 255).to(torch.uint8)
+        cells = CELLS[self.how.target]
+        colour = predictions.unflatten(-1, (cells, cells, COLOURS)).argmax(dim=-1)  # (n, M, cells, cells)
+        levels = torch.stack([colour // LEVELS**2, colour // LEVELS % LEVELS, colour % LEVELS], dim=2)
+        nearest = (torch.arange(self.side, device=colour.device) * 2 + 1) * cells // (2 * self.side)  # a pixel's cell
+        return (levels * STEP + STEP // 2).to(torch.uint8)[..., nearest[:, None], nearest]
+
+    def _classes(self, pixels: Tensor, plan: Tensor) -> Tensor:
+        return colour_classes(patches_at(pixels, self.side, plan[:, 0]), CELLS[self.how.target])
+
+    def _unprepared(self, values: Tensor) -> Tensor:
+        """(..., 3, S, S) in the model's units -> 0..255; the normalisation is linear, so two greys tell it."""
+        black, white = (
+            self.prepare(torch.full((1, 3, 1, 1), grey, dtype=torch.uint8, device=values.device)) for grey in (0, 255)
+        )
+        return (values - black) / (white - black) * 255
