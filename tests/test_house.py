@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "weights": {"spec", "strict_json", "paper", "counting", "models", "store"},
     "data": {"spec", "strict_json", "paper", "store"},
     "world": {"strict_json"},
+    "jobs": {"store"},
     "run_dir": {"spec", "recipe", "strict_json", "store"},
     "train": {"spec", "recipe", "strict_json", "store", "world"},
     "evaluate": {"spec", "recipe", "strict_json", "paper", "store"},
@@ -34,7 +35,19 @@ MAY_IMPORT = {
     "report": {"spec", "strict_json", "paper", "counting", "store"},
     "doctor": set(),
     "runs": {
-        *("spec", "strict_json", "recipe", "paper", "counting", "store", "run_dir", "world", "models", "weights"),
+        *(
+            "spec",
+            "strict_json",
+            "recipe",
+            "paper",
+            "counting",
+            "store",
+            "jobs",
+            "run_dir",
+            "world",
+            "models",
+            "weights",
+        ),
         *("data", "train", "evaluate", "drawing", "inspection", "deploy", "report", "__init__"),
     },
     "commands": {"spec", "recipe", "paper", "counting"},
@@ -43,7 +56,7 @@ MAY_IMPORT = {
 }
 LAZY = {  # inside functions only
     "__init__": {"models", "weights", "evaluate", "inspection", "deploy"},
-    "commands": {"report", "runs", "run_dir"},
+    "commands": {"report", "runs", "run_dir", "jobs"},
     "cli": {"deploy", "weights", "data", "drawing", "store", "runs", "doctor"},
 }
 WITHOUT_TORCH = {
@@ -72,8 +85,10 @@ LIBRARIES = {  # what the core may import besides the standard library
     "sklearn",  # [demo], inside a function
     "pyarrow",  # [data], inside a function
     "matplotlib",  # [plot], inside a function
+    "ray",  # [ray], inside a function
+    "optuna",  # [search], inside a function
 }
-EXTRAS = {"sklearn", "pyarrow", "matplotlib"}
+EXTRAS = {"sklearn", "pyarrow", "matplotlib", "ray", "optuna"}
 FORBIDDEN_CALLS = {"eval", "exec", "__import__", "import_module", "loads_pickle", "print"}
 
 

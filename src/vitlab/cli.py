@@ -12,6 +12,7 @@ from rich.text import Text
 
 from vitlab import __version__
 from vitlab.commands.evaluation import EVALUATION
+from vitlab.commands.sweeping import SWEEPING
 from vitlab.commands.terminal import complain, console, one_line, print_json, printable
 from vitlab.commands.training import TRAINING_COMMANDS, with_field_flags
 from vitlab.counting import count_spec
@@ -333,6 +334,7 @@ COMMANDS: dict[str, Any] = {
     "convert": convert,
     "download": download,
     **TRAINING_COMMANDS,
+    **SWEEPING,
     "data": data,
     **EVALUATION,
     "doctor": doctor,
@@ -364,7 +366,7 @@ def main(arguments: list[str] | None = None) -> int:
         complain(f"vitlab: {error}; vitlab doctor lists what is missing")
         return 2
     except RuntimeError as error:
-        if type(error).__name__ != "WorkerDied":  # not imported here: it would load torch
+        if type(error).__name__ not in ("WorkerDied", "JobsFailed"):  # not imported here: it would load torch
             raise
         complain(f"vitlab: {one_line(error)}")
         return 3

@@ -12,6 +12,7 @@ from vitlab import save_model
 from vitlab.cli import main
 from vitlab.models.build import build_from_spec
 from vitlab.report.ledger import read
+from vitlab.runs.grid import SweepOptions
 from vitlab.runs.transfer import TransferOptions, transfer
 from vitlab.spec import ViTSpec
 
@@ -43,7 +44,9 @@ def test_the_table_is_mean_and_deviation_of_runs_that_are_kept(model, tmp_path, 
     rows = json.loads((out / "transfer.json").read_text())
     assert [row["data"] for row in rows] == ["CIFAR-10", "Oxford-IIIT Pets"]
     for row, name in zip(rows, ("cifar10", "pets"), strict=True):
-        results = [json.loads((out / name / f"seed-{seed}" / "result.json").read_text())["test"] for seed in (0, 1)]
+        results = [
+            json.loads((out / name / "final" / f"seed-{seed}" / "result.json").read_text())["test"] for seed in (0, 1)
+        ]
         accuracies = [100 * result["top1"] for result in results]
         assert row["top-1 %"] == pytest.approx(np.mean(accuracies))
         assert row["std"] == pytest.approx(np.std(accuracies, ddof=1))
@@ -59,7 +62,19 @@ def test_the_table_is_mean_and_deviation_of_runs_that_are_kept(model, tmp_path, 
     assert main(command) == 0
     assert [file.read_bytes() for file in events] == before
     assert main([*command[:-1], "32"]) == 2
-    assert "holds another run" in capsys.readouterr().err
+    assert "image was [16, 16] and is [32, 32]" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_learning_rate_is_picked_where_that_is_asked_for(model, tmp_path):
+    out = tmp_path / "out"
+    data = ["--pets", SHAPES.format(24, 0), SHAPES.format(30, 1)]
+    assert main(["transfer", str(model), *data, "--out", str(out), "--runs", "1", "--sweep", "yes", *SHORT]) == 0
+    tried = [point["learning rate"] for point in json.loads((out / "pets" / "choice.json").read_text())["points"]]
+    assert tried == [0.001, 0.003, 0.01, 0.03]  # table 4
+    (row,) = json.loads((out / "transfer.json").read_text())
+    assert row["picked of"] == 4
+    assert row["learning rate"] in tried
 
 
 def test_nothing_to_do_is_an_error(model, tmp_path):
@@ -67,4 +82,4 @@ def test_nothing_to_do_is_an_error(model, tmp_path):
     with pytest.raises(ValueError, match="no data was given"):
         transfer(model, {}, tmp_path / "out", TransferOptions(), console)
     with pytest.raises(ValueError, match="at least 1"):
-        transfer(model, {"pets": ("a", "b")}, tmp_path / "out", TransferOptions(runs=0), console)
+        transfer(model, {"pets": ("a", "b")}, tmp_path / "out", TransferOptions(SweepOptions(seeds=0)), console)

@@ -1,6 +1,5 @@
-"""The commands that measure a model: evaluate, features, fewshot, transfer, report."""
+"""The commands that measure a model: evaluate, features, fewshot, report."""
 
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,15 +7,12 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.text import Text
 
-from vitlab.commands.terminal import complain, console
-from vitlab.commands.training import AUTOMATIC, Changes, pairs
-from vitlab.recipe import Execution
+from vitlab.commands.terminal import command_line, complain, console
 from vitlab.spec import ConventionName, parse_size
 
 Models = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL ...")]
 Specs = Annotated[tuple[str, ...], tyro.conf.arg(metavar="SPEC ...")]
 Size = Annotated[str, tyro.conf.arg(metavar="SIDE|HEIGHTxWIDTH")]
-TrainTest = Annotated[tuple[str, str], tyro.conf.arg(metavar="TRAIN TEST")]
 Seeing = Literal["own", "few-shot", "paper", "timm", "hf", "torchvision", "deit"]
 
 
@@ -73,7 +69,7 @@ def evaluate(
     check_ledger(ledger, expected, expected_from, rows=len(models) * len(data) * (1 if real is None else 2))
     rows = run(models, data, out, options, console())
     if ledger is not None:
-        record(rows, ledger, _command(), expected, expected_from)
+        record(rows, ledger, command_line(), expected, expected_from)
     return 0
 
 
@@ -159,55 +155,6 @@ def fewshot(
     run(model, train, test, out, options, console())
 
 
-def transfer(
-    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
-    imagenet: TrainTest | None = None,
-    cifar10: TrainTest | None = None,
-    cifar100: TrainTest | None = None,
-    pets: TrainTest | None = None,
-    flowers: TrainTest | None = None,
-    out: Path = Path("transfer"),
-    runs: int = 3,
-    image: Size = "",
-    execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
-    changes: Changes = (),
-    ledger: Path | None = None,
-    yes: bool = False,
-) -> int:
-    """Fine-tune a model on the paper's transfer sets, several times each: mean and deviation as in table 2.
-
-    Every run is a folder; interrupted and started again, the command continues. Any field of the recipes is a flag.
-
-    Args:
-        model: Weights of any supported format.
-        imagenet: Training and test data of ImageNet.
-        cifar10: Training and test data, such as cifar10:DIR cifar10:DIR?split=test.
-        cifar100: Training and test data of CIFAR-100.
-        pets: Training and test data of Oxford-IIIT Pets.
-        flowers: Training and test data of Oxford Flowers-102.
-        out: Folder for the runs and the table.
-        runs: Fine-tunings of each set, with seeds 0, 1, ...
-        image: Resolution; the recipes' if left out.
-        changes: A field of the recipes, as --set schedule.peak=0.003.
-        ledger: Add the results to this ledger.
-        yes: Start although a run takes more than a day on this CPU.
-    """
-    from vitlab.report.ledger import check_ledger
-    from vitlab.runs.transfer import TransferOptions, record
-    from vitlab.runs.transfer import transfer as run
-
-    given = {"imagenet": imagenet, "cifar10": cifar10, "cifar100": cifar100, "pets": pets, "flowers": flowers}
-    sets = {name: pair for name, pair in given.items() if pair is not None}
-    options = TransferOptions(runs, _size(image), execution, pairs(changes), yes)
-    check_ledger(ledger)
-    code, rows = run(model, sets, out, options, console())
-    if code:
-        complain("stopped and saved; the same command continues")
-    elif ledger is not None:
-        record(rows, model, ledger, _command())
-    return code
-
-
 def report(ledger: Path = Path("results/ledger.jsonl"), out: Path | None = None, json: bool = False) -> int:
     """Show what was measured beside what was expected and what the paper published.
 
@@ -237,15 +184,9 @@ def _size(text: str) -> tuple[int, int] | None:
     return parse_size(text) if text else None
 
 
-def _command() -> str:
-    """The command line that is running, as it could be typed."""
-    return shlex.join(["vitlab", *sys.argv[1:]])
-
-
 EVALUATION: dict[str, Any] = {
     "evaluate": evaluate,
     "features": features,
     "fewshot": fewshot,
-    "transfer": transfer,
     "report": report,
 }

@@ -1,6 +1,7 @@
 """How commands speak: results on standard output, complaints on standard error, nothing of a stranger's raw."""
 
 import json as json_text
+import shlex
 import sys
 
 from rich.console import Console
@@ -32,3 +33,8 @@ def console() -> Console:
 def complain(message: str, style: str = "") -> None:
     """A line on standard error, folded by nobody but the terminal."""
     Console(stderr=True).print(Text(message, style=style), soft_wrap=True)
+
+
+def command_line() -> str:
+    """The command that is running, as it could be typed."""
+    return shlex.join(["vitlab", *sys.argv[1:]])

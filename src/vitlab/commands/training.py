@@ -33,7 +33,7 @@ Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(na
 RECIPE_FIELDS = frozenset(field.name for field in dataclasses.fields(Recipe)) - {"name", "source", "image"} | {"model"}
 EXECUTION_FIELDS = frozenset(field.name for field in dataclasses.fields(Execution))
 FIELDS = {
-    **dict.fromkeys(("pretrain", "finetune", "transfer"), RECIPE_FIELDS),
+    **dict.fromkeys(("pretrain", "finetune", "sweep", "transfer"), RECIPE_FIELDS),
     "resume": EXECUTION_FIELDS,
 }
 AUTOMATIC = Execution(device="auto")

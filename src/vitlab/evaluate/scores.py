@@ -17,6 +17,10 @@ UNIT = 2.0**-40  # losses and confidences are added as whole numbers of it, so t
 Labels = Tensor | Sequence[Sequence[int]]
 
 
+class NotFinite(ValueError, ArithmeticError):  # noqa: N818 - says what is wrong
+    """A model whose answers are no numbers: it was trained until it diverged."""
+
+
 @dataclass
 class Scores:
     """Sums over the samples scored so far; `a + b` are the scores of both parts together.
@@ -161,7 +165,8 @@ class Scores:
         require(tuple(logits.shape) == shape, f"logits are {tuple(logits.shape)}, not (samples, classes) = {shape}")
         finite = logits.isfinite().all(dim=-1)
         bad = len(labels) - int(finite.sum())
-        require(bad == 0, f"the model gave NaN or infinity for {bad} of {len(labels)} samples; it cannot be scored")
+        if bad:
+            raise NotFinite(f"the model gave NaN or infinity for {bad} of {len(labels)} samples; it cannot be scored")
         outside = [label for of in labels for label in of if not 0 <= label < self.classes]
         require(not outside, f"label {outside[:1]} is outside the model's classes 0..{self.classes - 1}")
         twice = [of for of in labels if len(set(of)) != len(of)]

@@ -80,3 +80,34 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
+
+
+class Tally:
+    """How many of several runs are done: a bar on a terminal, and a line for whatever happens to one."""
+
+    def __init__(self, console: Console, total: int, done: int, *, has_bar: bool) -> None:
+        self.console, self.total, self.done = console, total, done
+        self._bar: Progress | None = None
+        if done:
+            say(console, f"{done} of {total} runs are finished already")
+        if console.is_terminal and has_bar:
+            columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"))
+            self._bar = Progress(*columns, console=console)
+            self._task = self._bar.add_task("", total=total, completed=done, now="")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def tell(self, name: str, event: str, words: str) -> None:
+        """Something that happened to a run: started, finished, killed, failed."""
+        self.done += event == "finished"
+        said = f"{name} {event}" + (f": {words}" if words else "")
+        say(self.console, f"{self.done} of {self.total} runs  {said}")
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, now=said)

@@ -1,0 +1,1 @@
+"""Map over runs or shards: one after the other here, in local processes, or on Ray."""

@@ -1,0 +1,138 @@
+"""Map over jobs. What is done is not done again, so a map that was killed anywhere is simply started again."""
+
+import contextlib
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, Literal, Self
+
+from rich.console import Console
+
+from vitlab.jobs.job import CODES, LOG, Here, Job, Pool, Processes, Workers
+
+RETRIES = 2  # of a job whose worker was killed
+Event = Literal["started", "finished", "killed", "failed"]
+Told = Callable[[Job, Event, str], None]
+
+
+class JobsFailed(RuntimeError):  # noqa: N818 - says what happened
+    """Jobs that ended without a result; the message names them and their logs. The others are done."""
+
+
+class Crew:
+    """Workers for as many maps as the block has; they are called when there is something to do."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.workers = workers
+        self._pool: Pool | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    def map(self, jobs: Sequence[Job], console: Console, told: Told) -> int:
+        """Do the jobs that are not done; 0, or the exit code of the signal that stopped it: the same call continues.
+
+        A job whose worker was killed is tried again twice; JobsFailed is raised when everything else is done. What
+        happens is `told`, with a few words.
+        """
+        waiting = [job for job in jobs if not job.is_done()]
+        if not waiting:
+            return 0
+        if isinstance(self.workers, Here):
+            with _Stop() as stop:
+                return _one_by_one(waiting, console, told, stop)
+        pool = self._pool = self._pool or _opened(self.workers)
+        with _Stop() as stop:  # after the pool: Ray catches signals too
+            return _share_out(waiting, pool, told, stop)
+
+
+def _opened(workers: Workers) -> Pool:
+    if isinstance(workers, Processes):
+        from vitlab.jobs.processes import LocalPool
+
+        return LocalPool(workers.count)
+    from vitlab.jobs.on_ray import RayPool
+
+    assert not isinstance(workers, Here)
+    return RayPool(workers)
+
+
+def _one_by_one(waiting: list[Job], console: Console, told: Told, stop: "_Stop") -> int:
+    for job in waiting:
+        told(job, "started", "")
+        code = job.work(job.argument, console) or stop.code
+        if code:
+            return code
+        if not job.is_done():
+            raise JobsFailed(f"{job.name} ended without a result in {job.folder}")
+        told(job, "finished", "")
+    return 0
+
+
+def _share_out(waiting: list[Job], pool: Pool, told: Told, stop: "_Stop") -> int:
+    running: dict[Any, Job] = {}
+    tries: Counter[str] = Counter()
+    failed: list[str] = []
+    is_stopping = False
+    while running or (waiting and not stop.code):
+        if stop.code and not is_stopping:
+            pool.stop(list(running))
+            is_stopping = True
+        while waiting and len(running) < pool.size and not stop.code:
+            job = waiting.pop(0)
+            tries[job.name] += 1
+            running[pool.start(job)] = job
+            told(job, "started", f"try {tries[job.name]}" if tries[job.name] > 1 else "")
+        for handle, how in pool.ended(list(running)):
+            job = running.pop(handle)
+            if job.is_done():
+                told(job, "finished", "")
+            elif stop.code:
+                continue
+            elif how.killed and tries[job.name] <= RETRIES:
+                told(job, "killed", f"{how.words}; it is tried again")
+                waiting.insert(0, job)
+            else:
+                words = f"{how.words} {tries[job.name]} times" if how.killed else how.words or _last_line(job)
+                told(job, "failed", words)
+                failed.append(f"{job.name} failed: {words}; its log is {job.folder / LOG}")
+    if failed and not stop.code:
+        raise JobsFailed("; ".join(failed))
+    return stop.code
+
+
+def _last_line(job: Job) -> str:
+    """What the log of a job ends with: the error, if there was one."""
+    with contextlib.suppress(OSError):
+        lines = (job.folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        if lines:
+            return lines[-1]
+    return "it ended without a result"
+
+
+class _Stop:
+    """Notes INT and TERM while the block runs, so that the workers can be told; a second one ends at once."""
+
+    def __init__(self) -> None:
+        self.code = 0
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for caught in CODES:
+            self._before[caught] = signal.signal(caught, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for caught, handler in self._before.items():
+            signal.signal(caught, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.code:
+            os._exit(self.code)  # the workers see that nobody waits for them, save and end
+        self.code = CODES[signal.Signals(number)]

@@ -1,0 +1,101 @@
+"""Which point of a sweep is best on the development images, and why."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from vitlab.report.tables import Results
+from vitlab.run_dir import RESULT, RunSpec
+from vitlab.runs.grid import Point
+from vitlab.store import json_writer, replacing
+from vitlab.strict_json import read_json, require
+
+CHOICE, DIVERGED = "choice.json", "diverged.json"
+COLUMNS = ("point", "learning rate", "development top-1 %", "loss", "count", "remark")
+TIE = "of equals the one with the smaller learning rate, then the earlier one"
+HOPELESS = 10  # times the loss of guessing, ln K: the weights have exploded, whatever happens to be right
+RULE = f"most development images right; {TIE}; what diverged counts as worst"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A point and how it did on the development images; `diverged` says how it failed, if it did."""
+
+    point: Point
+    learning_rate: float
+    numbers: Mapping[str, float] | None = None
+    diverged: str = ""
+
+    @property
+    def top1(self) -> float | None:
+        """The accuracy, 0..1; None for a point that counts as worst."""
+        return None if self.numbers is None or self.diverged else float(self.numbers["top1"])
+
+
+def judged(point: Point, spec: RunSpec, folder: Path) -> Judged:
+    """What a finished run of a point says."""
+    rate = spec.recipe.schedule.peak
+    if (folder / DIVERGED).exists():
+        return Judged(point, rate, None, divergence(folder))
+    numbers = numbers_of(folder, "validation")
+    top1, loss, worst = float(numbers["top1"]), float(numbers["loss"]), HOPELESS * math.log(spec.model.classes)
+    if math.isfinite(top1) and loss <= worst:
+        return Judged(point, rate, numbers)
+    return Judged(
+        point, rate, numbers, f"loss {loss:.3g} on the development images; guessing has {worst / HOPELESS:.3g}"
+    )
+
+
+def numbers_of(folder: Path, name: str) -> dict[str, Any]:
+    """The validation or test numbers of a finished run."""
+    result = cast(dict[str, Any], read_json(folder / RESULT))
+    require(isinstance(result.get(name), dict), f"{folder / RESULT} has no {name} numbers")
+    return result[name]
+
+
+def divergence(folder: Path) -> str:
+    """How a run diverged."""
+    return str(cast(dict[str, Any], read_json(folder / DIVERGED)).get("diverged", ""))
+
+
+def pick(points: Sequence[Judged]) -> tuple[Judged, str]:
+    """The point with the most development images right, and why it is that one; raises if all diverged."""
+    if len(points) == 1 and points[0].numbers is None and not points[0].diverged:
+        return points[0], "it is the only point, so nothing was picked"
+    alive = [one for one in points if one.top1 is not None]
+    if not alive:
+        said = "; ".join(f"{one.point.name}: {one.diverged}" for one in points)
+        raise ArithmeticError(f"every point of the sweep diverged; try smaller learning rates: {said}")
+    order = sorted(enumerate(alive), key=lambda entry: (-(entry[1].top1 or 0.0), entry[1].learning_rate, entry[0]))
+    best = order[0][1]
+    top, numbers = best.top1 or 0.0, best.numbers or {}
+    why = f"{top:.2%} of {int(numbers['count']):,} development images are right, the most of {len(points)} points"
+    ties = [one.point.name for _, one in order[1:] if one.top1 == top]
+    if ties:
+        why += f"; {', '.join(ties)} had as many: {TIE}"
+    worst = [one.point.name for one in points if one.top1 is None]
+    if worst:
+        why += f"; worst, because diverged: {', '.join(worst)}"
+    return best, why
+
+
+def table_of(points: Sequence[Judged]) -> Results:
+    """The points in the order they were tried."""
+    rows = []
+    for one in points:
+        numbers = one.numbers or {}
+        top1 = None if not numbers else 100 * float(numbers["top1"])
+        remark = f"diverged: {one.diverged}" if one.diverged else ""
+        rows.append((one.point.name, one.learning_rate, top1, numbers.get("loss"), numbers.get("count"), remark))
+    return Results(COLUMNS, tuple(rows))
+
+
+def write_choice(out: Path, judged_on: str, points: Sequence[Judged], picked: Judged, why: str) -> None:
+    """The points, their numbers, the rule, the pick and why."""
+    listed = json.loads(table_of(points).to_json())
+    choice = {"judged_on": judged_on, "rule": RULE, "points": listed, "pick": picked.point.name, "why": why}
+    with replacing(out / CHOICE) as temporary:
+        json_writer(choice)(temporary)

@@ -1,0 +1,91 @@
+"""What a sweep or a transfer found, as a row of a table and a line of the ledger."""
+
+import statistics
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from vitlab.paper.models import name_of
+from vitlab.report.ledger import Entry, append, versions
+from vitlab.report.published import published
+from vitlab.report.tables import Cell, Results
+from vitlab.store import replacing
+from vitlab.weights.load import load_model
+
+COLUMNS = ("data", "top-1 %", "std", "runs", "count", "recipe", "learning rate", "picked of", "published")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The accuracy on one set over several runs, in percent."""
+
+    task: str  # the paper's name of the set, where it is one of its own
+    data: str
+    accuracies: tuple[float, ...]
+    count: int  # test images, each scored in every run
+    recipe: str
+    learning_rate: float
+    point: str
+    points: int  # that it was picked of on development images; 1: nothing was picked
+
+    @property
+    def mean(self) -> float:
+        """Over the runs."""
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def std(self) -> float | None:
+        """Of a sample: divided by runs - 1; None for one run."""
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
+
+
+def results_of(rows: list[Outcome], model: str) -> Results:
+    """The table, with what the paper prints for a model of that name."""
+    lines: list[tuple[Cell, ...]] = []
+    for row in rows:
+        found = published(model, row.task) if row.task else ()
+        printed = "; ".join(f"{p.mean:.2f} ({p.pretraining}, {p.source})" for p in found)
+        name, runs = row.task or row.data, len(row.accuracies)
+        lines.append(
+            (name, row.mean, row.std, runs, row.count, row.recipe, row.learning_rate, row.points, printed),
+        )
+    return Results(COLUMNS, tuple(lines))
+
+
+def show(outcome: Outcome, model: Path, console: Console) -> None:
+    """The table of one outcome, and what it rests on."""
+    console.print(results_of([outcome], name_of(load_model(model).spec)).terminal())
+    console.print(Text(f"{outcome.point}, picked of {outcome.points} points", style="dim"))
+
+
+def write_table(table: Results, folder: Path, name: str) -> None:
+    """NAME.csv, .md and .json in the folder."""
+    for suffix, text in (("csv", table.to_csv()), ("md", table.to_markdown()), ("json", table.to_json())):
+        with replacing(folder / f"{name}.{suffix}") as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def record(rows: list[Outcome], model: Path, ledger: Path, command: str) -> None:
+    """Add the rows to the ledger."""
+    name, when, made_by = name_of(load_model(model).spec), datetime.now(UTC).isoformat(timespec="seconds"), versions()
+    entries = [
+        Entry(
+            model=name,
+            data=row.data,
+            metric="top-1 %, fine-tuned",
+            got=row.mean,
+            n=row.count,
+            command=command,
+            runs=len(row.accuracies),
+            spread=row.std,
+            weights=model.name,
+            task=row.task,
+            when=when,
+            versions=made_by,
+        )
+        for row in rows
+    ]
+    append(ledger, entries)

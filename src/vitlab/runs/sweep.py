@@ -1,0 +1,318 @@
+"""The paper's protocol of fine-tuning: try a grid on a development split, take the best, retrain on everything, test.
+
+    OUT/sweep.json         what was asked for; something else in the same folder is refused
+    OUT/grid/POINT/        a run folder for each point, trained without the development images and judged on them
+    OUT/choice.json        the points, their numbers, the pick and why; points.csv, .md and .json are the table of it
+    OUT/final/seed-N/      a run folder for each seed, trained on everything with what was picked, and tested
+    OUT/result.json        mean and deviation; .csv and .md beside it
+
+Nothing else is remembered: a sweep that was killed is started again, and what is finished is not run again.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from rich.console import Console
+
+from vitlab.data.catalogue import open_source
+from vitlab.jobs.job import Here, Job, Ray, Workers
+from vitlab.jobs.mapping import Crew, Event
+from vitlab.paper.models import name_of
+from vitlab.run_dir import RESULT, RUN, RunDir, RunSpec
+from vitlab.runs.choice import DIVERGED, Judged, divergence, judged, numbers_of, pick, table_of, write_choice
+from vitlab.runs.display import Tally, describe, duration, say
+from vitlab.runs.grid import Point, SweepOptions, points_of
+from vitlab.runs.material import open_material
+from vitlab.runs.outcome import Outcome, results_of, write_table
+from vitlab.runs.search import read_space, require_optuna, search
+from vitlab.runs.starting import DAY, Asked, create, estimated_seconds, finetuning_run
+from vitlab.runs.training import carry_out
+from vitlab.store import Locked, json_writer, locked, replacing
+from vitlab.strict_json import read_json, require
+from vitlab.weights.load import load_model
+from vitlab.world.device import pick_device
+
+SWEEP = "sweep.json"
+PATIENCE = 120  # seconds in which a worker of a killed sweep has saved and gone
+
+
+def sweep(
+    model: Path, data: str, test: str, out: Path, options: SweepOptions, console: Console, task: str = ""
+) -> tuple[int, Outcome | None]:
+    """Pick on a development split, retrain on everything with every seed, test; the exit code and what was found.
+
+    Stopped or killed, the same call continues. `task` is the paper's name of the data, if it is one of its sets.
+    """
+    require(options.seeds >= 1, f"{options.seeds} seeds; at least 1 is needed to report anything")
+    require(bool(test), "a sweep reports on test images; give --test")
+    plan = _plan(model, data, test, out, options, console)
+    with locked(out), plan.crew:
+        _remember(out, plan.asked())
+        try:
+            points = plan.judge_all()
+            picked, why = pick(points)
+            write_table(table_of(points), out, "points")
+            write_choice(out, _split(plan.base), points, picked, why)
+            if len(points) > 1:
+                console.print(table_of(points).terminal())
+            say(console, f"pick    {picked.point.name}: {why}")
+            outcome = plan.finish(picked, len(points), task)
+        except _Stopped as stopped:
+            return stopped.code, None
+        write_table(results_of([outcome], name_of(load_model(model).spec)), out, Path(RESULT).stem)
+        return 0, outcome
+
+
+class _Stopped(Exception):  # noqa: N818 - no error
+    """A signal ended the sweep; everything is saved."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """All that was asked for, with the recipe resolved and the points listed; a search has none before it begins."""
+
+    model: Path
+    out: Path
+    options: SweepOptions
+    base: RunSpec  # without anything that a point changes, on the split to pick on
+    test: str
+    points: tuple[Point, ...]
+    console: Console
+    crew: Crew
+    made: dict[tuple[Point, bool], RunSpec] = field(default_factory=dict)  # each is resolved once
+
+    def asked(self) -> dict[str, object]:
+        """What another sweep in this folder must agree on."""
+        options, base = self.options, self.base
+        found: dict[str, object] = {
+            "format": "vitlab-sweep",
+            "version": 1,
+            "weights": base.start_sha256,
+            "recipe": base.recipe.name,
+            "image": list(base.recipe.image),
+            "settings": dict(options.changes),
+            "data": base.data,
+            "validation": base.validation,
+            "held_out": base.held_out,
+            "test": self.test,
+            "points": {point.name: {"recipe": point.recipe, **dict(point.changes)} for point in self.points},
+            "seeds": options.seeds,
+        }
+        if options.trials:  # what is drawn depends on how many are judged before the next is drawn
+            found["search"] = {"trials": options.trials, "space": list(options.space), "at_once": self.at_once}
+        return found
+
+    @property
+    def at_once(self) -> int:
+        """Runs at a time."""
+        return 1 if isinstance(self.options.workers, Here) else self.options.workers.count
+
+    def judge_all(self) -> list[Judged]:
+        """Every point with its development numbers."""
+        options = self.options
+        if not options.trials and len(self.points) == 1:
+            point = self.points[0]
+            return [Judged(point, self.run_of(point).recipe.schedule.peak)]
+        self.announce()
+        found: list[Judged] = []
+        if options.trials:
+            space = read_space(options.space)
+            found = search(self.base.recipe.name, space, options.trials, self.at_once, self.judge)
+        return [*found, *self.judge(self.points)]
+
+    def announce(self) -> None:
+        """Say how much it is, and refuse what takes days on a CPU unless that is wanted."""
+        tried, seeds = len(self.points) + self.options.trials, self.options.seeds
+        device = pick_device(self.base.execution.device)
+        seconds = estimated_seconds(self.base, device) * (tried + seeds)
+        say(
+            self.console,
+            f"sweep   {tried} points on {_split(self.base)}, then the best on everything, {seeds} x: "
+            f"{tried + seeds} runs, about {duration(seconds)} on {device.type}",
+        )
+        require(
+            seconds < DAY or device.type != "cpu" or self.options.is_wanted,
+            f"the sweep would take about {duration(seconds)} on this CPU; say --yes if that is wanted, or take fewer "
+            f"points, fewer steps (--schedule.total), smaller pictures (--image) or a smaller model",
+        )
+
+    def run_of(self, point: Point, *, is_final: bool = False) -> RunSpec:
+        """The run that judges a point, or that reports: on everything, and tested."""
+        key = point, is_final
+        if key not in self.made:
+            base, options = self.base, self.options
+            asked = Asked(
+                base.data,
+                options.image,
+                base.validation,
+                0.0 if is_final or base.validation else base.held_out,
+                self.test if is_final else "",
+                0,
+                (*options.changes, *point.changes),
+            )
+            made = finetuning_run(self.model, point.recipe, asked, options.execution, Console(quiet=True))
+            self.made[key] = made
+        return self.made[key]
+
+    def judge(self, points: Sequence[Point]) -> list[Judged]:
+        """Train the points that are not trained yet, and read what all of them reached."""
+        runs = [self.run_of(point) for point in points]
+        folders = [self.out / "grid" / point.name for point in points]
+        self.carry_out(folders, runs)
+        return [judged(*one) for one in zip(points, runs, folders, strict=True)]
+
+    def finish(self, picked: Judged, tried: int, task: str) -> Outcome:
+        """Retrain what was picked with every seed, and test."""
+        point, seeds = picked.point, range(self.options.seeds)
+        runs = [replace(self.run_of(point, is_final=True), seed=seed) for seed in seeds]
+        folders = [self.out / "final" / f"seed-{seed}" for seed in seeds]
+        self.carry_out(folders, runs)
+        for folder in folders:
+            if (folder / DIVERGED).exists():
+                raise ArithmeticError(f"{point.name} diverged in {folder}: {divergence(folder)}")
+        results = [numbers_of(folder, "test") for folder in folders]
+        return Outcome(
+            task=task,
+            data=self.test,
+            accuracies=tuple(100 * float(found["top1"]) for found in results),
+            count=int(results[0]["count"]),
+            recipe=point.recipe,
+            learning_rate=picked.learning_rate,
+            point=point.name,
+            points=tried,
+        )
+
+    def carry_out(self, folders: Sequence[Path], runs: Sequence[RunSpec]) -> None:
+        """Bring the runs to their ends, wherever they run; raises _Stopped."""
+        for folder, spec in zip(folders, runs, strict=True):
+            _check_same(folder, spec)
+        jobs = [
+            Job(str(folder.relative_to(self.out)), train_run, (folder, spec), folder, (RESULT, DIVERGED))
+            for folder, spec in zip(folders, runs, strict=True)
+        ]
+        done = sum(job.is_done() for job in jobs)
+        with Tally(self.console, len(jobs), done, has_bar=not isinstance(self.options.workers, Here)) as tally:
+
+            def told(job: Job, event: Event, words: str) -> None:
+                tally.tell(job.name, event, words or (_reached(job.folder) if event == "finished" else ""))
+
+            code = self.crew.map(jobs, self.console, told)
+        if code:
+            raise _Stopped(code)
+
+
+def train_run(asked: tuple[Path, RunSpec], console: Console) -> int:
+    """The work of a job: a run folder from wherever it is to its end. One that diverges says so in a file."""
+    folder, spec = asked
+    try:
+        return _patiently(lambda: _opened(folder, spec, console), console)
+    except ArithmeticError as error:
+        say(console, f"diverged: {error}")
+        _write(folder / DIVERGED, {"diverged": str(error)})
+        return 0
+
+
+def _opened(folder: Path, spec: RunSpec, console: Console) -> int:
+    run = RunDir.open(folder) if (folder / RUN).exists() else create(folder, spec, console, is_wanted=True)
+    return carry_out(run, console, execution=spec.execution)
+
+
+def _patiently(work: Callable[[], int], console: Console) -> int:
+    """Work in a folder that a worker of a killed sweep may still be leaving."""
+    for tried in range(PATIENCE):
+        try:
+            return work()
+        except Locked as error:
+            if not tried:
+                say(console, f"waiting: {error}")
+            time.sleep(1)
+    return work()
+
+
+# -- Before the first run ------------------------------------------------------------------------
+
+
+def _plan(model: Path, data: str, test: str, out: Path, options: SweepOptions, console: Console) -> _Plan:
+    """Resolve recipe and points, and raise now what the last run would."""
+    asked = Asked(data, options.image, options.validation, options.held_out, "", 0, options.changes)
+    base = finetuning_run(model, options.recipe, asked, options.execution, console)
+    images = len(open_source(data))
+    space = read_space(options.space) if options.trials else {}
+    if options.trials:
+        require_optuna()
+    points = points_of(base.recipe, images, options, space)
+    require(
+        len(points) + options.trials == 1 or bool(base.held_out or base.validation),
+        f"no development images to pick on: none of {images} training images is held out; give --held-out or "
+        f"--validation",
+    )
+    open_material(replace(base, held_out=0.0, test=test))  # raises if images or classes do not fit
+    if len(points) + options.trials > 1:
+        open_material(base)
+    plan = _Plan(model, out, options, base, test, tuple(points), console, Crew(_with_gpus(options.workers, base)))
+    for point in points:
+        plan.run_of(point)
+        plan.run_of(point, is_final=True)
+    return plan
+
+
+def _with_gpus(workers: Workers, base: RunSpec) -> Workers:
+    """A cluster has to know that a run needs a GPU."""
+    needed = int(base.execution.device.startswith("cuda"))
+    return replace(workers, gpus=needed) if isinstance(workers, Ray) else workers
+
+
+def _remember(out: Path, asked: dict[str, object]) -> None:
+    """Write what is asked for, or compare it with what was."""
+    if not (out / SWEEP).exists():
+        found = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
+        require(not found, f"{out} is not empty and holds no sweep, but {', '.join(found[:3])}; choose another --out")
+        _write(out / SWEEP, asked)
+        return
+    before = cast(dict[str, object], read_json(out / SWEEP))
+    require(isinstance(before, dict), f"{out / SWEEP} is not of a sweep; choose another --out")
+    wanted = json.loads(json.dumps(asked))
+    differing = [name for name in {**before, **wanted} if before.get(name) != wanted.get(name)]
+    said = "; ".join(f"{name} was {_short(before.get(name))} and is {_short(wanted.get(name))}" for name in differing)
+    require(not differing, f"{out} holds another sweep: {said}; choose another --out")
+
+
+def _check_same(folder: Path, wanted: RunSpec) -> None:
+    if not (folder / RUN).exists():
+        return
+    found = replace(RunDir.open(folder).spec(), start="", execution=wanted.execution)
+    other = [name for name, value in vars(replace(wanted, start="")).items() if getattr(found, name) != value]
+    require(not other, f"{folder} holds another run: its {', '.join(other)} differ; choose another --out")
+
+
+# -- Words ---------------------------------------------------------------------------------------
+
+
+def _reached(folder: Path) -> str:
+    """What a run that just ended reached, in a few words."""
+    if (folder / DIVERGED).exists():
+        return "diverged"
+    result = cast(dict[str, Any], read_json(folder / RESULT))
+    return describe(result.get("test") or result["validation"])
+
+
+def _split(base: RunSpec) -> str:
+    return base.validation or f"{base.held_out:g} of the training images, held out"
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _write(path: Path, value: object) -> None:
+    with replacing(path) as temporary:
+        json_writer(value)(temporary)
