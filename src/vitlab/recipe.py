@@ -17,6 +17,26 @@ AUTHORS_CROP = Augmentation()
 
 
 @dataclass(frozen=True)
+class Distillation:
+    """How a student learns from a teacher: `weight` of the loss is against the teacher's answer, the rest the label's.
+
+    `hard` takes the teacher's best class for a label; `soft` its softmax at a temperature, which `hard` does not read.
+    """
+
+    kind: Literal["hard", "soft"] = "hard"
+    weight: float = 0.5
+    temperature: float = 3.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(0 <= self.weight <= 1, f"weight {self.weight} is outside [0, 1]")
+        require(0 < self.temperature <= 1000, f"temperature {self.temperature} is outside (0, 1000]")
+
+
+HARD = Distillation()
+
+
+@dataclass(frozen=True)
 class Schedule:
     """The learning rate over `total` steps: linear warm-up from 0 at step 0, then a decay.
 
@@ -140,7 +160,8 @@ class Recipe:
     """Everything that decides what is learnt from given data, but the model and the seed.
 
     `batch` is global: micro-batches and ranks only share it out. `shards` are its fixed parts, of which a rank takes
-    whole ones; pictures are mixed inside a shard. `frozen` names parts of the model that are not
+    whole ones; pictures are mixed inside a shard, by `mixup`, `cutmix` or, of both, one by chance, with `partners` in
+    reverse or rolled by one. `distillation` is for runs with a teacher. `frozen` names parts of the model that are not
     trained, `backbone` being all but the head. `patience` is how many validations in a row may fail to improve before
     the run stops and its best weights are taken; 0 trains to the end and takes the last.
     """
@@ -154,13 +175,17 @@ class Recipe:
     loss: Loss = "softmax"
     label_smoothing: float = 0.0
     dropout: float = 0.0
+    stochastic_depth: float = 0.0
     augmentation: Augmentation = AUTHORS_CROP
     mixup: float = 0.0  # alpha of Beta(alpha, alpha), one draw a shard
+    cutmix: float = 0.0  # the same for CutMix
+    partners: Literal["reversed", "rolled"] = "reversed"
     shards: int = 1
     average: float | None = None  # share of the old average that a step keeps
     layer_decay: float = 1.0
     frozen: tuple[str, ...] = ()
     class_weights: Literal["none", "balanced"] = "none"
+    distillation: Distillation = HARD
     validate_every: int = 0  # steps; 0: at the end only
     patience: int = 0
     masking: Masking | None = None  # None: the labels are learnt
@@ -169,8 +194,10 @@ class Recipe:
         check_fields(self)
         require(1 <= self.batch <= 2**20, f"batch {self.batch} is outside 1..{2**20:,}")
         require(0 <= self.label_smoothing < 1, f"label_smoothing {self.label_smoothing} is outside [0, 1)")
-        require(0 <= self.dropout < 1, f"dropout {self.dropout} is outside [0, 1)")
-        require(self.mixup >= 0, f"mixup {self.mixup} must not be negative")
+        for name in ("dropout", "stochastic_depth"):
+            require(0 <= getattr(self, name) < 1, f"{name} {getattr(self, name)} is outside [0, 1)")
+        for name in ("mixup", "cutmix"):
+            require(getattr(self, name) >= 0, f"{name} {getattr(self, name)} must not be negative")
         require(1 <= self.shards <= self.batch, f"shards {self.shards} is outside 1..{self.batch:,}, the batch")
         require(self.average is None or 0 < self.average < 1, f"average {self.average} is outside (0, 1)")
         require(0 < self.layer_decay <= 1, f"layer_decay {self.layer_decay} is outside (0, 1]")
@@ -189,7 +216,8 @@ class Recipe:
 
     def _check_without_labels(self) -> None:
         """Settings that nobody would read are errors."""
-        for name, unused in (("loss", "softmax"), ("label_smoothing", 0), ("mixup", 0), ("class_weights", "none")):
+        unread = {"loss": "softmax", "label_smoothing": 0, "mixup": 0, "cutmix": 0, "class_weights": "none"}
+        for name, unused in unread.items():
             given = getattr(self, name)
             require(given == unused, f"masked patches have no labels; leave {name} at {unused!r}, not {given!r}")
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vitlab.recipe import Execution, Recipe
+from vitlab.recipe import HARD, Execution, Recipe
 from vitlab.spec import ModelSpec
 from vitlab.store import json_writer, locked, remove_leftovers, replacing
 from vitlab.strict_json import from_json, read_json, require, to_json
@@ -34,8 +34,9 @@ CHECKPOINTS, MODEL = "checkpoints", "model"
 class RunSpec:
     """A run, complete: with the same data it learns the same weights.
 
-    `start` are the weights that fine-tuning began with, empty for fresh ones. `validation` is a data set of its own, or
-    empty for the share `held_out` of the training data.
+    `start` are the weights that fine-tuning began with, empty for fresh ones; `teacher` those of a model that is learnt
+    from beside the labels. `validation` is a data set of its own, or empty for the share `held_out` of the training
+    data.
     """
 
     format: Literal["vitlab-run"]
@@ -51,6 +52,8 @@ class RunSpec:
     validation: str = ""
     held_out: float = 0.0
     test: str = ""
+    teacher: str = ""
+    teacher_sha256: str = ""
 
     def __post_init__(self) -> None:
         require(self.version == VERSION, f"{RUN} has format version {self.version}, this vitlab reads {VERSION}")
@@ -59,6 +62,14 @@ class RunSpec:
         require(
             not self.recipe.validate_every or bool(self.validation or self.held_out),
             "validate_every and patience need images to validate on: give --validation or --held-out",
+        )
+        require(
+            bool(self.teacher) or self.recipe.distillation == HARD,
+            "distillation needs a model to learn from: give --teacher MODEL",
+        )
+        require(
+            not (self.teacher and self.recipe.masking is not None),
+            "a teacher tells classes, masked patches have none; leave --teacher or --objective masked-patches out",
         )
 
 

@@ -19,6 +19,7 @@ PositionResize = ConventionName
 SaveFormat = Literal["vitlab", "google-npz", "timm", "hf"]
 Interpolation = Literal["bilinear", "bicubic", "area"]
 CropKind = Literal["inception", "uniform-area", "square-crop", "shorter-crop", "none"]
+RandAugmentFlavour = Literal["tf", "timm"]
 Image = int | tuple[int, int]
 
 
@@ -52,10 +53,52 @@ class Preprocessing:
 
 
 @dataclass(frozen=True)
+class RandAugment:
+    """`layers` operations drawn from all of a flavour, each done with a `probability`; 0 layers are none.
+
+    `tf` are TensorFlow's 16, which AugReg used: magnitude 10 is full strength and more is allowed, but some are
+    strongest at 0. `timm` are the 15 that grow with the magnitude, up to 10, which DeiT used.
+    """
+
+    layers: int = 0
+    magnitude: float = 0.0
+    flavour: RandAugmentFlavour = "tf"
+    probability: float = 1.0
+    deviation: float = 0.0  # of the magnitude, normal
+    fill: tuple[int, int, int] = (128, 128, 128)  # colour of what comes from outside the picture
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(0 <= self.layers <= 16, f"layers {self.layers} is outside 0..16")
+        most = 10 if self.flavour == "timm" else 30
+        require(0 <= self.magnitude <= most, f"magnitude {self.magnitude} is outside [0, {most}]")
+        require(0 <= self.probability <= 1, f"probability {self.probability} is outside [0, 1]")
+        require(0 <= self.deviation <= 10, f"deviation {self.deviation} is outside [0, 10]")
+        require(all(0 <= part <= 255 for part in self.fill), f"fill {self.fill} is no colour of 0..255")
+
+
+@dataclass(frozen=True)
+class Erasing:
+    """With a `probability`, a box of noise over the picture: normal, around `mean`, with `std`, as shares of white."""
+
+    probability: float = 0.0
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(0 <= self.probability <= 1, f"probability {self.probability} is outside [0, 1]")
+        require(all(map(math.isfinite, (*self.mean, *self.std))), f"mean {self.mean}, std {self.std} are not finite")
+        require(all(s >= 0 for s in self.std), f"std {self.std} must not be negative")
+
+
+@dataclass(frozen=True)
 class Augmentation:
     """What training does to a picture at random; the default is the authors' crop and flip.
 
-    `smallest_area` is for the crops that draw a box; `enlarged` for those that resize to a larger picture first.
+    `smallest_area` is for the crops that draw a box; `enlarged` for those that resize to a larger picture first. Then
+    come flip, RandAugment, colour jitter and erasing, in this order. `repeats` is how often a sample comes in a row,
+    drawn anew each time.
     """
 
     crop: CropKind = "inception"
@@ -64,9 +107,15 @@ class Augmentation:
     flip: bool = True
     interpolation: Interpolation = "bilinear"
     antialias: bool = False
+    randaugment: RandAugment = RandAugment()
+    colour_jitter: float = 0.0  # brightness, contrast and saturation change by up to this share
+    erasing: Erasing = Erasing()
+    repeats: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
+        require(0 <= self.colour_jitter <= 1, f"colour_jitter {self.colour_jitter} is outside [0, 1]")
+        require(1 <= self.repeats <= 64, f"repeats {self.repeats} is outside 1..64")
         require(0 < self.smallest_area <= 1, f"smallest_area {self.smallest_area} is outside (0, 1]")
         require(1 <= self.enlarged <= 8, f"enlarged {self.enlarged} is outside [1, 8]")
         require(self.antialias or self.interpolation != "bicubic", "bicubic resizing is antialiased")

@@ -104,8 +104,14 @@ def test_a_swapped_patch_comes_from_every_other_place_equally_often():
 def test_seed_epoch_and_sample_each_matter_and_nothing_else():
     base = corruption_plan(HALF, 1, 2, "a")
     assert torch.equal(base, corruption_plan(HALF, 1, 2, "a"))
-    for other in ((0, 2, "a"), (1, 3, "a"), (1, 2, "b")):
+    for other in ((0, 2, "a"), (1, 3, "a"), (1, 2, "b"), (1, 2, "a", 1)):
         assert not torch.equal(base, corruption_plan(HALF, *other))
+
+
+def test_a_sample_that_comes_again_is_corrupted_otherwise():
+    (batch,) = train(Numbers(2), batch=4, stop=1, augmentation=Augmentation(repeats=2), corruption=HALF)
+    assert batch.ids[0] == batch.ids[1]
+    assert not torch.equal(batch.plans[0], batch.plans[1])
 
 
 def by_sample(batches):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ from vitlab.data.order import Order
 from vitlab.data.refusals import BadImage
 from vitlab.data.resizing import resized
 from vitlab.data.source import Sample
-from vitlab.spec import CONVENTIONS, Augmentation
+from vitlab.spec import CONVENTIONS, Augmentation, Erasing, RandAugment
 
 SIZE = (8, 8)
 
@@ -129,6 +130,47 @@ def test_real_workers_and_ranks_give_the_same_batches(workers, ranks):
         assert sum((part[step].ids for part in parts), ()) == whole.ids
         assert torch.equal(torch.cat([part[step].pixels for part in parts]), whole.pixels)
         assert sum((part[step].labels for part in parts), ()) == whole.labels
+
+
+MODERN = Augmentation(
+    randaugment=RandAugment(2, 9, "timm", 0.5, 0.5), colour_jitter=0.3, erasing=Erasing(0.5), repeats=3
+)
+
+
+def test_repeats_come_in_a_row_each_drawn_anew_and_every_sample_as_often():
+    source, account = Numbers(14, bad={4}), Account(found=14)
+    batches = train(source, batch=6, stop=14, augmentation=MODERN, account=account)  # two epochs of 42 pictures
+    order = Order(14, seed=0, block=4, window=2)
+    expected = [order.at(position // 3) for position in range(6 * 14)]
+    sound = [(epoch, number) for epoch, number in expected if number != 4]
+    assert [pair for b in batches for pair in zip(b.epochs, b.numbers, strict=True)] == sound
+    assert Counter(sound) == Counter({(epoch, n): 3 for epoch in (0, 1) for n in range(14) if n != 4})
+    assert [account.is_balanced(epoch, repeats=3) for epoch in (0, 1)] == [True, True]
+    assert not account.is_balanced()
+    pictures = {}
+    for batch in batches:
+        for name, epoch, position, pixels in zip(batch.ids, batch.epochs, batch.positions, batch.pixels, strict=True):
+            again = training_pixels(
+                Image.fromarray(source.item(int(name[1:])).data), SIZE, MODERN, draws(0, epoch, name, position % 3)
+            )
+            assert torch.equal(pixels, again)
+            pictures.setdefault(name, set()).add(pixels.numpy().tobytes())
+    assert all(len(different) >= 5 for different in pictures.values())  # of 6 draws
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", ["tf", "timm"])
+def test_modern_augmentation_is_the_same_for_workers_ranks_and_resumes(flavour):
+    how = replace(MODERN, randaugment=replace(MODERN.randaugment, flavour=flavour))
+    source = Numbers(11)
+    expected = train(source, augmentation=how)
+    for options in ({"workers": 2}, {"start": 2, "workers": 1}):
+        found = train(source, augmentation=how, **options)
+        for one, other in zip(found, expected[options.get("start", 0) :], strict=True):
+            assert torch.equal(one.pixels, other.pixels)
+    parts = [train(source, augmentation=how, rank=rank, ranks=2) for rank in range(2)]
+    for one, two, whole in zip(*parts, expected, strict=True):
+        assert torch.equal(torch.cat([one.pixels, two.pixels]), whole.pixels)
 
 
 @pytest.mark.slow

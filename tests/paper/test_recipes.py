@@ -16,6 +16,7 @@ from vitlab.paper.recipes import (
     finetuning_recipe,
     finetuning_row_for,
     pretraining_data,
+    pretraining_head,
     pretraining_model,
     pretraining_names,
     pretraining_recipe,
@@ -61,6 +62,100 @@ def test_sgd_for_resnets_is_that_of_bit():
     assert recipe.schedule.warmup == 5_000
     assert recipe.schedule.boundaries == tuple(517_822 * epoch // 40 for epoch in (10, 23, 30, 37))
     assert recipe.optimizer == SGD(momentum=0.9, weight_decay=1e-4, clip=None)
+
+
+def test_every_resnet_of_table_3_has_adam_and_sgd():
+    names = pretraining_names()
+    by_sgd = [name for name in names if name.endswith("-sgd")]
+    assert {pretraining_model(name) for name in by_sgd} == {*("R50x1", "R50x2", "R101x1", "R152x1", "R152x2", "R200x3")}
+    for name in by_sgd:
+        adam, sgd = pretraining_recipe(name.removesuffix("-sgd")), pretraining_recipe(name)
+        assert isinstance(adam.optimizer, AdamW)
+        assert isinstance(sgd.optimizer, SGD)
+        assert (adam.schedule.total, adam.batch, adam.loss) == (sgd.schedule.total, sgd.batch, sgd.loss)
+        is_printed = name in ("R50x1@jft300m-sgd", "R152x2@jft300m-sgd")
+        assert ("the table itself prints" in sgd.source) != is_printed
+
+
+# level: RandAugment's layers and magnitude, MixUp's alpha
+AUGREG = {
+    "none": (0, 0, 0.0),
+    "light1": (2, 0, 0.0),
+    "light2": (2, 10, 0.2),
+    "medium1": (2, 15, 0.2),
+    "medium2": (2, 15, 0.5),
+    "strong1": (2, 20, 0.5),
+    "strong2": (2, 20, 0.8),
+}
+
+
+@pytest.mark.parametrize("level", AUGREG)
+def test_augreg_has_seven_levels(level):
+    recipe = pretraining_recipe(f"ViT-B/16@imagenet-augreg-{level}")
+    how = recipe.augmentation.randaugment
+    assert (how.layers, how.magnitude, recipe.mixup) == AUGREG[level]
+    assert (how.flavour, how.probability, how.deviation, recipe.partners) == ("tf", 1.0, 0.0, "rolled")
+    assert (recipe.batch, recipe.schedule.total, recipe.schedule.warmup) == (4096, 93_835, 10_000)
+    assert (recipe.schedule.peak, recipe.schedule.decay, recipe.loss) == (1e-3, "cosine", "softmax")
+    assert recipe.optimizer == AdamW(weight_decay=0.1, decay="kernels", clip=1.0)
+    assert pretraining_head(recipe.name) == "linear"
+
+
+def test_augreg_chooses_a_level_for_each_model():
+    chosen = {
+        "imagenet21k": {"Ti/16": "none", "S/32": "none", "S/16": "light1", "B/16": "light2", "L/16": "medium2"},
+        "imagenet": {"Ti/16": "light1", "S/32": "medium1", "S/16": "medium2", "B/32": "medium2", "L/16": "medium2"},
+    }
+    for data, models in chosen.items():
+        for model, level in models.items():
+            recipe = pretraining_recipe(f"ViT-{model}@{data}-augreg")
+            assert recipe.source.endswith(f"augmentation {level}")
+            assert recipe.loss == {"imagenet": "softmax", "imagenet21k": "sigmoid"}[data]
+    with pytest.raises(ValueError, match=r"a level may follow, as -strong1: none, light1"):
+        pretraining_recipe("ViT-B/16@imagenet-augreg-strong9")
+
+
+@pytest.mark.parametrize("model", ["DeiT-Ti/16", "DeiT-S/16", "DeiT-B/16", "DeiT-B/16-distilled"])
+def test_deit_is_trained_as_its_paper_says(model):
+    recipe = pretraining_recipe(f"{model}@imagenet")
+    schedule, how = recipe.schedule, recipe.augmentation
+    assert (recipe.batch, schedule.peak, schedule.decay, recipe.label_smoothing) == (1024, 1e-3, "cosine", 0.1)
+    assert (schedule.total, schedule.warmup) == (300 * 1_281_167 // 1024, 5 * 1_281_167 // 1024)
+    assert (recipe.mixup, recipe.cutmix, recipe.partners) == (0.8, 1.0, "reversed")
+    assert (recipe.dropout, recipe.stochastic_depth, recipe.optimizer.weight_decay) == (0.0, 0.1, 0.05)
+    assert recipe.optimizer.decay == "kernels"
+    assert (how.crop, how.smallest_area, how.interpolation, how.repeats) == ("uniform-area", 0.08, "bicubic", 3)
+    assert how.erasing.probability == 0.25
+    assert pretraining_row_for(model, 900) == (recipe.name, "a DeiT is trained as its own paper says")
+    assert pretraining_recipe(recipe.name, batch=256).schedule.peak == pytest.approx(2.5e-4)
+
+
+def test_deits_pictures_are_those_of_timms_words():
+    """What timm makes of DeiT's options: no colour jitter beside RandAugment, noise for erased pixels, the mean."""
+    peers = pytest.importorskip("peers", reason="the peer libraries are not installed", exc_type=ImportError)
+    from timm.data import create_transform
+
+    made = create_transform(
+        224,
+        is_training=True,
+        color_jitter=0.3,
+        auto_augment="rand-m9-mstd0.5-inc1",
+        interpolation="bicubic",
+        re_prob=0.25,
+        re_mode="pixel",
+    )
+    by_name = {type(step).__name__: step for step in made.transforms}
+    assert "ColorJitter" not in by_name
+    how = pretraining_recipe("DeiT-S/16@imagenet").augmentation
+    assert how.colour_jitter == 0
+    operation = by_name["RandAugment"].ops[0]
+    ours = how.randaugment
+    assert (operation.magnitude, operation.magnitude_std, operation.prob) == (9, ours.deviation, ours.probability)
+    assert (operation.kwargs["fillcolor"], by_name["RandAugment"].num_layers) == (ours.fill, ours.layers)
+    assert operation.kwargs["resample"] == peers.torchvision.transforms.functional.Image.Resampling.BICUBIC
+    assert by_name["RandomResizedCropAndInterpolation"].scale == (how.smallest_area, 1.0)
+    erasing = by_name["RandomErasing"]
+    assert (erasing.probability, erasing.per_pixel) == (how.erasing.probability, True)
 
 
 FINETUNING = {  # steps, warm-up, held out
@@ -139,7 +234,7 @@ def test_masked_patches_are_those_of_the_appendix():
 
 @pytest.mark.parametrize("name", ["ViT-B/16@cifar10", "ViT-L/16@jft300m", "ViT-B/16@jft300m-sgd", "nonsense"])
 def test_a_run_the_paper_does_not_have_lists_those_it_has(name):
-    with pytest.raises(ValueError, match=r"no pre-training is named .* the paper has .*@"):
+    with pytest.raises(ValueError, match=r"no pre-training is named .*; known are .*@"):
         pretraining_recipe(name)
 
 
@@ -166,7 +261,7 @@ def test_a_row_is_chosen_by_size_as_bit_splits(images, name):
         ("ViT-H/14", 300_000_000, "ViT-H/14@jft300m", "JFT-300M is nearest"),
         ("ViT-Ti/16", 900, "ViT-B/16@imagenet", "does not have ViT-Ti/16 on ImageNet, nearest in size to your 900"),
         ("vit_large_patch16_224", 900, "ViT-L/16@imagenet", "ImageNet is nearest"),
-        ("deit_base_patch16_224", 900, "ViT-B/16@imagenet", "does not have DeiT-B/16"),
+        ("deit_base_patch16_224", 900, "DeiT-B/16@imagenet", "as its own paper says"),
         ("R50+ViT-B/16", 300_000_000, "R50+ViT-B/16@jft300m", "JFT-300M is nearest"),
         ("R50+ViT-B/16", 900, "ViT-B/16@imagenet", "does not have R50+ViT-B/16 on ImageNet"),
         ("R50x1", 900, "R50x1@jft300m", "the paper pre-trains ResNets on JFT-300M only"),
@@ -204,5 +299,6 @@ def test_the_quick_recipe_fits_any_number_of_images(images):
 
 def test_every_recipe_says_where_it_comes_from():
     for recipe in (*map(pretraining_recipe, pretraining_names()), *map(finetuning_recipe, finetuning_names())):
-        assert any(word in recipe.source for word in ("Table", "table", "BiT-HyperRule", "section 4.6")), recipe.name
+        cited = ("Table", "table", "BiT-HyperRule", "section 4.6", "AugReg", "DeiT")
+        assert any(word in recipe.source for word in cited), recipe.name
     assert set(BIT_SIZES) < set(finetuning_names())

@@ -60,7 +60,7 @@ def difference(one, other):
 
 
 @pytest.mark.parametrize("micro", [8, 4, 5, 32, 100])
-@pytest.mark.parametrize("options", [{}, {"mixup": 0.4}, {"loss": "sigmoid"}, {"average": 0.9}])
+@pytest.mark.parametrize("options", [{}, {"mixup": 0.4}, {"cutmix": 1.0}, {"loss": "sigmoid"}, {"average": 0.9}])
 def test_a_batch_in_pieces_is_the_same_batch(micro, options):
     """1 x 32 = 4 x 8 = 8 x 4, and pieces that do not divide it.
 
@@ -158,14 +158,15 @@ def test_mixup_blends_with_the_batch_in_reverse():
 def test_pictures_are_mixed_inside_their_shard_whoever_computes_it():
     batch = examples(20)
     shards = {0: 7, 1: 6, 2: 7}
-    whole = mixing_of(0.4, 1, 5, shards)
+    recipe = replace(RECIPE, mixup=0.4)
+    whole = mixing_of(recipe, 1, 5, shards, (8, 8))
     start = 0
     for shard, size in shards.items():
         own = batch.inputs[start : start + size]
         share = mixup_share(0.4, 1, 5, shard)
         expected = share * own + (1 - share) * own.flip(0)
         torch.testing.assert_close(whole.pictures(batch.inputs, range(start, start + size)), expected)
-        alone = mixing_of(0.4, 1, 5, {shard: size})
+        alone = mixing_of(recipe, 1, 5, {shard: size}, (8, 8))
         torch.testing.assert_close(alone.pictures(own, range(size)), expected)
         torch.testing.assert_close(whole.targets(batch.targets, range(20)).sum(dim=1), torch.ones(20))
         start += size

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from vitlab.commands.terminal import complain, console, print_json
 from vitlab.counting import count
+from vitlab.paper.augreg import LEVELS
 from vitlab.paper.models import list_models
 from vitlab.paper.pretraining import DATA
 from vitlab.paper.recipes import (
@@ -55,9 +56,11 @@ def recipes(json: bool = False) -> None:
         return
     _print_table("vitlab pretrain NAME --data SPEC", before)
     _print_table("vitlab finetune MODEL --data SPEC --recipe NAME", after)
-    console().print(
-        "Any field is a flag: --schedule.peak 3e-4 --optimizer.weight_decay 0.1 --batch 256", highlight=False
-    )
+    for line in (
+        "Any field is a flag: --schedule.peak 3e-4 --optimizer.weight_decay 0.1 --batch 256",
+        f"After -augreg a level of augmentation may follow, as -augreg-strong1: {', '.join(LEVELS)}",
+    ):
+        console().print(line, highlight=False)
 
 
 def pretrain(
@@ -70,6 +73,7 @@ def pretrain(
     validation: str = "",
     held_out: float | None = None,
     test: str = "",
+    teacher: Path | None = None,
     seed: int = 0,
     execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
     changes: Changes = (),
@@ -88,13 +92,14 @@ def pretrain(
         validation: Images to validate on.
         held_out: The share of the training images to validate on instead.
         test: Images to test the finished model on.
+        teacher: A model of the same classes to learn from beside the labels (--distillation.kind hard or soft).
         seed: Of the weights, the order and the augmentation.
         changes: A field of the recipe, as --set schedule.peak=3e-4.
         yes: Start although the run takes more than a day on this CPU.
     """
     from vitlab.runs.starting import Asked, free_folder, pretraining_run
 
-    asked = Asked(data, _size(image), validation, held_out, test, seed, pairs(changes))
+    asked = Asked(data, _size(image), validation, held_out, test, seed, pairs(changes), teacher)
     spec = pretraining_run(recipe, asked, execution, epochs, console(), objective)
     return _start(out or free_folder(Path("runs"), recipe.partition("@")[0], _kind(data)), spec, yes)
 
@@ -108,6 +113,7 @@ def finetune(
     validation: str = "",
     held_out: float | None = None,
     test: str = "",
+    teacher: Path | None = None,
     seed: int = 0,
     execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
     changes: Changes = (),
@@ -125,24 +131,26 @@ def finetune(
         validation: Images to validate on.
         held_out: The share of the training images to validate on; the recipe's if left out, 0 for none.
         test: Images to test the finished model on.
+        teacher: A model of the same classes to learn from beside the labels (--distillation.kind hard or soft).
         seed: Of the order and the augmentation.
         changes: A field of the recipe, as --set schedule.peak=3e-4.
         yes: Start although the run takes more than a day on this CPU.
     """
     from vitlab.runs.starting import Asked, finetuning_run, free_folder
 
-    asked = Asked(data, _size(image), validation, held_out, test, seed, pairs(changes))
+    asked = Asked(data, _size(image), validation, held_out, test, seed, pairs(changes), teacher)
     spec = finetuning_run(model, recipe, asked, execution, console())
     return _start(out or free_folder(Path("runs"), model.stem, _kind(data)), spec, yes)
 
 
-def resume(run: Folder, data: str = "", changes: Changes = ()) -> int:
+def resume(run: Folder, data: str = "", teacher: Path | None = None, changes: Changes = ()) -> int:
     """Continue a run that was stopped or killed, from its last checkpoint; it ends as if nothing had happened. How it
     is carried out may change: --micro-batch 8, --workers 2, --recompute true, --device cuda.
 
     Args:
         run: The run folder.
         data: Where the same images are now, if they have moved.
+        teacher: Where the same teacher is now, if it has moved.
         changes: A field of the execution, as --set micro_batch=8.
     """
     from vitlab.run_dir import RunDir
@@ -150,7 +158,9 @@ def resume(run: Folder, data: str = "", changes: Changes = ()) -> int:
 
     found = RunDir.open(run)
     execution = with_fields(found.spec().execution, pairs(changes)) if changes else None
-    return carry_out(found, console(), data=data, execution=execution)
+    return carry_out(
+        found, console(), data=data, execution=execution, teacher="" if teacher is None else str(teacher.resolve())
+    )
 
 
 def reproduce(run: Folder, out: Path | None = None) -> int:

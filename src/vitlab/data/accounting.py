@@ -49,9 +49,9 @@ class Account:
         if len(self.quarantined) > max_bad * (self.found - self.excluded.total()):
             raise TooManyBadImages(self._complaint(max_bad))
 
-    def is_balanced(self, epoch: int = 0) -> bool:
-        """Whether every sample found was used, quarantined or excluded in an epoch that is over."""
-        return self.found == self.used[epoch] + self.bad[epoch] + self.excluded.total()
+    def is_balanced(self, epoch: int = 0, repeats: int = 1) -> bool:
+        """Whether every sample found was used, quarantined or excluded in an epoch that is over, `repeats` times."""
+        return repeats * (self.found - self.excluded.total()) == self.used[epoch] + self.bad[epoch]
 
     def lines(self, epoch: int = 0) -> Iterator[str]:
         """The books of an epoch as text, one line an entry."""

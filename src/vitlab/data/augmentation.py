@@ -1,4 +1,4 @@
-"""Random crops and flips of training, each draw a function of (seed, epoch, sample id) and nothing else."""
+"""What training does to pictures at random, each draw a function of (seed, epoch, sample id, repeat) alone."""
 
 import hashlib
 import math
@@ -9,6 +9,8 @@ from numpy.random import Generator, Philox
 from PIL import Image
 from torch import Tensor
 
+from vitlab.data.pillow_operations import jittered
+from vitlab.data.randaugment import erased, randaugmented
 from vitlab.data.resizing import Box, resized
 from vitlab.data.transforms import to_tensor
 from vitlab.spec import Augmentation, CropKind
@@ -17,9 +19,13 @@ ATTEMPTS = 100  # of the inception crop, then the whole picture is taken
 ASPECTS = (0.75, 1.33)  # width / height
 
 
-def draws(seed: int, epoch: int, sample: str) -> Generator:
-    """The random numbers of one sample in one epoch: the same for any worker, rank, order and subset."""
-    text = f"{seed}/{epoch}/{sample}".encode("utf-8", "surrogateescape")
+def draws(seed: int, epoch: int, sample: str, repeat: int = 0) -> Generator:
+    """The random numbers of one sample in one epoch: the same for any worker, rank, order and subset.
+
+    A sample that comes several times in an epoch has others for each `repeat`.
+    """
+    when = f"{epoch}.{repeat}" if repeat else f"{epoch}"
+    text = f"{seed}/{when}/{sample}".encode("utf-8", "surrogateescape")
     digest = hashlib.blake2b(text, digest_size=16).digest()
     return Generator(Philox(key=int.from_bytes(digest, "little")))
 
@@ -30,7 +36,12 @@ def training_pixels(image: Image.Image, size: tuple[int, int], how: Augmentation
     picture = resized(image, size, how.interpolation, antialias=how.antialias, box=box)
     if how.flip and rng.random() < 0.5:
         picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return to_tensor(picture)
+    if how.randaugment.layers:
+        picture = randaugmented(picture, how.randaugment, how.interpolation, rng)
+    if how.colour_jitter:
+        picture = jittered(picture, how.colour_jitter, rng)
+    pixels = to_tensor(picture)
+    return erased(pixels, how.erasing, rng) if how.erasing.probability else pixels
 
 
 def inception_box(width: int, height: int, smallest: float, rng: Generator) -> Box:

@@ -38,12 +38,12 @@ class Corruption:
         )
 
 
-def corruption_plan(how: Corruption, seed: int, epoch: int, sample: str) -> Tensor:
+def corruption_plan(how: Corruption, seed: int, epoch: int, sample: str, repeat: int = 0) -> Tensor:
     """(2, M): the M chosen places in raster order, and beside each the place whose embedding is put there.
 
     That is another place of the same picture (swapped), its own (kept) or HIDDEN (masked).
     """
-    rng = _own_draws(seed, epoch, sample)
+    rng = _own_draws(seed, epoch, sample, repeat)
     chosen = np.sort(rng.permutation(how.patches)[: how.chosen])
     fate = rng.random(how.chosen)
     others = rng.integers(max(how.patches - 1, 1), size=how.chosen)
@@ -52,6 +52,6 @@ def corruption_plan(how: Corruption, seed: int, epoch: int, sample: str) -> Tens
     return torch.from_numpy(np.stack([chosen, source]))
 
 
-def _own_draws(seed: int, epoch: int, sample: str) -> Generator:
+def _own_draws(seed: int, epoch: int, sample: str, repeat: int) -> Generator:
     """A stream far from the one of the sample's crop: another augmentation leaves the plan as it is."""
-    return Generator(draws(seed, epoch, sample).bit_generator.jumped())  # pyrefly: ignore[missing-attribute]
+    return Generator(draws(seed, epoch, sample, repeat).bit_generator.jumped())  # pyrefly: ignore[missing-attribute]

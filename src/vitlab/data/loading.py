@@ -217,7 +217,7 @@ class RangeReader(Dataset):
         """(epoch, sample number) of a position."""
         return 0, position
 
-    def use(self, decoded: Decoded, epoch: int, sample: Sample) -> object:
+    def use(self, decoded: Decoded, sample: Sample, epoch: int, position: int) -> object:
         """What is kept of a sound sample."""
         raise NotImplementedError
 
@@ -233,7 +233,7 @@ class RangeReader(Dataset):
                 sample = self.source.item(number)
                 data = sample.data
                 decoded = decode(sample)
-                good.append(Sound(self.use(decoded, epoch, sample), sample, epoch, number, position))
+                good.append(Sound(self.use(decoded, sample, epoch, position), sample, epoch, number, position))
             except BadImage as refusal:
                 digest = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) and data else ""
                 bad.append((epoch, Quarantined(self.source.id(number), str(refusal.reason), refusal.detail, digest)))
@@ -303,9 +303,9 @@ def _shared(tensor: Tensor) -> Tensor:
 
 
 class _BatchReader(RangeReader):
-    """Reads samples into a batch of pixels; their plans are drawn with `seed`."""
+    """Reads samples into a batch of pixels; their plans are drawn with `seed`, others for each of `repeats`."""
 
-    seed = 0
+    seed, repeats = 0, 1
 
     def __init__(
         self, source: Source, workers: int, size: tuple[int, int], corruption: Corruption | None = None
@@ -327,7 +327,7 @@ class _BatchReader(RangeReader):
         )
 
     def _plans(self, corruption: Corruption, good: list[Sound]) -> Tensor:
-        drawn = [corruption_plan(corruption, self.seed, s.epoch, s.sample.id) for s in good]
+        drawn = [corruption_plan(corruption, self.seed, s.epoch, s.sample.id, s.position % self.repeats) for s in good]
         return _shared(torch.stack(drawn)) if drawn else torch.empty(0, 2, corruption.chosen, dtype=torch.long)
 
 
@@ -342,13 +342,17 @@ class _TrainingReader(_BatchReader):
         corruption: Corruption | None,
     ) -> None:
         super().__init__(source, workers, size, corruption)
-        self.order, self.augmentation, self.seed = order, augmentation, order.seed
+        self.order, self.augmentation = order, augmentation
+        self.seed, self.repeats = order.seed, augmentation.repeats
 
     def locate(self, position: int) -> tuple[int, int]:
-        return self.order.at(position)
+        # Differs from DeiT: its epoch is as long without repeats and ends after a third of the samples, drawn anew.
+        # Here an epoch of the order goes on until every sample has come, `repeats` times in a row.
+        return self.order.at(position // self.repeats)
 
-    def use(self, decoded: Decoded, epoch: int, sample: Sample) -> Tensor:
-        return training_pixels(decoded.image, self.size, self.augmentation, draws(self.order.seed, epoch, sample.id))
+    def use(self, decoded: Decoded, sample: Sample, epoch: int, position: int) -> Tensor:
+        rng = draws(self.order.seed, epoch, sample.id, position % self.repeats)
+        return training_pixels(decoded.image, self.size, self.augmentation, rng)
 
 
 class _EvaluationReader(_BatchReader):
@@ -363,5 +367,5 @@ class _EvaluationReader(_BatchReader):
         super().__init__(source, workers, size, corruption)
         self.preprocessing = preprocessing
 
-    def use(self, decoded: Decoded, epoch: int, sample: Sample) -> Tensor:
+    def use(self, decoded: Decoded, sample: Sample, epoch: int, position: int) -> Tensor:
         return evaluation_pixels(decoded.image, self.size, self.preprocessing)

@@ -90,7 +90,7 @@ def survey(source: Source, result: Survey, *, workers: int = 0) -> Iterator[int]
 class _Inspector(RangeReader):
     """Keeps only what there is to say of a sample."""
 
-    def use(self, decoded: Decoded, epoch: int, sample: Sample) -> Finding:
+    def use(self, decoded: Decoded, sample: Sample, epoch: int, position: int) -> Finding:
         red, green, blue = np.asarray(decoded.image).sum(axis=(0, 1), dtype=np.int64).tolist()
         notes = tuple(map(str, decoded.notes))
         return Finding(*decoded.image.size, decoded.format, sample.labels, notes, (red, green, blue))

@@ -1,5 +1,7 @@
 """The paper's rows as recipes that can be run: table 3, table 4, BiT-HyperRule, SGD for ResNets, masked patches.
 
+Those of two later papers, AugReg and DeiT, are here by their names only.
+
 A pre-training recipe is named MODEL@DATA, with the epochs where the table has several; a fine-tuning recipe by its
 data, because table 4 has one row for all models.
 """
@@ -8,12 +10,12 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from vitlab.paper import finetuning, pretraining, selfsupervision
+from vitlab.paper import augreg, deit, finetuning, pretraining, selfsupervision
 from vitlab.paper.finetuning import FinetuningRow, TransferName
 from vitlab.paper.models import canonical, model_spec
 from vitlab.paper.pretraining import DATA, SGD_JFT, TABLE_3, UNPRINTED_ROWS, DataName, PretrainingRow
 from vitlab.recipe import SGD, AdamW, Masking, Recipe, Schedule
-from vitlab.spec import Augmentation, ResNetSpec, ViTSpec, image_size
+from vitlab.spec import Augmentation, HeadKind, ResNetSpec, ViTSpec, image_size
 from vitlab.strict_json import require
 
 DATA_SLUGS: Final[dict[str, DataName]] = {"jft300m": "JFT-300M", "imagenet21k": "ImageNet-21k", "imagenet": "ImageNet"}
@@ -30,13 +32,16 @@ FINETUNING_RATE: Final = 0.01
 BIT_SIZES: Final = ("bit-small", "bit-medium", "bit-large")
 SGD_MARK: Final = "-sgd"
 MASKED: Final = "ViT-B/16@jft300m-masked"  # the one run of masked patch prediction
+TABLE_7: Final = ("R50x1@jft300m", "R152x2@jft300m")
 
 # -- Pre-training: table 3 -----------------------------------------------------------------------
 
 
 def pretraining_names() -> list[str]:
-    """Every run of table 3, then those that other tables report, the SGD runs of table 7, and masked patches."""
-    return [*_rows(), *(f"{name}{SGD_MARK}" for name in _rows() if _has_sgd(name)), MASKED]
+    """Every run of table 3, those that other tables report, the SGD runs of table 7, masked patches, then AugReg's and
+    DeiT's."""
+    by_sgd = (f"{name}{SGD_MARK}" for name in _rows() if _has_sgd(name))
+    return [*_rows(), *by_sgd, MASKED, *augreg.names(), *deit.names()]
 
 
 def pretraining_recipe(
@@ -44,7 +49,7 @@ def pretraining_recipe(
     *,
     images: int | None = None,
     epochs: int | None = None,
-    batch: int = pretraining.BATCH,
+    batch: int | None = None,
     total: int | None = None,
     warmup: int | None = None,
 ) -> Recipe:
@@ -53,13 +58,19 @@ def pretraining_recipe(
     Steps follow from the epochs, the row's own or `epochs`, of the paper's number of `images` or yours; or they are
     `total`.
     """
+    if augreg.is_name(name) or name in deit.names():
+        later = deit if name in deit.names() else augreg
+        return later.recipe(name, images=images, epochs=epochs, batch=batch, total=total, warmup=warmup)
+    batch = batch or pretraining.BATCH
     if name == MASKED:
         return _masked_recipe(images, epochs, batch, total, warmup)
     rows = _rows()
     plain = name.removesuffix(SGD_MARK)
     if plain not in rows or (plain != name and not _has_sgd(plain)):
         near = [known for known in pretraining_names() if known.startswith(name.partition("@")[0] + "@")]
-        raise ValueError(f"no pre-training is named {name!r}; the paper has {', '.join(near or pretraining_names())}")
+        known = ", ".join(near or pretraining_names())
+        levels = f"; after {augreg.MARK} a level may follow, as -strong1: {', '.join(augreg.LEVELS)}"
+        raise ValueError(f"no pre-training is named {name!r}; known are {known}{levels if augreg.MARK in name else ''}")
     row, own_epochs, cited = rows[plain]
     data = DATA[row.data]
     total = total or (epochs or own_epochs) * (images or data.training_images) // batch
@@ -93,10 +104,13 @@ def pretraining_row_for(model: str, images: int) -> tuple[str, str]:
     """(recipe, why): the row of the model whose data is of the size nearest to yours, or that of ViT-B/16.
 
     ResNets have rows for JFT-300M only: one gets its own whatever the data, or that of the ResNet of the nearest size.
+    A DeiT has one of its own paper.
     """
     known = canonical(model)
     if not isinstance(model_spec(known), ViTSpec):
         return _resnet_row_for(known)
+    if known in deit.MODELS:
+        return f"{known}@imagenet", "a DeiT is trained as its own paper says"
     by_size = min(DATA_SLUGS, key=lambda slug: abs(_digits(DATA[DATA_SLUGS[slug]].images) - _digits(images)))
     own = [name for name in _rows() if pretraining_model(name) == known]
     fitting = [name for name in own if name.partition("@")[2].split("-")[0] == by_size]
@@ -130,6 +144,11 @@ def _log_size(model: str) -> float:
     return math.log(sum((spec.root * 2**n) ** 2 * (17 * (units - 1) + (23 if n else 18)) for n, units in stages))
 
 
+def pretraining_head(name: str) -> HeadKind | None:
+    """The head of a recipe's model; None is the model's own. AugReg's models have no hidden layer there."""
+    return "linear" if augreg.is_name(name) else None
+
+
 def pretraining_model(name: str) -> str:
     """The model of a pre-training recipe."""
     return name.partition("@")[0]
@@ -137,7 +156,13 @@ def pretraining_model(name: str) -> str:
 
 def pretraining_data(name: str) -> DataName:
     """The data of a pre-training recipe."""
-    return selfsupervision.RECIPE.data if name == MASKED else _rows()[name.removesuffix(SGD_MARK)][0].data
+    if name == MASKED:
+        return selfsupervision.RECIPE.data
+    if augreg.is_name(name):
+        return augreg.data_of(name)
+    if name in deit.names():
+        return "ImageNet"
+    return _rows()[name.removesuffix(SGD_MARK)][0].data
 
 
 def _rows() -> dict[str, tuple[PretrainingRow, int, str]]:
@@ -163,15 +188,16 @@ def _digits(images: int) -> int:
 
 
 def _has_sgd(name: str) -> bool:
-    """Table 7 compares SGD and Adam for ResNets pre-trained on JFT."""
+    """Table 7 compares SGD and Adam for ResNets pre-trained on JFT; every ResNet of table 3 can have both."""
     model, _, data = name.partition("@")
-    return model in ("R50x1", "R152x2") and data == "jft300m"
+    return model.startswith("R") and "+" not in model and data.startswith("jft300m")
 
 
 def _sgd_recipe(name: str, row: PretrainingRow, total: int, batch: int, warmup: int) -> Recipe:
     return Recipe(
         name=name,
-        source=f"Table 7 and appendix D.1: {pretraining_model(name)} on {row.data} with BiT's SGD",
+        source=f"Table 7 and appendix D.1: {pretraining_model(name)} on {row.data} with BiT's SGD"
+        + ("" if name.removesuffix(SGD_MARK) in TABLE_7 else "; the table itself prints R50x1 and R152x2"),
         batch=batch,
         image=image_size(pretraining.IMAGE),
         schedule=Schedule(

@@ -14,7 +14,6 @@ from vitlab.data.catalogue import open_source
 from vitlab.data.source import Source
 from vitlab.models.build import empty_model
 from vitlab.models.masked import check_maskable, empty_masked_model
-from vitlab.paper import pretraining
 from vitlab.paper.models import model_spec
 from vitlab.paper.recipes import (
     MASKED,
@@ -22,6 +21,7 @@ from vitlab.paper.recipes import (
     development_share,
     finetuning_recipe,
     finetuning_row_for,
+    pretraining_head,
     pretraining_model,
     pretraining_recipe,
     pretraining_row_for,
@@ -30,6 +30,7 @@ from vitlab.paper.recipes import (
 from vitlab.recipe import Execution, Recipe, with_fields
 from vitlab.run_dir import VERSION, RunDir, RunSpec
 from vitlab.runs.display import duration, say
+from vitlab.runs.distilling import open_teacher
 from vitlab.runs.masking import corruption_of
 from vitlab.runs.material import adapt, open_material, start_sha256
 from vitlab.spec import ModelSpec, ViTSpec, check_image
@@ -58,6 +59,7 @@ class Asked:
     test: str = ""
     seed: int = 0
     changes: tuple[tuple[str, str], ...] = ()  # (dotted field, value) of the recipe, or of the model
+    teacher: Path | None = None
 
 
 def pretraining_run(
@@ -88,14 +90,14 @@ def pretraining_run(
         row,
         images=images,
         epochs=epochs,
-        batch=_whole(asked, "batch") or pretraining.BATCH,
+        batch=_whole(asked, "batch"),
         total=_whole(asked, "schedule.total"),
         warmup=_whole(asked, "schedule.warmup"),
     )
     recipe = _changed(recipe, asked)
     classes = _classes(source) if recipe.masking is None else 0
-    model = _with_dropout(model_spec(model_name, image=recipe.image, classes=classes), recipe.dropout)
-    model = _changed_model(model, asked)
+    model = model_spec(model_name, image=recipe.image, classes=classes, head=pretraining_head(row))
+    model = _changed_model(_with_rates(model, recipe), asked)
     if recipe.masking is not None:
         model = replace(check_maskable(model), head="linear")
     return _run("pretrain", model, recipe, asked, execution, held_out)
@@ -123,7 +125,7 @@ def finetuning_run(start: Path, recipe_name: str, asked: Asked, execution: Execu
         given <= ADJUSTABLE, f"the weights decide {sorted(given - ADJUSTABLE)}; only {sorted(ADJUSTABLE)} can be set"
     )
     adapt(loaded, recipe.image, _classes(source))
-    model = _changed_model(_with_dropout(loaded.spec, recipe.dropout), asked)
+    model = _changed_model(_with_rates(loaded.spec, recipe), asked)
     run = _run("finetune", model, recipe, asked, execution, held_out)
     return replace(run, start=str(start.resolve()), start_sha256=start_sha256(start))
 
@@ -135,6 +137,12 @@ def create(path: Path, spec: RunSpec, console: Console, *, is_wanted: bool) -> R
     validation = 0 if material.validation is None else len(material.validation)
     say(console, f"data    {len(material.train):,} images to train on, {validation:,} to validate, "
                  f"{len(material.card.class_names):,} classes")  # fmt: skip
+    if spec.teacher:
+        how = recipe.distillation
+        open_teacher(spec, material.card, torch.device("cpu"))
+        say(console, f"teacher {spec.teacher}, {how.kind} distillation of weight {how.weight:g}")
+    elif isinstance(spec.model, ViTSpec) and spec.model.distilled:
+        say(console, "teacher none: both heads learn from the labels; --teacher MODEL gives the second one its own")
     height, width = recipe.image
     say(console, f"recipe  {recipe.name}: {recipe.source}")
     say(console, f"        {recipe.schedule.total:,} steps of {recipe.batch:,} images, {height}x{width} pixels, "
@@ -175,7 +183,8 @@ def estimated_seconds(spec: RunSpec, device: torch.device) -> float:
     (a @ a @ a @ a).sum().item()
     speed = 3 * side**3 / (time.perf_counter() - began)  # multiply-accumulates a second
     images = spec.recipe.schedule.total * spec.recipe.batch
-    return count_spec(spec.model).macs * TRAINING_COST * images / (speed * TYPICAL_SHARE)
+    taught = count_spec(load_model(spec.teacher).spec).macs if spec.teacher else 0
+    return (count_spec(spec.model).macs * TRAINING_COST + taught) * images / (speed * TYPICAL_SHARE)
 
 
 def free_folder(base: Path, *names: str) -> Path:
@@ -186,6 +195,10 @@ def free_folder(base: Path, *names: str) -> Path:
 
 
 def _run(kind: str, model: ModelSpec, recipe: Recipe, asked: Asked, execution: Execution, held_out: float) -> RunSpec:
+    require(
+        asked.teacher is None or asked.teacher.exists(),
+        f"there is no teacher at {asked.teacher}; give a file or folder of weights",
+    )
     return RunSpec(
         format="vitlab-run",
         version=VERSION,
@@ -198,6 +211,8 @@ def _run(kind: str, model: ModelSpec, recipe: Recipe, asked: Asked, execution: E
         validation=asked.validation,
         held_out=held_out,
         test=asked.test,
+        teacher="" if asked.teacher is None else str(asked.teacher.resolve()),
+        teacher_sha256="" if asked.teacher is None else start_sha256(asked.teacher),
     )
 
 
@@ -227,9 +242,11 @@ def _changed(recipe: Recipe, asked: Asked) -> Recipe:
     return with_fields(replace(recipe, source=f"{recipe.source}; with {said}") if said else recipe, changes)
 
 
-def _with_dropout(model: ModelSpec, dropout: float) -> ModelSpec:
-    """The model with a recipe's dropout, which ResNets do not have."""
-    return replace(model, dropout=dropout) if isinstance(model, ViTSpec) else model
+def _with_rates(model: ModelSpec, recipe: Recipe) -> ModelSpec:
+    """The model with a recipe's dropout and stochastic depth, which ResNets do not have."""
+    if not isinstance(model, ViTSpec):
+        return model
+    return replace(model, dropout=recipe.dropout, stochastic_depth=recipe.stochastic_depth)
 
 
 def _changed_model(model: ModelSpec, asked: Asked) -> ModelSpec:

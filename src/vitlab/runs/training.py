@@ -22,11 +22,13 @@ from vitlab.models.masked import MaskedPatchModel
 from vitlab.recipe import Execution
 from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
 from vitlab.runs.display import Display, describe, say
+from vitlab.runs.distilling import open_teacher, student_of
 from vitlab.runs.masking import PICTURE, corruption_of, draw_predictions, prediction_of, score_predictions
 from vitlab.runs.material import Material, first_state, open_material
 from vitlab.store import locked
-from vitlab.strict_json import from_json
+from vitlab.strict_json import from_json, require
 from vitlab.train.checkpoints import Checkpoints, load_checkpoint, name_of, verify_checkpoint
+from vitlab.train.distillation import distilled
 from vitlab.train.loop import JUDGE, Hook, Loop
 from vitlab.train.signals import undisturbed
 from vitlab.train.state import TrainState
@@ -39,15 +41,19 @@ EVALUATION_BATCH = 64
 SAVES, LOGGED = 20, 20_000  # of a whole run, where nothing else is asked for
 
 
-def carry_out(run: RunDir, console: Console, *, data: str = "", execution: Execution | None = None) -> int:
+def carry_out(
+    run: RunDir, console: Console, *, data: str = "", execution: Execution | None = None, teacher: str = ""
+) -> int:
     """Train what the folder asks for, from its newest checkpoint if it has one; returns the exit code.
 
-    The data may have moved to another place and the `execution` may be another one; what is learnt is the run's.
+    The data and the teacher may have moved and the `execution` may be another one; what is learnt is the run's.
     """
     with locked(run.path), undisturbed():
         run.mend()
         spec = run.spec()
         spec = replace(spec, data=data or spec.data, execution=execution or spec.execution)
+        require(bool(spec.teacher) or not teacher, f"{run.path} has no teacher that could have moved")
+        spec = replace(spec, teacher=teacher or spec.teacher)
         if (run.path / RESULT).exists():
             say(console, f"{run.path} is finished: the model is in {run.path / MODEL}")
             return 0
@@ -89,11 +95,11 @@ def _train(
     recipe, execution = spec.recipe, spec.execution
     books = state.progress.books
     account = Account.from_json(books) if books else _new_account(material)
-    forward: nn.Module = state.module
+    forward: nn.Module = student_of(spec, state.module)
     if execution.recompute:
         recompute_activations(state.module)
     if execution.compile:
-        forward = torch.compile(state.module)  # pyrefly: ignore[bad-assignment] - calls like the module
+        forward = torch.compile(forward)  # pyrefly: ignore[bad-assignment] - calls like the module
 
     def keep_books(state: TrainState) -> None:
         state.progress.books = account.to_json()
@@ -105,6 +111,8 @@ def _train(
     prepare = partial(normalised, how=spec.model.conventions.preprocessing)
     device = next(state.module.parameters()).device
     objective = prediction_of(spec) or supervised(recipe, _class_weights(spec, material.train, device))
+    if spec.teacher:
+        objective = distilled(recipe.distillation, objective, open_teacher(spec, material.card, device))
     update = Update(recipe, execution, seed=spec.seed, prepare=prepare, objective=objective)
     with ExitStack() as stack:
         display = stack.enter_context(Display(console, total, state.progress.step))
@@ -314,6 +322,7 @@ def provenance(spec: RunSpec, card: DataCard, step: int) -> dict[str, str]:
         "data_fingerprint": card.fingerprint,
         "start": Path(spec.start).name if spec.start else "fresh",
         "start_sha256": spec.start_sha256,
+        **({"teacher": Path(spec.teacher).name, "teacher_sha256": spec.teacher_sha256} if spec.teacher else {}),
         "seed": str(spec.seed),
         "steps": str(step),
     }

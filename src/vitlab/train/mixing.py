@@ -1,5 +1,6 @@
-"""MixUp: a picture and its partner blended, and their labels with them."""
+"""MixUp and CutMix: a picture and its partner blended, or a box of one pasted into the other; and their labels."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -7,19 +8,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitlab.recipe import Recipe
 from vitlab.world.randomness import seed_of
+
+SWITCH = 0.5  # the chance of CutMix where a recipe has both
+NOWHERE = (0, 0, 0, 0)
+Box = tuple[int, int, int, int]  # top, bottom, left, right
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """Whom every example of a rank's share is mixed with, and how much of itself it keeps."""
+    """Whom every example of a rank's share is mixed with, and how much of itself it keeps.
+
+    Where `boxes` is not empty, the pixels of the box are the partner's and all others the example's own.
+    """
 
     partners: Tensor  # (n,) places among the examples
     shares: Tensor  # (n,)
+    boxes: Tensor  # (n, 4)
 
     def pictures(self, pixels: Tensor, chosen: range) -> Tensor:
         """(n, 3, H, W) of all examples -> the chosen ones, mixed, not rounded."""
-        return self._mixed(pixels if pixels.is_floating_point() else pixels.float(), chosen)
+        values = pixels if pixels.is_floating_point() else pixels.float()
+        blended = self._mixed(values, chosen)
+        part = slice(chosen.start, chosen.stop)
+        boxes = self.boxes[part]
+        if not boxes.any():
+            return blended
+        top, bottom, left, right = (edge[:, None, None, None] for edge in boxes.to(values.device).unbind(dim=1))
+        is_cut = bottom > top
+        row = torch.arange(values.shape[2], device=values.device)[:, None]
+        column = torch.arange(values.shape[3], device=values.device)
+        is_pasted = (top <= row) & (row < bottom) & (left <= column) & (column < right)  # (n, 1, H, W)
+        own, partner = values[part], values[self.partners[part].to(values.device)]
+        return torch.where(is_cut, torch.where(is_pasted, partner, own), blended)
 
     def targets(self, targets: Tensor, chosen: range) -> Tensor:
         """(n, K) of all examples -> those of the chosen ones, mixed."""
@@ -31,14 +53,44 @@ class Mixing:
         return values[part] * share + values[self.partners[part].to(values.device)] * (1 - share)
 
 
-def mixing_of(alpha: float, seed: int, step: int, shards: Mapping[int, int]) -> Mixing:
-    """Every shard is mixed with itself in reverse, by one draw of Beta(alpha, alpha) a shard."""
-    partners, shares, start = [], [], 0
-    for shard, size in shards.items():
-        partners.append(torch.arange(start + size - 1, start - 1, -1))
-        shares.append(torch.full((size,), mixup_share(alpha, seed, step, shard), dtype=torch.float64))
-        start += size
-    return Mixing(torch.cat(partners), torch.cat(shares))
+def mixing_of(recipe: Recipe, seed: int, step: int, shards: Mapping[int, int], size: tuple[int, int]) -> Mixing:
+    """Every shard is mixed with itself, in reverse or rolled by one; how is one draw a shard.
+
+    Rolled is big_vision's MixUp: of two pictures, the own one is never the weaker.
+    """
+    partners, shares, boxes, start = [], [], [], 0
+    for shard, count in shards.items():
+        places = torch.arange(start, start + count)
+        partners.append(places.flip(0) if recipe.partners == "reversed" else places.roll(1))
+        share, box = _drawn(recipe, seed, step, shard, size)
+        shares += [share] * count
+        boxes += [box] * count
+        start += count
+    return Mixing(torch.cat(partners), torch.tensor(shares, dtype=torch.float64), torch.tensor(boxes).reshape(-1, 4))
+
+
+def _drawn(recipe: Recipe, seed: int, step: int, shard: int, size: tuple[int, int]) -> tuple[float, Box]:
+    """The share that is kept, and the box of CutMix or none."""
+    if recipe.cutmix:
+        rng = np.random.default_rng(seed_of("cutmix", seed, step, shard))
+        if not recipe.mixup or rng.random() < SWITCH:
+            return cutmix_box(float(rng.beta(recipe.cutmix, recipe.cutmix)), size, rng)
+    share = mixup_share(recipe.mixup, seed, step, shard)
+    return (max(share, 1 - share) if recipe.partners == "rolled" else share), NOWHERE
+
+
+def cutmix_box(share: float, size: tuple[int, int], rng: np.random.Generator) -> tuple[float, Box]:
+    """(what is kept, box): its sides are sqrt(1 - share) of the picture's, its centre is anywhere in the picture.
+
+    Where the box reaches over the border it is cut, and what is kept is counted again.
+    """
+    edges = []
+    for side in size:
+        length = int(side * math.sqrt(1 - share))
+        centre = int(rng.integers(side))
+        edges += [max(centre - length // 2, 0), min(centre + (length + 1) // 2, side)]
+    top, bottom, left, right = edges
+    return 1 - (bottom - top) * (right - left) / (size[0] * size[1]), (top, bottom, left, right)
 
 
 def mixup_share(alpha: float, seed: int, step: int, shard: int = 0) -> float:

@@ -102,9 +102,10 @@ class Update:
         piece = self.execution.micro_batch or whole
         device = examples.inputs.device
         total = torch.zeros((), device=device, dtype=torch.float64 if device.type == "cpu" else None)
-        mixing = (
-            mixing_of(self.recipe.mixup, self.seed, step, examples.shards or {0: whole}) if self.recipe.mixup else None
-        )
+        mixing = None
+        if self.recipe.mixup or self.recipe.cutmix:
+            height, width = examples.inputs.shape[2:]
+            mixing = mixing_of(self.recipe, self.seed, step, examples.shards or {0: whole}, (height, width))
         for number, start in enumerate(range(0, whole, piece)):
             chosen = range(start, min(start + piece, whole))
             seed_device(self.seed, step, number)
