@@ -41,7 +41,9 @@ PATIENCE = 600  # seconds that nothing takes, however busy the machine is
 
 # A server that has imported torch and forks a child for every run: fast, and free of the test process's threads.
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["vitlab.runs.training", "sklearn.datasets", "torch._dynamo"])
+processes.set_forkserver_preload(
+    ["vitlab.runs.training", "sklearn.datasets", "torch._dynamo", "torch.distributed.fsdp"]
+)
 
 
 def small_run(*, steps: int = STEPS, execution: Execution | None = None, **recipe: object) -> RunSpec:

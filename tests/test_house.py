@@ -53,6 +53,7 @@ MAY_IMPORT = {
     "commands": {"spec", "recipe", "paper", "counting"},
     "__init__": {"counting", "paper"},
     "cli": {"__init__", "spec", "paper", "counting", "commands"},
+    "__main__": {"cli"},
 }
 LAZY = {  # inside functions only
     "__init__": {"models", "weights", "evaluate", "inspection", "deploy"},
@@ -154,6 +155,13 @@ def test_libraries_are_those_of_the_design(part):
                 f"{file.name} is torch-free"
             )
             assert not (library in EXTRAS and at_top), "an extra is imported inside a function"
+
+
+def test_torch_distributed_has_one_home():
+    for part in set(parts()) - {"world"}:
+        for file in files_of(part):
+            assert not [module for module, _ in imports(file) if module.startswith("torch.distributed")], file
+            assert "torch.distributed" not in file.read_text(), file
 
 
 @pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda f: str(f.relative_to(PACKAGE)))

@@ -1,5 +1,6 @@
 """The command line: one table of commands, each a short function that loads what it needs when it is called."""
 
+import os
 import shlex
 import sys
 from dataclasses import asdict
@@ -339,6 +340,7 @@ COMMANDS: dict[str, Any] = {
     **EVALUATION,
     "doctor": doctor,
 }
+TOGETHER = {"pretrain", "finetune", "resume", "evaluate", "features", "fewshot"}  # on many ranks, under torchrun
 DATA_COMMANDS: dict[str, Any] = {"check": data_check, "index": data_index, "kinds": data_kinds}
 
 
@@ -348,14 +350,22 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments == ["--version"]:
         console().print(f"vitlab {__version__}", highlight=False)
         return 0
+    is_first = os.environ.get("RANK", "0") == "0"  # of several ranks one complains about a misspelt flag
     commands, program = COMMANDS, "vitlab"
     about = "The Vision Transformer paper as a working laboratory. --version prints the version."
     if arguments[:1] == ["data"]:
         commands, program, about, arguments = DATA_COMMANDS, "vitlab data", data.__doc__ or "", arguments[1:]
     try:
+        _check_ranks(arguments)
         words = with_field_flags(arguments)
-        result = tyro.extras.subcommand_cli_from_dict(commands, prog=program, description=about, args=words)
+        result = tyro.extras.subcommand_cli_from_dict(
+            commands, prog=program, description=about, args=words, console_outputs=is_first
+        )
         return result or 0
+    except NotForRanks as error:
+        if is_first:
+            complain(f"vitlab: {error}")
+        return 2
     except (ValueError, OSError) as error:
         complain(f"vitlab: {one_line(error)}")
         return 2
@@ -366,12 +376,23 @@ def main(arguments: list[str] | None = None) -> int:
         complain(f"vitlab: {error}; vitlab doctor lists what is missing")
         return 2
     except RuntimeError as error:
-        if type(error).__name__ not in ("WorkerDied", "JobsFailed"):  # not imported here: it would load torch
+        if type(error).__name__ not in ("WorkerDied", "JobsFailed", "LostRank"):  # not imported: torch comes with them
             raise
         complain(f"vitlab: {one_line(error)}")
         return 3
     except KeyboardInterrupt:
         return 130
+
+
+class NotForRanks(ValueError):  # noqa: N818 - says what is wrong
+    """A launcher has started several processes of a command that knows only one."""
+
+
+def _check_ranks(arguments: list[str]) -> None:
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks > 1 and arguments and arguments[0] in {*COMMANDS, *DATA_COMMANDS} - TOGETHER:
+        known = ", ".join(sorted(TOGETHER))
+        raise NotForRanks(f"{arguments[0]} runs in one process, not on {ranks} ranks; those that do are {known}")
 
 
 def _print_answer(answer: "Answer") -> None:

@@ -13,6 +13,8 @@ Decay = Literal["linear", "cosine", "staircase", "constant"]
 Loss = Literal["sigmoid", "softmax"]
 Precision = Literal["fp32", "bf16"]
 TargetName = Literal["mean-colour", "colours-4x4", "pixels"]
+Parallel = Literal["auto", "ddp", "fsdp"]
+SHARDS = 4  # of a batch, where sums must not depend on the number of ranks
 AUTHORS_CROP = Augmentation()
 
 
@@ -214,6 +216,11 @@ class Recipe:
         if self.masking is not None:
             self._check_without_labels()
 
+    @property
+    def mixes(self) -> bool:
+        """Whether pictures are mixed with others of their shard."""
+        return bool(self.mixup or self.cutmix)
+
     def _check_without_labels(self) -> None:
         """Settings that nobody would read are errors."""
         unread = {"loss": "softmax", "label_smoothing": 0, "mixup": 0, "cutmix": 0, "class_weights": "none"}
@@ -227,7 +234,9 @@ class Execution:
     """How a run is carried out; it decides speed and memory, and what is learnt only by rounding and dropout's draws.
 
     `micro_batch` images are in memory at once, 0 for the whole batch; `recompute` forgets activations and computes them
-    again; `save_every` 0 saves twenty times a run.
+    again; `save_every` 0 saves twenty times a run. On several ranks `parallel` says whether each has the whole model
+    (ddp) or a part of it (fsdp), by memory if `auto`; `exact_elastic` gives the same bits on any number, more slowly;
+    `timeout` is how long they wait for one that does not answer.
     """
 
     device: str = "cpu"
@@ -240,6 +249,9 @@ class Execution:
     keep: int = 2  # checkpoints
     max_bad: float = 0.001  # share of the training images that may be unreadable
     tensorboard: bool = False
+    parallel: Parallel = "auto"
+    exact_elastic: bool = False
+    timeout: float = 60.0  # seconds
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -247,6 +259,12 @@ class Execution:
             require(getattr(self, name) >= 0, f"{name} {getattr(self, name)} must not be negative")
         require(self.keep >= 1, f"keep {self.keep} must be at least 1: a run without a checkpoint is lost by a crash")
         require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is outside [0, 1]")
+        require(self.timeout >= 1, f"timeout {self.timeout} must be at least 1 second")
+        require(
+            not self.exact_elastic or self.parallel != "fsdp",
+            "exact_elastic sums gradients in a fixed order and needs the whole model on each rank: --parallel ddp",
+        )
+        require(not self.compile or self.parallel != "fsdp", "compile is for whole models: --parallel ddp")
 
 
 OPTIMIZERS = {"adamw": AdamW(), "sgd": SGD()}

@@ -74,11 +74,15 @@ class RunSpec:
 
 
 class RunDir:
-    """A folder with a run in it; whoever writes holds its lock (`store.locked`)."""
+    """A folder with a run in it; whoever writes holds its lock (`held`). Of several ranks only one `writes`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, writes: bool = True) -> None:
+        self.path, self.writes = path, writes
         self.dropped = 0  # events that could not be written
+
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """Nobody else writes here while the block runs."""
+        return locked(self.path) if self.writes else contextlib.nullcontext()
 
     @classmethod
     def create(cls, path: Path, spec: RunSpec, card: Mapping[str, object]) -> "RunDir":
@@ -106,16 +110,22 @@ class RunDir:
 
     def write(self, name: str, value: object) -> None:
         """A file of the run, replaced at once."""
+        if not self.writes:
+            return
         with replacing(self.path / name) as temporary:
             json_writer(value)(temporary)
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """A file of the run that is not JSON, replaced at once."""
+        if not self.writes:
+            return
         with replacing(self.path / name) as temporary:
             temporary.write_bytes(content)
 
     def record(self, kind: str, values: Mapping[str, object]) -> None:
         """Add an event. A log that cannot be written does not stop a training: what is lost is counted."""
+        if not self.writes:
+            return
         line = json.dumps({"event": kind, "time": round(time.time(), 3), **_plain(values)}, allow_nan=False)
         try:
             with (self.path / EVENTS).open("a", encoding="utf-8") as file:
@@ -125,6 +135,8 @@ class RunDir:
 
     def sync(self) -> None:
         """Make every event so far durable, if that is possible."""
+        if not self.writes:
+            return
         try:
             with (self.path / EVENTS).open("rb") as file:
                 os.fsync(file.fileno())
@@ -133,6 +145,8 @@ class RunDir:
 
     def mend(self) -> None:
         """Take off what a crash left: an event that was cut short, files that were being written."""
+        if not self.writes:
+            return
         remove_leftovers(self.path)
         with contextlib.suppress(OSError):  # see `record`
             _cut_last_line(self.path / EVENTS)

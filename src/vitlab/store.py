@@ -19,6 +19,7 @@ LOCK = ".lock"
 LEFTOVER = re.compile(r"\..+\.(tmp-\d+|old)")
 _held: set[Path] = set()  # a process does not shut itself out by a record lock
 Writer = Callable[[Path], object]
+Entry = dict[str, int | str]  # of a manifest: size and hash of a file
 
 
 @contextlib.contextmanager
@@ -43,21 +44,39 @@ def publish(temporary: Path, path: Path) -> None:
 
 def write_folder(path: Path, files: Mapping[str, Writer]) -> None:
     """Write a folder whole or not at all, with a manifest of sizes and SHA-256; an existing folder is an error."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        begin_folder(path)
+        finish_folder(path, temporary, write_files(temporary, files))
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def begin_folder(path: Path) -> Path:
+    """An empty temporary folder beside `path`, for one or several processes to write into."""
     refuse_existing(path)
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    try:
-        temporary.mkdir()
-        for name, write in files.items():
-            write(temporary / name)
-            _make_readable(temporary / name)
-            _sync(temporary / name)
-        _write_manifest(temporary, files)
-        _sync(temporary)
-        temporary.rename(path)
-        _sync(path.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    return temporary
+
+
+def write_files(folder: Path, files: Mapping[str, Writer]) -> dict[str, Entry]:
+    """Write files, synced; returns their entries for the manifest."""
+    for name, write in files.items():
+        write(folder / name)
+        _make_readable(folder / name)
+        _sync(folder / name)
+    return {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256(folder / name)} for name in files}
+
+
+def finish_folder(path: Path, temporary: Path, entries: Mapping[str, Entry]) -> None:
+    """Give a folder whose files are all written its manifest and its name."""
+    json_writer({name: entries[name] for name in sorted(entries)})(temporary / MANIFEST)
+    _sync(temporary / MANIFEST)
+    _sync(temporary)
+    temporary.rename(path)
+    _sync(path.parent)
 
 
 def make_folder(path: Path) -> None:
@@ -95,13 +114,17 @@ def refuse_strange(folder: Path, marks: Iterable[str]) -> None:
         raise FileExistsError(f"{folder} holds other things; choose another folder, or an empty one")
 
 
-def verify_folder(path: Path, required: Iterable[str]) -> None:
-    """Raise unless the manifest lists the required files and every file on it has its size and SHA-256."""
+def verify_folder(path: Path, required: Iterable[str], part: tuple[int, int] = (0, 1)) -> None:
+    """Raise unless the manifest lists the required files and every file on it has its size and SHA-256.
+
+    With `part` (i, n) only every n-th file from the i-th on is looked at: n processes share the work.
+    """
     manifest = read_json(path / MANIFEST)
     require(isinstance(manifest, dict), f"{MANIFEST} of {path} is not an object")
     unlisted = sorted(set(required) - set(cast(dict[str, Any], manifest)))
     require(not unlisted, f"{MANIFEST} of {path} does not list {', '.join(unlisted)}; the folder is incomplete")
-    for name, entry in cast(dict[str, Any], manifest).items():
+    listed = list(cast(dict[str, Any], manifest).items())
+    for name, entry in listed[part[0] :: part[1]]:
         require(Path(name).name == name, f"{MANIFEST} of {path} names {name!r}, which is not a plain file name")
         file = path / name
         require(
@@ -156,12 +179,6 @@ def json_writer(value: object) -> Writer:
     """Write `value` as readable JSON, the same bytes every time."""
     text = json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
     return lambda path: path.write_text(text, encoding="utf-8")
-
-
-def _write_manifest(folder: Path, names: Mapping[str, Writer]) -> None:
-    entries = {n: {"bytes": (folder / n).stat().st_size, "sha256": sha256(folder / n)} for n in sorted(names)}
-    json_writer(entries)(folder / MANIFEST)
-    _sync(folder / MANIFEST)
 
 
 def _remove(path: Path) -> None:

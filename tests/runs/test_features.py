@@ -25,6 +25,7 @@ from vitlab.runs.features import features, write_features
 from vitlab.runs.fewshot import FewShotOptions, fewshot
 from vitlab.runs.preparing import ModelOptions
 from vitlab.spec import Preprocessing, ViTSpec
+from vitlab.world.group import World
 
 HOW = Preprocessing()
 SHAPES = "shapes?classes=4&images={}&size=16&seed={}"
@@ -92,7 +93,7 @@ def test_an_interrupted_extraction_continues_to_the_same_bytes(tiny, tmp_path):
     with pytest.raises(ValueError, match="lacks 3 of 5 shards"):
         read_folder(tmp_path / "b")
     for rank in (1, 0):
-        write_features(tiny, HOW, Noise(23), torn, spec="noise", batch=2, rank=rank, ranks=2)
+        write_features(tiny, HOW, Noise(23), torn, spec="noise", batch=2, world=World(rank=rank, ranks=2))
     for number in range(5):
         with np.load(whole.file(number)) as a, np.load(torn.file(number)) as b:
             assert all(np.array_equal(a[name], b[name]) for name in a.files)

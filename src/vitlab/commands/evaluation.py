@@ -63,13 +63,16 @@ def evaluate(
     from vitlab.runs.evaluate import evaluate as run
     from vitlab.runs.evaluation_table import record
     from vitlab.runs.preparing import ModelOptions
+    from vitlab.runs.scoring import Share
+    from vitlab.runs.together import together
 
     loading = ModelOptions(conventions, _size(image), preprocessing, device)
     options = EvaluateOptions(loading, real, label_map, restrict, by_number, batch, workers, max_bad)
     check_ledger(ledger, expected, expected_from, rows=len(models) * len(data) * (1 if real is None else 2))
-    rows = run(models, data, out, options, console())
-    if ledger is not None:
-        record(rows, ledger, command_line(), expected, expected_from)
+    with together(device, console()) as (world, screen):
+        rows = run(models, data, out, options, screen, Share(world.rank, world.ranks, world.gather))
+        if ledger is not None and world.leads:
+            record(rows, ledger, command_line(), expected, expected_from)
     return 0
 
 
@@ -105,9 +108,12 @@ def features(
     """
     from vitlab.runs.features import features as run
     from vitlab.runs.preparing import ModelOptions
+    from vitlab.runs.together import together
 
     loading = ModelOptions(conventions, _size(image), preprocessing, device)
-    run(model, data, out, loading, console(), batch=batch, workers=workers, max_bad=max_bad, shard=shard)
+    how = {"batch": batch, "workers": workers, "max_bad": max_bad, "shard": shard}
+    with together(device, console()) as (world, screen):
+        run(model, data, out, loading, screen, **how, world=world)
 
 
 def fewshot(
@@ -149,10 +155,12 @@ def fewshot(
     from vitlab.runs.fewshot import FewShotOptions
     from vitlab.runs.fewshot import fewshot as run
     from vitlab.runs.preparing import ModelOptions
+    from vitlab.runs.together import together
 
     loading = ModelOptions(conventions, _size(image), preprocessing, device)
     options = FewShotOptions(loading, shots, seeds, l2, neighbours, probe, batch, workers)
-    run(model, train, test, out, options, console())
+    with together(device, console()) as (world, screen):
+        run(model, train, test, out, options, screen, world)
 
 
 def report(ledger: Path = Path("results/ledger.jsonl"), out: Path | None = None, json: bool = False) -> int:

@@ -1,10 +1,12 @@
 """vitlab recipes, pretrain, finetune, resume, reproduce."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +24,7 @@ from vitlab.paper.recipes import (
     pretraining_names,
     pretraining_recipe,
 )
-from vitlab.recipe import Execution, Recipe, with_fields
+from vitlab.recipe import Execution, Recipe
 from vitlab.spec import parse_size
 
 if TYPE_CHECKING:
@@ -97,11 +99,15 @@ def pretrain(
         changes: A field of the recipe, as --set schedule.peak=3e-4.
         yes: Start although the run takes more than a day on this CPU.
     """
-    from vitlab.runs.starting import Asked, free_folder, pretraining_run
+    from vitlab.runs.starting import Asked, pretraining_run
 
     asked = Asked(data, _size(image), validation, held_out, test, seed, pairs(changes), teacher)
-    spec = pretraining_run(recipe, asked, execution, epochs, console(), objective)
-    return _start(out or free_folder(Path("runs"), recipe.partition("@")[0], _kind(data)), spec, yes)
+    names = recipe.partition("@")[0], _kind(data)
+
+    def make(screen: Console) -> "RunSpec":
+        return pretraining_run(recipe, asked, execution, epochs, screen, objective)
+
+    return _start(out, names, execution, make, yes)
 
 
 def finetune(
@@ -136,11 +142,11 @@ def finetune(
         changes: A field of the recipe, as --set schedule.peak=3e-4.
         yes: Start although the run takes more than a day on this CPU.
     """
-    from vitlab.runs.starting import Asked, finetuning_run, free_folder
+    from vitlab.runs.starting import Asked, finetuning_run
 
     asked = Asked(data, _size(image), validation, held_out, test, seed, pairs(changes), teacher)
-    spec = finetuning_run(model, recipe, asked, execution, console())
-    return _start(out or free_folder(Path("runs"), model.stem, _kind(data)), spec, yes)
+    names = model.stem, _kind(data)
+    return _start(out, names, execution, lambda screen: finetuning_run(model, recipe, asked, execution, screen), yes)
 
 
 def resume(run: Folder, data: str = "", teacher: Path | None = None, changes: Changes = ()) -> int:
@@ -153,14 +159,10 @@ def resume(run: Folder, data: str = "", teacher: Path | None = None, changes: Ch
         teacher: Where the same teacher is now, if it has moved.
         changes: A field of the execution, as --set micro_batch=8.
     """
-    from vitlab.run_dir import RunDir
-    from vitlab.runs.training import carry_out
+    from vitlab.runs.together import resume_together
 
-    found = RunDir.open(run)
-    execution = with_fields(found.spec().execution, pairs(changes)) if changes else None
-    return carry_out(
-        found, console(), data=data, execution=execution, teacher="" if teacher is None else str(teacher.resolve())
-    )
+    moved = "" if teacher is None else str(teacher.resolve())
+    return resume_together(run, console(), data=data, teacher=moved, changes=pairs(changes))
 
 
 def reproduce(run: Folder, out: Path | None = None) -> int:
@@ -214,13 +216,18 @@ def with_field_flags(arguments: list[str]) -> list[str]:
     return rewritten
 
 
-def _start(out: Path, spec: "RunSpec", yes: bool) -> int:
-    from vitlab.runs.starting import create
-    from vitlab.runs.training import carry_out
+def _start(
+    out: Path | None,
+    names: tuple[str, str],
+    execution: Execution,
+    make: Callable[[Console], "RunSpec"],
+    is_wanted: bool,
+) -> int:
+    from vitlab.runs.together import begin_together
 
-    code = carry_out(create(out, spec, console(), is_wanted=yes), console())
-    if code:
-        complain(f"stopped and saved; continue with: vitlab resume {out}")
+    code, path = begin_together(out, names, execution, make, console(), is_wanted=is_wanted)
+    if code and path:
+        complain(f"stopped and saved; continue with: vitlab resume {path}")
     return code
 
 

@@ -49,6 +49,17 @@ class Account:
         if len(self.quarantined) > max_bad * (self.found - self.excluded.total()):
             raise TooManyBadImages(self._complaint(max_bad))
 
+    def clear(self) -> None:
+        """Forget what was booked; what was found and excluded stays."""
+        for booked in (self.used, self.bad, self.quarantined):
+            booked.clear()
+
+    def take(self, other: "Account") -> None:
+        """Add what another has booked of the same data, such as another rank; judged by the next `add`."""
+        self.used.update(other.used)
+        self.bad.update(other.bad)
+        self.quarantined.update(other.quarantined)
+
     def is_balanced(self, epoch: int = 0, repeats: int = 1) -> bool:
         """Whether every sample found was used, quarantined or excluded in an epoch that is over, `repeats` times."""
         return repeats * (self.found - self.excluded.total()) == self.used[epoch] + self.bad[epoch]

@@ -1,9 +1,11 @@
 """Batches: the same samples with the same pixels on any number of workers and ranks, from any step on."""
 
 import bisect
+import ctypes
 import hashlib
 import itertools
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
@@ -30,6 +32,7 @@ from vitlab.strict_json import require
 GRACE = 0.5  # seconds
 FAREWELL = 30  # seconds that a worker lives on after a polite stop
 CPU = torch.device("cpu")
+PR_SET_PDEATHSIG = 1
 AHEAD = 2  # batches that each worker holds ready: what bounds the memory
 
 
@@ -118,6 +121,7 @@ def evaluation_batches(
     start: int = 0,
     rank: int = 0,
     ranks: int = 1,
+    in_turn: bool = False,
     workers: int = 0,
     account: Account | None = None,
     max_bad: float = 0.0,
@@ -125,14 +129,18 @@ def evaluation_batches(
 ) -> Generator[Batch]:
     """Every sample from number `start` on exactly once over all ranks, in order; the last batch may be short.
 
-    Each rank gets its share of every batch, so what all ranks have finished is always a beginning of the set. A bad
+    Each rank gets its share of every batch, so what all ranks have finished is always a beginning of the set. With
+    `in_turn` ranks take whole batches in turn, which are computed as one rank alone would; the last may be empty. A bad
     image stops by default; one that is allowed by `max_bad` is booked in `account`, never replaced. A `corruption` is
     drawn with seed 0, so that a sample has the same plan in every evaluation.
     """
     _check(batch, size, rank, ranks, workers)
     require(0 <= start <= len(source), f"start {start} is outside 0..{len(source)}")
     whole = range(start, len(source))
-    wanted = (share(whole[at : at + batch], rank, ranks) for at in range(0, len(whole), batch))
+    if in_turn:
+        wanted = (whole[at + rank * batch :][:batch] for at in range(0, len(whole), ranks * batch))
+    else:
+        wanted = (share(whole[at : at + batch], rank, ranks) for at in range(0, len(whole), batch))
     reader = _EvaluationReader(source, workers, size, preprocessing, corruption)
     return _booked(on_device(read_ranges(reader, wanted, workers), device), account or Account(len(source)), max_bad)
 
@@ -284,6 +292,8 @@ def _unbroken(loader: DataLoader) -> Iterator[Any]:
 def _prepare_worker(worker: int) -> None:
     """One thread each; and a stop that a whole job is sent gives its main process time to save with workers alive."""
     torch.set_num_threads(1)
+    if sys.platform == "linux":  # die with who started it: it has inherited the connections that other ranks watch
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(FAREWELL))
 

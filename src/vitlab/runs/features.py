@@ -29,6 +29,7 @@ from vitlab.runs.scoring import fingerprint_of
 from vitlab.spec import Preprocessing
 from vitlab.store import refuse_strange
 from vitlab.strict_json import to_json
+from vitlab.world.group import ALONE, World
 
 SHARD = 4096  # samples; 12 MB of ViT-B
 
@@ -44,16 +45,18 @@ def features(
     workers: int = 0,
     max_bad: float = 0.0,
     shard: int = SHARD,
+    world: World = ALONE,
 ) -> FeatureFolder:
     """Write the features of a data set to a folder; called again, it makes what is missing or outdated."""
-    refuse_strange(out, (CARD,))
+    world.first(lambda: refuse_strange(out, (CARD,)))
     loaded, how = load(model, options)
     source = open_source(spec)
     console.print(Text(f"{printable(str(model))}: {name_of(loaded.spec)}, preprocessing: {how}", style="dim"))
     folder = FeatureFolder(out, len(source), shard)
     console.print(Text(f"{folder.shards - len(folder.missing()):,} of {folder.shards:,} shards are there"))
     tell = partial(console.print, style="yellow", markup=False)
-    write_features(loaded, how, source, folder, spec=spec, batch=batch, workers=workers, max_bad=max_bad, tell=tell)
+    how_much = {"batch": batch, "workers": workers, "max_bad": max_bad}
+    write_features(loaded, how, source, folder, spec=spec, **how_much, world=world, tell=tell)
     if bad := len(folder.bad()):
         console.print(Text(f"{bad:,} of {len(source):,} have no features: the shards' arrays `bad` name them"))
     console.print(Text(f"{printable(str(out))}: {len(source) - bad:,} samples, {loaded.spec.width} features each"))
@@ -70,20 +73,18 @@ def write_features(
     batch: int = 32,
     workers: int = 0,
     max_bad: float = 0.0,
-    rank: int = 0,
-    ranks: int = 1,
+    world: World = ALONE,
     tell: Callable[[str], object] = lambda text: None,
 ) -> None:
-    """Make the shards of a folder that are missing or whose files changed, or the share of them that is a rank's."""
-    folder.open(
-        {
-            **making(model, how, source),
-            "data": fingerprint(source),
-            "spec": spec,
-            "width": model.spec.width,
-        }
-    )
-    parts = {number: _part(source, folder.part(number)) for number in range(rank, folder.shards, ranks)}
+    """Make the shards of a folder that are missing or whose files changed; ranks take them in turn, and all wait."""
+    card = {
+        **making(model, how, source),
+        "data": fingerprint(source),
+        "spec": spec,
+        "width": model.spec.width,
+    }
+    world.first(lambda: folder.open(card))
+    parts = {number: _part(source, folder.part(number)) for number in range(world.rank, folder.shards, world.ranks)}
     states = {number: state(part) for number, part in parts.items()}
     outdated = [number for number in parts if folder.state(number) not in (None, states[number])]
     for number in outdated:
@@ -109,6 +110,9 @@ def write_features(
         made = outputs(model, on_device(batches, device), partial(normalised, how=how), model.features)
         arrays = [(cast(Batch, one), x.float().cpu().numpy().astype(np.float32)) for one, x in made]
         folder.write(number, arrays, states[number])
+    world.meet()
+    if world.ranks > 1:
+        Account(len(source)).add((), [(0, sample) for sample in folder.bad()], max_bad)  # those of all ranks
 
 
 def making(model: Model, how: Preprocessing, source: Source) -> dict[str, object]:

@@ -14,23 +14,35 @@ from vitlab.report.tables import Cell, Results
 from vitlab.runs.pools import FewShotOptions, Maker, Pool
 from vitlab.store import refuse_strange, replacing
 from vitlab.strict_json import require
+from vitlab.world.group import ALONE, World
 
 COLUMNS = ("data", "method", "seed", "accuracy %", "l2 or rate", "chosen by", "train", "count")
 
 
 def fewshot(
-    model: Path | None, train: Sequence[str], test: Sequence[str], out: Path, options: FewShotOptions, console: Console
+    model: Path | None,
+    train: Sequence[str],
+    test: Sequence[str],
+    out: Path,
+    options: FewShotOptions,
+    console: Console,
+    world: World = ALONE,
 ) -> Results:
-    """Every number of shots and every seed on every set; sets are images, for which a model is needed, or features."""
+    """Every number of shots and every seed on every set; sets are images, for which a model is needed, or features.
+
+    Ranks share the making of features; the first does the rest, the others return an empty table.
+    """
     require(
         bool(train) and len(train) == len(test), f"{len(train)} training and {len(test)} test sets: give them in pairs"
     )
-    refuse_strange(out, ("features", "fewshot.json"))
-    maker = Maker(model, out, options, console)
+    world.first(lambda: refuse_strange(out, ("features", "fewshot.json")))
+    maker = Maker(model, out, options, console, world)
     for name, other in zip(train, test, strict=True):
         maker.check(name, other)
     pools = {name: maker.pool(name) for name in train}
     tests = {name: maker.vectors(name) for name in test}
+    if not world.leads:
+        return Results(COLUMNS, ())
     pairs = {
         (name if train.count(name) == 1 else f"{name}, {other}"): (pools[name], tests[other])
         for name, other in zip(train, test, strict=True)

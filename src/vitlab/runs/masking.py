@@ -19,6 +19,7 @@ from vitlab.models.masked import check_maskable
 from vitlab.run_dir import RunSpec
 from vitlab.strict_json import require
 from vitlab.train.masking import PatchPrediction, patches_at
+from vitlab.world.group import ALONE, World
 
 PICTURE = "masked-patches.png"
 SHOWN = 8  # pictures
@@ -53,8 +54,11 @@ def prediction_of(spec: RunSpec) -> PatchPrediction | None:
 
 
 @torch.no_grad()
-def score_predictions(module: nn.Module, batches: Iterable[Batch], how: PatchPrediction) -> dict[str, float]:
-    """The mean loss and the share of colours predicted right, over all images; each has the same number of patches."""
+def score_predictions(
+    module: nn.Module, batches: Iterable[Batch], how: PatchPrediction, world: World = ALONE
+) -> dict[str, float]:
+    """The mean loss and the share of colours predicted right, over all images of all ranks; each image has the same
+    number of patches."""
     device = next(module.parameters()).device
     images, patches, loss, right = 0, 0, 0.0, 0.0
     with evaluating(module):
@@ -65,6 +69,8 @@ def score_predictions(module: nn.Module, batches: Iterable[Batch], how: PatchPre
             right += float(how.right(predictions, pixels, plan).sum(dtype=torch.float64))
             images += len(pixels)
             patches += plan[:, 0].numel()
+    told: list[list[float]] = world.gather([images, patches, loss, right])
+    images, patches, loss, right = (sum(column) for column in zip(*told, strict=True))
     return {
         "count": images,
         "patches": patches,

@@ -13,8 +13,8 @@ from vitlab.data.card import describe as describe_data
 from vitlab.data.catalogue import open_source
 from vitlab.data.source import Source
 from vitlab.data.splits import development_split
-from vitlab.models.build import Model, build_from_spec
-from vitlab.models.masked import build_masked_model
+from vitlab.models.build import Model, build_from_spec, empty_model
+from vitlab.models.masked import build_masked_model, empty_masked_model
 from vitlab.paper.pretraining import HEAD_BIAS
 from vitlab.run_dir import RunSpec
 from vitlab.store import sha256
@@ -23,6 +23,9 @@ from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.update import freeze
 from vitlab.weights.load import load_model
+from vitlab.world.group import World
+from vitlab.world.parallel import shard, spread_weights
+from vitlab.world.sharding import whole
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,53 @@ def _same_classes(spec: str, card: DataCard) -> Source:
 def first_state(spec: RunSpec, device: torch.device) -> TrainState:
     """The state of step 0: fresh or loaded weights on the device, and an optimizer that has seen nothing."""
     module = initial_model(spec).to(device).train()
-    freeze(module, spec.recipe.frozen)
     average = copy.deepcopy(module).requires_grad_(False) if spec.recipe.average is not None else None
-    return TrainState(
-        module, make_optimizer(module, spec.recipe.optimizer, layer_decay=spec.recipe.layer_decay), average
-    )
+    return _state(spec, module, average)
+
+
+def sharded_state(spec: RunSpec, device: torch.device, world: World, *, is_empty: bool) -> TrainState:
+    """The state of step 0 with a part of each tensor on every rank; only the first ever has the whole model.
+
+    One that `is_empty` has storage without values: a checkpoint is going to fill it.
+    """
+    is_half = spec.execution.precision == "bf16"
+    module, average = _without_storage(spec).train(), None
+    shard(module, device, is_half=is_half)
+    module.to_empty(device=device)
+    if spec.recipe.average is not None:
+        average = _without_storage(spec).train()
+        shard(average, device, is_half=False)
+        average.to_empty(device=device).requires_grad_(False)
+    if not is_empty:
+        made: list[Model] = []
+        world.first(lambda: made.append(initial_model(spec)))
+        for part in (module, average):
+            if part is not None:
+                spread_weights(part, made[0] if made else None, world)
+    return _state(spec, module, average)
+
+
+def _state(spec: RunSpec, module: Model, average: Model | None) -> TrainState:
+    freeze(module, spec.recipe.frozen)
+    optimizer = make_optimizer(module, spec.recipe.optimizer, layer_decay=spec.recipe.layer_decay)
+    return TrainState(module, optimizer, average)
+
+
+def whole_model(module: Model, spec: RunSpec, world: World) -> Model | None:
+    """The whole of a sharded model, in the memory of the first rank only, gathered a tensor at a time."""
+    model = _without_storage(spec).to_empty(device="cpu") if world.leads else None
+    targets = {} if model is None else model.state_dict()
+    for name, tensor in module.state_dict().items():
+        full = whole(tensor)
+        if model is not None:
+            targets[name].copy_(full)
+    return model
+
+
+def _without_storage(spec: RunSpec) -> Model:
+    if spec.recipe.masking is None:
+        return empty_model(spec.model)
+    return empty_masked_model(spec.model, spec.recipe.masking.outputs(spec.model.stride))
 
 
 def initial_model(spec: RunSpec) -> Model:

@@ -26,6 +26,7 @@ from vitlab.runs.preparing import ModelOptions, load
 from vitlab.runs.scoring import fingerprint_of
 from vitlab.spec import Preprocessing
 from vitlab.strict_json import require, to_json
+from vitlab.world.group import ALONE, World
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,10 @@ class Pool:
 class Maker:
     """Opens features, or makes them of images by the model, once, in folders under `out`."""
 
-    def __init__(self, model: Path | None, out: Path, options: FewShotOptions, console: Console) -> None:
-        self.path, self.out, self.options, self.console = model, out, options, console
+    def __init__(
+        self, model: Path | None, out: Path, options: FewShotOptions, console: Console, world: World = ALONE
+    ) -> None:
+        self.path, self.out, self.options, self.console, self.world = model, out, options, console, world
         self.sources: dict[str, Source] = {}
         self.loaded: tuple[Model, Preprocessing] | None = None
 
@@ -125,6 +128,7 @@ class Maker:
             spec=name,
             batch=self.options.batch,
             workers=self.options.workers,
+            world=self.world,
             tell=partial(self.console.print, style="yellow", markup=False),
         )
         return read_folder(folder)

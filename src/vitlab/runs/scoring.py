@@ -88,6 +88,7 @@ def score_source(
         start=progress.next,
         rank=share.rank,
         ranks=share.ranks,
+        in_turn=True,
         workers=workers,
         max_bad=1.0,  # judged below, by all ranks together: one that stops alone would leave the others waiting
     )
@@ -96,7 +97,7 @@ def score_source(
             one = cast(Batch, scored)
             for name, labeller in labellers.items():
                 fresh[name].add(logits if kept is None else logits[:, kept], labeller(one))
-            used, bad, done = used + len(one.ids), bad + list(one.bad), min(done + batch, len(source))
+            used, bad, done = used + len(one.ids), bad + list(one.bad), min(done + share.ranks * batch, len(source))
             if number % SYNC and done < len(source):
                 continue
             _book(progress, share.gather(_told(fresh, used, bad)), max_bad)

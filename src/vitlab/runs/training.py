@@ -11,23 +11,25 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from vitlab.counting import count_spec
 from vitlab.data.accounting import Account, TooManyBadImages
 from vitlab.data.card import DataCard
 from vitlab.data.loading import Batch, evaluation_batches, order_of, shard_sizes, training_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms import normalised
+from vitlab.evaluate.scores import merged, scores_from_json
 from vitlab.evaluate.scoring import score
 from vitlab.models.build import Model
 from vitlab.models.masked import MaskedPatchModel
 from vitlab.recipe import Execution
 from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
+from vitlab.runs.books import Books
 from vitlab.runs.display import Display, describe, say
 from vitlab.runs.distilling import open_teacher, student_of
 from vitlab.runs.masking import PICTURE, corruption_of, draw_predictions, prediction_of, score_predictions
-from vitlab.runs.material import Material, first_state, open_material
-from vitlab.store import locked
+from vitlab.runs.material import Material, first_state, open_material, sharded_state, whole_model
 from vitlab.strict_json import from_json, require
-from vitlab.train.checkpoints import Checkpoints, load_checkpoint, name_of, verify_checkpoint
+from vitlab.train.checkpoints import Checkpoints, load_checkpoint, name_of
 from vitlab.train.distillation import distilled
 from vitlab.train.loop import JUDGE, Hook, Loop
 from vitlab.train.signals import undisturbed
@@ -35,73 +37,117 @@ from vitlab.train.state import TrainState
 from vitlab.train.tensorboard import tensorboard_writer
 from vitlab.train.update import Examples, Update, recompute_activations, supervised
 from vitlab.weights.save import save_model
-from vitlab.world.device import differences, environment, pick_device
+from vitlab.world.device import differences, environment
+from vitlab.world.group import ALONE, World, device_of
+from vitlab.world.parallel import choose, is_cut, wrapped
 
 EVALUATION_BATCH = 64
 SAVES, LOGGED = 20, 20_000  # of a whole run, where nothing else is asked for
 
 
 def carry_out(
-    run: RunDir, console: Console, *, data: str = "", execution: Execution | None = None, teacher: str = ""
+    run: RunDir,
+    console: Console,
+    *,
+    data: str = "",
+    teacher: str = "",
+    execution: Execution | None = None,
+    world: World = ALONE,
 ) -> int:
     """Train what the folder asks for, from its newest checkpoint if it has one; returns the exit code.
 
-    The data and the teacher may have moved and the `execution` may be another one; what is learnt is the run's.
+    The data and the teacher may have moved and the `execution` may be another one; what is learnt is the run's. All
+    ranks of a `world` call it, with a folder that only the first writes and a console that only its is heard of.
     """
-    with locked(run.path), undisturbed():
+    with run.held(), undisturbed():
         run.mend()
         spec = run.spec()
         spec = replace(spec, data=data or spec.data, execution=execution or spec.execution)
         require(bool(spec.teacher) or not teacher, f"{run.path} has no teacher that could have moved")
         spec = replace(spec, teacher=teacher or spec.teacher)
-        if (run.path / RESULT).exists():
+        if world.first((run.path / RESULT).exists):
             say(console, f"{run.path} is finished: the model is in {run.path / MODEL}")
             return 0
         material = open_material(spec, from_json(DataCard, run.card()))
-        device = pick_device(spec.execution.device)
-        here = environment(device) | _execution(spec)
-        checkpoints = Checkpoints(run.path / CHECKPOINTS, keep=spec.execution.keep, environment=here)
-        state = first_state(replace(spec, start="") if checkpoints.steps() else spec, device)
+        device = device_of(world, spec.execution.device)
+        kind, why = choose(spec.execution.parallel, world, device, count_spec(spec.model).parameters)
+        _check_kind(spec, kind, world)
+        if world.ranks > 1:
+            say(console, f"ranks   {world.ranks}, {kind}: {why}")
+        here = environment(device) | _execution(spec, kind, world)
+        checkpoints = Checkpoints(run.path / CHECKPOINTS, keep=spec.execution.keep, environment=here, world=world)
+        is_begun = world.first(lambda: bool(checkpoints.steps()))
+        if kind == "fsdp":
+            state = sharded_state(spec, device, world, is_empty=is_begun)
+        else:
+            state = first_state(replace(spec, start="") if is_begun else spec, device)
         restored = checkpoints.restore(state)
         if restored is None:
             run.record("started", {"step": 0, **here})
             checkpoints.save(state, wait=True)
         else:
-            changed = differences(restored.environment, here)
+            changed = differences({"ranks": "1"} | restored.environment, here)
             run.record("resumed", {"step": restored.step, "damaged": list(restored.damaged), "changed": changed})
             for damage in restored.damaged:
                 say(console, f"damaged, set aside: {damage}")
             say(console, f"continuing after step {restored.step:,}")
             if changed:
                 say(console, f"not bit-exact because {'; '.join(changed)}")
-        code = _train(run, spec, material, state, checkpoints, console)
+        code = _train(run, spec, material, state, checkpoints, console, world)
         if code == 0:
-            _finish(run, spec, material, state, checkpoints, console)
+            _finish(run, spec, material, state, checkpoints, console, world)
         return code
 
 
-def _execution(spec: RunSpec) -> dict[str, str]:
+def _execution(spec: RunSpec, kind: str, world: World) -> dict[str, str]:
     """What of the execution shows in the bits."""
     how = spec.execution
-    return {"precision": how.precision, "micro-batch": str(how.micro_batch), "compile": str(how.compile)}
+    ranks = str(world.ranks) if kind == "alone" else f"{world.ranks} {kind}"
+    return {
+        "precision": how.precision,
+        "micro-batch": str(how.micro_batch),
+        "compile": str(how.compile),
+        "ranks": "any" if how.exact_elastic else ranks,
+    }
+
+
+def _check_kind(spec: RunSpec, kind: str, world: World) -> None:
+    """Raise what the specs cannot know: which parallelism `auto` becomes, and how many ranks there are."""
+    if kind == "fsdp":
+        replace(spec.execution, parallel="fsdp")
+    shards = spec.recipe.shards
+    require(
+        not spec.recipe.mixes or world.ranks <= shards,
+        f"the run mixes pictures inside {shards} part(s) of a batch, and {world.ranks} ranks cannot share them without "
+        f"learning something else; take {shards} ranks at most, or begin a run with --shards {world.ranks}",
+    )
 
 
 # -- Training ------------------------------------------------------------------------------------
 
 
 def _train(
-    run: RunDir, spec: RunSpec, material: Material, state: TrainState, checkpoints: Checkpoints, console: Console
+    run: RunDir,
+    spec: RunSpec,
+    material: Material,
+    state: TrainState,
+    checkpoints: Checkpoints,
+    console: Console,
+    world: World,
 ) -> int:
     recipe, execution = spec.recipe, spec.execution
-    books = state.progress.books
-    account = Account.from_json(books) if books else _new_account(material)
+    saved = state.progress.books
+    account = Account.from_json(saved) if saved else _new_account(material)
+    books = Books(account, execution.max_bad, world)
     forward: nn.Module = student_of(spec, state.module)
     if execution.recompute:
         recompute_activations(state.module)
     if execution.compile:
         forward = torch.compile(forward)  # pyrefly: ignore[bad-assignment] - calls like the module
+    parallel = wrapped(forward, world, is_exact=execution.exact_elastic)
 
     def keep_books(state: TrainState) -> None:
+        books.settle()
         state.progress.books = account.to_json()
         if account.quarantined:
             run.write(QUARANTINE, account.to_json())
@@ -113,10 +159,12 @@ def _train(
     objective = prediction_of(spec) or supervised(recipe, _class_weights(spec, material.train, device))
     if spec.teacher:
         objective = distilled(recipe.distillation, objective, open_teacher(spec, material.card, device))
-    update = Update(recipe, execution, seed=spec.seed, prepare=prepare, objective=objective)
+    update = Update(
+        recipe, execution, seed=spec.seed, prepare=prepare, objective=objective, world=world, parallel=parallel
+    )
     with ExitStack() as stack:
         display = stack.enter_context(Display(console, total, state.progress.step))
-        log = stack.enter_context(tensorboard_writer(run.path)) if execution.tensorboard else None
+        log = stack.enter_context(tensorboard_writer(run.path)) if execution.tensorboard and run.writes else None
 
         def record(kind: str, values: Mapping[str, object]) -> None:
             run.record(kind, values)
@@ -130,12 +178,12 @@ def _train(
             log_every=max(total // LOGGED, 1),
             checkpoints=checkpoints,
             record=record,
-            hooks=tuple(_hooks(run, spec, material)),
+            hooks=tuple(_hooks(run, spec, material, world)),
             patience=recipe.patience,
             before_save=keep_books,
         )
         try:
-            return loop.run(state, forward, update, _examples(spec, material.train, state, account))
+            return loop.run(state, parallel.forward, update, _examples(spec, material.train, state, books))
         except TooManyBadImages:
             if account.quarantined:  # else they are of a validation, which has a file of its own
                 run.write(QUARANTINE, account.to_json())
@@ -148,8 +196,8 @@ def _new_account(material: Material) -> Account:
     return Account(len(material.train) + material.excluded.total(), material.excluded)
 
 
-def _examples(spec: RunSpec, source: Source, state: TrainState, account: Account) -> Generator[Examples]:
-    """The stream of batches from the state's step on, as inputs and targets on the device."""
+def _examples(spec: RunSpec, source: Source, state: TrainState, books: Books) -> Generator[Examples]:
+    """The stream of this rank's shares from the state's step on, as inputs and targets on the device."""
     device = next(state.module.parameters()).device
     recipe = spec.recipe
     batches = training_batches(
@@ -160,14 +208,16 @@ def _examples(spec: RunSpec, source: Source, state: TrainState, account: Account
         augmentation=recipe.augmentation,
         start=state.progress.step,
         stop=recipe.schedule.total,
+        rank=books.world.rank,
+        ranks=books.world.ranks,
         shards=recipe.shards,
         corruption=corruption_of(spec),
         workers=spec.execution.workers,
-        account=account,
-        max_bad=spec.execution.max_bad,
+        account=books.own,
+        max_bad=books.own_limit,
         device=device,
     )
-    for batch in batches:
+    for batch in books.kept(batches):
         yield Examples(batch.pixels, _targets(batch, spec), shard_sizes(batch, recipe.batch, recipe.shards))
 
 
@@ -190,19 +240,19 @@ def _class_weights(spec: RunSpec, source: Source, device: torch.device) -> Tenso
     return torch.tensor(weights, device=device)
 
 
-def _hooks(run: RunDir, spec: RunSpec, material: Material) -> Generator[Hook]:
+def _hooks(run: RunDir, spec: RunSpec, material: Material, world: World) -> Generator[Hook]:
     if material.validation is not None:
-        yield Hook(JUDGE, spec.recipe.validate_every, partial(_judge, run, spec, material))
+        yield Hook(JUDGE, spec.recipe.validate_every, partial(_judge, run, spec, material, world))
 
 
-def _judge(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> dict[str, float]:
+def _judge(run: RunDir, spec: RunSpec, material: Material, world: World, module: nn.Module) -> dict[str, float]:
     assert material.validation is not None
     _draw(run, spec, material, module)
-    return _score(run, spec, JUDGE, material.validation, module)
+    return _score(run, spec, JUDGE, material.validation, world, module)
 
 
 def _draw(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> None:
-    """A picture of what a masked run predicts now."""
+    """A picture of what a masked run predicts now; of a model in parts all ranks draw it."""
     if spec.recipe.masking is None:
         return
     drawn = draw_predictions(spec, material.validation or material.train, module)
@@ -210,30 +260,36 @@ def _draw(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> 
         run.write_bytes(PICTURE, drawn)
 
 
-def _score(run: RunDir, spec: RunSpec, name: str, source: Source, module: nn.Module) -> dict[str, float]:
-    """Every image of the source once; unreadable ones are counted, named in the quarantine file, never replaced."""
+def _score(run: RunDir, spec: RunSpec, name: str, source: Source, world: World, module: nn.Module) -> dict[str, float]:
+    """Every image of the source once over all ranks; unreadable ones are counted, named in the quarantine file, never
+    replaced."""
     how = spec.model.conventions.preprocessing
-    account = Account(len(source))
+    books = Books(Account(len(source)), spec.execution.max_bad, world)
     batches = evaluation_batches(
         source,
         batch=min(EVALUATION_BATCH, spec.execution.micro_batch or EVALUATION_BATCH),
         size=spec.recipe.image,
         preprocessing=how,
         corruption=corruption_of(spec),
+        rank=world.rank,
+        ranks=world.ranks,
+        in_turn=True,
         workers=spec.execution.workers,
-        account=account,
-        max_bad=spec.execution.max_bad,
+        account=books.own,
+        max_bad=books.own_limit,
     )
     prediction = prediction_of(spec)
     try:
         if prediction is not None:
-            numbers = score_predictions(module, batches, prediction)
+            numbers = score_predictions(module, batches, prediction, world)
         else:
-            numbers = score(module, batches, partial(normalised, how=how), spec.model.classes).numbers()
+            own = score(module, batches, partial(normalised, how=how), spec.model.classes)
+            numbers = merged(map(scores_from_json, world.gather(own.to_json()))).numbers()
+        books.settle()
     finally:
-        if account.quarantined:
-            run.write(f"{name}-{QUARANTINE}", account.to_json())
-    return {**numbers, "not_evaluated": len(account.quarantined)}
+        if books.account.quarantined:
+            run.write(f"{name}-{QUARANTINE}", books.account.to_json())
+    return {**numbers, "not_evaluated": len(books.account.quarantined)}
 
 
 def _explained(error: BaseException, spec: RunSpec) -> BaseException:
@@ -253,7 +309,13 @@ def _explained(error: BaseException, spec: RunSpec) -> BaseException:
 
 
 def _finish(
-    run: RunDir, spec: RunSpec, material: Material, state: TrainState, checkpoints: Checkpoints, console: Console
+    run: RunDir,
+    spec: RunSpec,
+    material: Material,
+    state: TrainState,
+    checkpoints: Checkpoints,
+    console: Console,
+    world: World,
 ) -> None:
     """Save the model that is kept, judge it, and write the result."""
     weights = "best" if spec.recipe.patience and _take_best(state, checkpoints, console) else "last"
@@ -268,20 +330,16 @@ def _finish(
     }
     for name, source in ((JUDGE, material.validation), ("test", material.test)):
         if source is not None:
-            numbers = _recorded(run, name, progress.step)
+            numbers = world.first(partial(_recorded, run, name, progress.step))
             if numbers is None:
-                numbers = _score(run, spec, name, source, model)
+                numbers = _score(run, spec, name, source, world, model)
                 run.record(name, {"step": progress.step, **numbers})
             result[name] = numbers
             say(console, f"{name}: {describe(numbers)}")
     _draw(run, spec, material, model)
-    if not (run.path / MODEL).exists():
-        if isinstance(model, MaskedPatchModel):
-            model = model.without_mask()
-        else:
-            model.class_names = material.card.class_names or None
-        model.provenance = provenance(spec, material.card, progress.step)
-        save_model(model.to("cpu"), run.path / MODEL)
+    if not world.first((run.path / MODEL).exists):
+        kept = whole_model(model, spec, world) if is_cut(model) else model
+        world.first(lambda: _save(kept, run, spec, material, progress.step))
     run.write(RESULT, result)
     run.record("finished", {"step": progress.step})
     if run.dropped:
@@ -289,15 +347,23 @@ def _finish(
     say(console, f"the model is in {run.path / MODEL}")
 
 
+def _save(model: Model | None, run: RunDir, spec: RunSpec, material: Material, step: int) -> None:
+    assert model is not None, "the first rank has it"
+    if isinstance(model, MaskedPatchModel):
+        model = model.without_mask()
+    else:
+        model.class_names = material.card.class_names or None
+    model.provenance = provenance(spec, material.card, step)
+    save_model(model.to("cpu"), run.path / MODEL)
+
+
 def _take_best(state: TrainState, checkpoints: Checkpoints, console: Console) -> bool:
     """Fill the state from the best checkpoint; one that is lost is told, and the last weights stay."""
     if state.progress.best is None:
         return False
     path = checkpoints.folder / name_of(state.progress.best_step)
-    try:
-        verify_checkpoint(path)
-    except (OSError, ValueError) as error:
-        say(console, f"the best checkpoint cannot be used, the last weights are kept: {error}")
+    if fault := checkpoints.fault(path):
+        say(console, f"the best checkpoint cannot be used, the last weights are kept: {fault}")
         return False
     load_checkpoint(path, state)
     return True

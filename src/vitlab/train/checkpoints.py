@@ -1,35 +1,44 @@
 """Checkpoints that survive any death: written beside, synced, renamed, proven, and only then the old ones go.
 
 checkpoints/step-00000100/  model.safetensors  optimizer.safetensors  [average.safetensors]  state.json  manifest.json
+checkpoints/step-00000200/  model.rank-00000-of-00002.safetensors  ...  layout.json: of a model that ranks share
 checkpoints/LATEST          the name of the newest
 checkpoints/BEST            the name of the best by validation, where there is one
 """
 
 import copy
 import re
+import shutil
 import threading
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from vitlab.store import (
+    Entry,
     Writer,
+    begin_folder,
+    finish_folder,
     json_writer,
     make_folder,
     remove_folder,
     remove_leftovers,
     replacing,
     verify_folder,
+    write_files,
     write_folder,
 )
 from vitlab.strict_json import read_json, require
+from vitlab.train.parts import LAYOUT, files_of, layout_of, open_parts, open_whole, part_name, read_layout
 from vitlab.train.state import Progress, TrainState, progress_from
+from vitlab.world.group import ALONE, World
+from vitlab.world.parallel import is_cut
+from vitlab.world.sharding import is_sharded, own_part
 
 VERSION = 1
 STATE, LATEST, BEST = "state.json", "LATEST", "BEST"
@@ -39,6 +48,17 @@ NAME = re.compile(r"step-(\d{8,})")
 
 class NotSaved(OSError):  # noqa: N818 - says what is wrong
     """A checkpoint could not be written; the one before it is untouched."""
+
+
+@dataclass
+class _Pending:
+    """A checkpoint that ranks are writing their parts of; `temporary` is None where it is there already."""
+
+    progress: Progress
+    path: Path
+    temporary: Path | None
+    layout: dict[str, object]
+    entries: dict[str, Entry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,14 +71,34 @@ class Restored:
 
 
 class Checkpoints:
-    """The checkpoints of one run; whoever uses them holds the run's lock."""
+    """The checkpoints of one run; whoever uses them holds the run's lock.
 
-    def __init__(self, folder: Path, *, keep: int, environment: Mapping[str, str]) -> None:
-        self.folder, self.keep, self.environment = folder, keep, dict(environment)
+    On several ranks all call the same methods at the same step. The first rank writes a state that all have whole; of a
+    sharded one each writes its part, beside, and the first gives the folder its name when all are done.
+    """
+
+    def __init__(self, folder: Path, *, keep: int, environment: Mapping[str, str], world: World = ALONE) -> None:
+        self.folder, self.keep, self.environment, self.world = folder, keep, dict(environment), world
         self._writer: threading.Thread | None = None
         self._error: Exception | None = None
-        make_folder(folder)
-        remove_leftovers(folder)
+        self._pending: _Pending | None = None
+        world.first(lambda: make_folder(folder))
+        world.first(lambda: remove_leftovers(folder))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether this rank could not write: a reason for all to `check`."""
+        return self._error is not None
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether this rank's writer is at work."""
+        return self._writer is not None and self._writer.is_alive()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether ranks have written, or are writing, parts of a checkpoint that has no name yet."""
+        return self._pending is not None
 
     def save(self, state: TrainState, *, wait: bool = False) -> None:
         """Write the state as it is now, in the background unless `wait`; raises what the last writing met.
@@ -66,38 +106,53 @@ class Checkpoints:
         A state that holds NaN or infinity is refused. The best by the state's progress is kept and marked.
         """
         self.wait()
-        if bad := state.first_nonfinite():
+        if bad := next(filter(None, self.world.gather(state.first_nonfinite())), None):
             raise FloatingPointError(f"{bad} holds NaN or infinity after step {state.progress.step}; it is not saved")
         progress = copy.deepcopy(state.progress)
         groups = state.groups()
+        write = self._begin(progress, groups) if is_cut(state.module) else partial(self._write, progress)
+        own = {group: _own(tensors, self.world) for group, tensors in groups.items()}
+        if not (self.world.leads or self._pending):
+            write = None
         if wait:  # nobody changes them while they are written
-            self._write(progress, groups)
-        else:
-            copies = {
-                group: {n: t.to("cpu", copy=True) for n, t in tensors.items()} for group, tensors in groups.items()
-            }
-            self._writer = threading.Thread(target=self._write, args=(progress, copies), name="checkpoint writer")
+            if write is not None:
+                write(own)
+            self.wait()
+        elif write is not None:
+            copies = {group: {n: t.to("cpu", copy=True) for n, t in tensors.items()} for group, tensors in own.items()}
+            self._writer = threading.Thread(target=write, args=(copies,), name="checkpoint writer")
             self._writer.start()
-        self.check()
 
     def wait(self) -> None:
-        """Return when nothing is being written; raises what the writing met."""
+        """Return when nothing is being written by any rank; raises what the writing met."""
         self.close()
-        self.check()
+        self.world.meet()
+        self.settle()
 
     def close(self) -> None:
-        """Return when nothing is being written."""
+        """Return when this rank writes nothing."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
 
     def check(self) -> None:
-        """Raise what a writing in the background met."""
+        """Raise what a writing in the background met on any rank; all ranks ask."""
         error, self._error = self._error, None
-        if error is not None:
+        told = next(filter(None, self.world.gather(str(error) if error is not None else "")), "")
+        if error is not None or told:
+            self._give_up()
             kept = self.steps()
             last = f"the last good one is of step {kept[-1]:,}" if kept else "there is none before it"
-            raise NotSaved(f"a checkpoint could not be written to {self.folder}: {error}; {last}") from error
+            raise NotSaved(f"a checkpoint could not be written to {self.folder}: {told}; {last}") from error
+
+    def settle(self) -> None:
+        """Give a checkpoint that all ranks have written its name; raises what a writing met. All ranks ask."""
+        self.check()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            entries = {name: entry for part in self.world.gather(pending.entries) for name, entry in part.items()}
+            self.world.first(lambda: self._publish(pending, entries))
+            self.check()
 
     def steps(self) -> list[int]:
         """The steps of all whole checkpoints, ascending."""
@@ -110,23 +165,31 @@ class Checkpoints:
         Every byte is checked before a tensor is used. Damaged checkpoints are set aside under another name and told.
         """
         damaged = []
-        for step in reversed(self.steps()):
+        for step in reversed(self.world.first(self.steps)):
             path = self.folder / name_of(step)
-            try:
-                verify_checkpoint(path)
-            except (OSError, ValueError) as error:
-                damaged.append(f"{path.name}: {error}")
-                path.rename(_free(self.folder / f"{DAMAGED}{path.name}"))
+            if fault := self.fault(path):
+                damaged.append(f"{path.name}: {fault}")
+                self.world.first(lambda path=path: _set_aside(path))
                 continue
             saved = load_checkpoint(path, state)
-            self._point(LATEST, step)
-            self._mark_best(state.progress)  # its writer may have died just before
+            self.world.first(lambda step=step: self._point(LATEST, step))
+            self.world.first(lambda: self._mark_best(state.progress))  # its writer may have died just before
             return Restored(step, saved, tuple(damaged))
         aside = sorted(path.name for path in self.folder.glob(f"{DAMAGED}*"))
         if aside or (self.folder / LATEST).exists():  # a run that has lost its work does not begin anew in silence
             told = "; ".join(damaged) or ", ".join(aside) or "all are gone"
             raise ValueError(f"no checkpoint in {self.folder} is intact: {told}; bring one back, or start a new run")
         return None
+
+    def fault(self, path: Path) -> str:
+        """What is wrong with a checkpoint, or nothing; ranks share the reading and all know."""
+        found = ""
+        try:
+            verify_checkpoint(path, (self.world.rank, self.world.ranks))
+        except (OSError, ValueError) as error:
+            found = str(error)
+        self.world.meet()
+        return next(filter(None, self.world.gather(found)), "")
 
     def best(self) -> int | None:
         """The step of the best checkpoint, if one was marked and is there."""
@@ -138,18 +201,71 @@ class Checkpoints:
 
     def _write(self, progress: Progress, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         path = self.folder / name_of(progress.step)
-        values = {"version": VERSION, "progress": asdict(progress), "environment": self.environment}
         try:
             if not path.exists():  # a repeated save of the same step has the same content
                 files: dict[str, Writer] = {
                     f"{name}.safetensors": partial(_save, group) for name, group in groups.items()
                 }
-                write_folder(path, files | {STATE: json_writer(values)})
+                write_folder(path, files | {STATE: json_writer(self._state(progress))})
             verify_checkpoint(path)
-            self._point(LATEST, progress.step)
-            self._mark_best(progress)
-            self._prune()
+            self._announce(progress)
         except Exception as error:  # whatever it is, it surfaces in the run's own thread
+            self._error = error
+
+    def _state(self, progress: Progress) -> dict[str, object]:
+        return {"version": VERSION, "progress": asdict(progress), "environment": self.environment}
+
+    def _announce(self, progress: Progress) -> None:
+        """A whole checkpoint is there: point to it, and let old ones go."""
+        self._point(LATEST, progress.step)
+        self._mark_best(progress)
+        self._prune()
+
+    def _give_up(self) -> None:
+        """Remove what ranks have written of a checkpoint that one of them could not write."""
+        pending, self._pending = self._pending, None
+        if pending is not None and pending.temporary is not None:
+            self.close()
+            self.world.meet()
+            self.world.first(lambda: shutil.rmtree(str(pending.temporary), ignore_errors=True))
+
+    # -- A state of which each rank has a part ----------------------------------------------------
+
+    def _begin(self, progress: Progress, groups: Mapping[str, Mapping[str, Tensor]]) -> Callable[..., None]:
+        """Open a folder for all ranks; returns how this one writes its part."""
+        path = self.folder / name_of(progress.step)
+        temporary = self.world.first(lambda: None if path.exists() else self._opened(path))
+        self._pending = _Pending(progress, path, Path(temporary) if temporary else None, layout_of(groups, self.world))
+        return partial(self._write_part, self._pending)
+
+    def _opened(self, path: Path) -> str | None:
+        """The temporary folder of a checkpoint; what goes wrong is told with the rest."""
+        try:
+            return str(begin_folder(path))
+        except OSError as error:
+            self._error = error
+            return None
+
+    def _write_part(self, pending: "_Pending", groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        if pending.temporary is None:
+            return
+        place = part_name(self.world.rank, self.world.ranks)
+        files: dict[str, Writer] = {
+            f"{name}.{place}.safetensors": partial(_save, group) for name, group in groups.items()
+        }
+        if self.world.leads:
+            files |= {STATE: json_writer(self._state(pending.progress)), LAYOUT: json_writer(pending.layout)}
+        try:
+            pending.entries |= write_files(pending.temporary, files)
+        except Exception as error:  # see `_write`
+            self._error = error
+
+    def _publish(self, pending: "_Pending", entries: Mapping[str, Entry]) -> None:
+        try:
+            if pending.temporary is not None:
+                finish_folder(pending.path, pending.temporary, entries)
+            self._announce(pending.progress)
+        except Exception as error:  # see `_write`
             self._error = error
 
     def _point(self, pointer: str, step: int) -> None:
@@ -173,9 +289,12 @@ def name_of(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def verify_checkpoint(path: Path) -> None:
-    """Raise unless every file of the checkpoint is as it was written."""
-    verify_folder(path, ("model.safetensors", "optimizer.safetensors", STATE))
+def verify_checkpoint(path: Path, part: tuple[int, int] = (0, 1)) -> None:
+    """Raise unless every file of the checkpoint is as it was written; `part` (i, n): this process looks at a share."""
+    required = ["model.safetensors", "optimizer.safetensors", STATE]
+    if (path / LAYOUT).exists():
+        required = [LAYOUT, STATE, *files_of(read_layout(path))]
+    verify_folder(path, required, part)
 
 
 def load_checkpoint(path: Path, state: TrainState) -> dict[str, str]:
@@ -184,15 +303,21 @@ def load_checkpoint(path: Path, state: TrainState) -> dict[str, str]:
     require(isinstance(values, dict), f"{path / STATE} is not an object")
     version = values.get("version")
     require(version == VERSION, f"{path} has format version {version!r}, this vitlab reads {VERSION}")
-    files = sorted(path.glob("*.safetensors"))
-    opened = {file.name.removesuffix(".safetensors"): safe_open(file, "pt", device="cpu") for file in files}
-    stored = {name: (list(file.keys()), file.get_tensor) for name, file in opened.items()}
-    state.load(stored, progress_from(values["progress"]))
+    state.load(open_parts(path) if (path / LAYOUT).exists() else open_whole(path), progress_from(values["progress"]))
     return values["environment"]
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+
+
+def _own(tensors: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
+    """What this rank writes of a group: its rows of what is cut, and the first rank also what is not."""
+    return {n: own_part(t) for n, t in tensors.items() if world.leads or (is_sharded(t) and len(own_part(t)))}
+
+
+def _set_aside(path: Path) -> None:
+    path.rename(_free(path.with_name(f"{DAMAGED}{path.name}")))
 
 
 def _free(path: Path) -> Path:

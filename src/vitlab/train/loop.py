@@ -11,6 +11,7 @@ from vitlab.train.checkpoints import Checkpoints
 from vitlab.train.signals import Signals
 from vitlab.train.state import TrainState
 from vitlab.train.update import Examples, Step, Update
+from vitlab.world.group import World
 
 SKIPS_ALLOWED = 3  # in a row; then the run stops
 JUDGE, MEASURE = "validation", "top1"  # the hook and its number that decide which weights are best
@@ -57,15 +58,23 @@ class Loop:
                 done = update(state, forward, next(stream))
                 self._book(state, done)
                 improved = self._measure(state)
-                self.checkpoints.check()
-                stop = update.world.agree(signals.stop)
-                if stop or improved or signals.take_save() or state.progress.step % self.save_every == 0:
+                stop, is_saving = self._agreed(update.world, signals)
+                if stop or improved or is_saving or state.progress.step % self.save_every == 0:
                     self._save(state, wait=bool(stop))
                 if stop:
                     self.record("stopped", {"step": state.progress.step, "code": stop})
                     return stop
             self._save(state, wait=True)
         return 0
+
+    def _agreed(self, world: World, signals: Signals) -> tuple[int, bool]:
+        """What any rank was asked for, all do: (exit code of a stop, whether to save now)."""
+        writing = self.checkpoints
+        wishes = [signals.stop, signals.take_save(), writing.has_failed, writing.is_writing]
+        stop, is_saving, has_failed, is_writing = world.most([int(wish) for wish in wishes])
+        if has_failed or (writing.is_pending and not is_writing):
+            writing.settle()
+        return stop, bool(is_saving)
 
     def _book(self, state: TrainState, done: Step) -> None:
         progress = state.progress

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.recipe import SGD, AdamW
+from vitlab.world.group import ALONE, World
+from vitlab.world.sharding import is_sharded, own_part
 
 
 def make_optimizer(module: nn.Module, how: AdamW | SGD, *, layer_decay: float = 1.0) -> torch.optim.Optimizer:
@@ -29,10 +31,16 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 @torch.no_grad()
-def clip_gradients(parameters: Iterable[Tensor], norm: float | None) -> Tensor:
-    """Scale all gradients by min(1, norm / their global norm); returns the global norm before."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
+def clip_gradients(parameters: Iterable[Tensor], norm: float | None, world: World = ALONE) -> Tensor:
+    """Scale all gradients by min(1, norm / their global norm); returns the global norm before.
+
+    Of sharded gradients each rank has a part; the norm is that of all parts, the same on every rank.
+    """
+    found = [p.grad for p in parameters if p.grad is not None]
+    gradients = [own_part(gradient) for gradient in found]
     total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+    if is_sharded(found[0]):
+        total = world.sum(total.square()).sqrt()
     if norm is not None and total.isfinite():
         torch._foreach_mul_(gradients, torch.clamp(norm / total, max=1.0))
     return total
@@ -41,8 +49,8 @@ def clip_gradients(parameters: Iterable[Tensor], norm: float | None) -> Tensor:
 @torch.no_grad()
 def update_average(average: nn.Module, module: nn.Module, decay: float = 0.9999) -> None:
     """Polyak averaging: average <- decay * average + (1 - decay) * module, parameters in place."""
-    averages: list[Tensor] = list(average.parameters())
-    torch._foreach_lerp_(averages, [*module.parameters()], 1 - decay)
+    averages, current = ([own_part(p) for p in one.parameters()] for one in (average, module))
+    torch._foreach_lerp_(averages, current, 1 - decay)
 
 
 def _groups(module: nn.Module, weight_decay: float, decay: str, layer_decay: float) -> list[dict[str, object]]:

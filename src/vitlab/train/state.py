@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.strict_json import check_fields, require
+from vitlab.world.sharding import like, own_part, part_of
 
-Read = Callable[[str], Tensor]  # a tensor of a stored group by its name
+Read = Callable[[str, range | None], Tensor]  # a tensor of a stored group by its name, whole or some rows of it
 
 
 @dataclass
@@ -64,7 +65,7 @@ class TrainState:
         """The name of a tensor that holds NaN or infinity."""
         for group, tensors in self.groups().items():
             for name, tensor in tensors.items():
-                if tensor.is_floating_point() and not tensor.isfinite().all():
+                if tensor.is_floating_point() and not own_part(tensor).isfinite().all():
                     return f"{group}/{name}"
         return None
 
@@ -81,12 +82,13 @@ class TrainState:
                     yield f"{what}/{name}", value
 
     def _load_optimizer(self, names: list[str], read: Read) -> None:
-        numbers = {name: number for number, (name, _) in enumerate(self._parameters())}
+        own = dict(self._parameters())
+        numbers = {name: number for number, name in enumerate(own)}
         found: dict[int, dict[str, Tensor]] = {}
         for stored in names:
             what, _, name = stored.partition("/")
             require(name in numbers, f"the checkpoint has optimizer state of {name!r}, which this run does not train")
-            found.setdefault(numbers[name], {})[what] = read(stored)
+            found.setdefault(numbers[name], {})[what] = _read_like(own[name], stored, read)
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": found})
 
 
@@ -96,10 +98,18 @@ def _fill(module: nn.Module, names: list[str], read: Read) -> None:
     differing = sorted(set(own) ^ set(names))
     require(not differing, f"the checkpoint is of another model: {', '.join(differing[:5])} are not in both")
     for name, tensor in own.items():
-        stored = read(name)
-        same = stored.shape == tensor.shape
-        require(same, f"the checkpoint's {name} is {tuple(stored.shape)}, the model's {tuple(tensor.shape)}")
-        tensor.copy_(stored)
+        part = part_of(tensor)
+        stored = read(name, part.rows)
+        same = stored.shape == part.values.shape
+        require(same, f"the checkpoint's {name} is {tuple(stored.shape)}, the model's {tuple(part.values.shape)}")
+        part.values.copy_(stored)
+
+
+def _read_like(parameter: Tensor, stored: str, read: Read) -> Tensor:
+    """What an optimizer keeps of a parameter: a single number, or a tensor that is cut as the parameter is."""
+    part = part_of(parameter)
+    found = read(stored, None if stored.startswith("step/") else part.rows)
+    return found if found.dim() == 0 else like(parameter, found.to(part.values.device))
 
 
 def progress_from(values: Mapping[str, object]) -> Progress:

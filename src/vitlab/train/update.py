@@ -17,7 +17,8 @@ from vitlab.train.losses import sigmoid_cross_entropy, softmax_cross_entropy
 from vitlab.train.mixing import Mixing, mixing_of
 from vitlab.train.optimizers import clip_gradients, set_learning_rate, update_average
 from vitlab.train.state import TrainState
-from vitlab.world.group import World
+from vitlab.world.group import ALONE, World
+from vitlab.world.parallel import Alone
 from vitlab.world.randomness import seed_device
 
 
@@ -72,22 +73,33 @@ class Update:
         seed: int,
         prepare: Callable[[Tensor], Tensor],
         objective: Objective | None = None,
-        world: World | None = None,
+        world: World = ALONE,
+        parallel: Alone | None = None,
     ) -> None:
         self.recipe, self.execution, self.seed, self.prepare = recipe, execution, seed, prepare
-        self.world = world or World()
+        self.world, self.parallel = world, parallel
         self.objective = objective or supervised(recipe)
 
     def __call__(self, state: TrainState, forward: nn.Module, examples: Examples) -> Step:
-        """Change the state by one batch; `forward` is the state's module or a compiled twin of it."""
+        """Change the state by one batch; `forward` is the state's module, or wraps it.
+
+        All ranks call it with their shares, of which some may be empty, and see the same loss and norm.
+        """
         recipe, step = self.recipe, state.progress.step
-        images = self.world.total(len(examples.inputs))
+        shares = self.world.counts(len(examples.inputs))
+        images = sum(shares)
         require(images > 0, f"step {step:,} has no readable image; look at the quarantine file of the run")
         rate = recipe.schedule.learning_rate(step)
         forward.train()
+        if self.parallel is not None and self.parallel.needs_rehearsal:
+            self.parallel.needs_rehearsal = False
+            self._loss(forward, self._blank(examples)).backward()
         state.optimizer.zero_grad(set_to_none=True)
-        loss = float(self.world.sum(self._accumulate(forward, examples, step, images)))
-        norm = float(clip_gradients(state.module.parameters(), recipe.optimizer.clip))
+        if self.execution.exact_elastic:
+            loss = self._shard_by_shard(forward, examples, step, images)
+        else:
+            loss = float(self.world.sum(self._accumulate(forward, examples, step, shares)))
+        norm = float(clip_gradients(state.module.parameters(), recipe.optimizer.clip, self.world))
         is_finite = math.isfinite(loss) and math.isfinite(norm)
         if is_finite:
             set_learning_rate(state.optimizer, rate)
@@ -96,23 +108,74 @@ class Update:
                 update_average(state.average, state.module, recipe.average)
         return Step(loss, norm, rate, images, skipped=not is_finite)
 
-    def _accumulate(self, forward: nn.Module, examples: Examples, step: int, images: int) -> Tensor:
+    def _accumulate(self, forward: nn.Module, examples: Examples, step: int, shares: list[int]) -> Tensor:
         """Add every piece's gradient; returns this rank's part of the mean loss over the whole batch."""
-        whole = len(examples.inputs)
-        piece = self.execution.micro_batch or whole
-        device = examples.inputs.device
-        total = torch.zeros((), device=device, dtype=torch.float64 if device.type == "cpu" else None)
-        mixing = None
-        if self.recipe.mixup or self.recipe.cutmix:
-            height, width = examples.inputs.shape[2:]
-            mixing = mixing_of(self.recipe, self.seed, step, examples.shards or {0: whole}, (height, width))
-        for number, start in enumerate(range(0, whole, piece)):
-            chosen = range(start, min(start + piece, whole))
-            seed_device(self.seed, step, number)
-            loss = self.objective(partial(self._call, forward), self._piece(examples, chosen, mixing)).sum() / images
-            loss.backward()
+        parallel, rank = self.parallel or Alone(forward), self.world.rank
+        pieces = [len(self._pieces(range(share))) for share in shares]
+        own = self._pieces(range(len(examples.inputs)))
+        before = sum(pieces[:rank])  # pieces of other ranks: no two draw the same dropout
+        passes = parallel.passes(pieces, rank)
+        total, mixing = self._nothing(examples), self._mixing(examples, step)
+        for number in range(passes):
+            with parallel.adding(is_last=number == passes - 1):
+                if number < len(own):
+                    seed_device(self.seed, step, before + number)
+                    piece = self._piece(examples, own[number], mixing)
+                    loss = self._loss(forward, piece) / sum(shares)
+                else:
+                    loss = self._loss(forward, self._blank(examples)) * 0
+                loss.backward()
             total += loss.detach()
         return total
+
+    def _shard_by_shard(self, forward: nn.Module, examples: Examples, step: int, images: int) -> float:
+        """The gradient of every shard by itself, then their sum in the shards' order, whoever computed them: the same
+        bits on any number of ranks. Returns the mean loss over the whole batch."""
+        trained = [parameter for parameter in forward.parameters() if parameter.requires_grad]
+        mixing = self._mixing(examples, step)
+        gradients, losses, start = [], [], 0
+        for shard, size in (examples.shards or {0: len(examples.inputs)}).items():
+            loss = self._nothing(examples)
+            for number, chosen in enumerate(self._pieces(range(start, start + size))):
+                seed_device(self.seed, step, shard, number)
+                part = self._loss(forward, self._piece(examples, chosen, mixing)) / images
+                part.backward()
+                loss += part.detach()
+            if size:
+                gradients.append(torch.cat([_flat_gradient(parameter) for parameter in trained]))
+                losses.append(loss)
+            for parameter in trained:
+                parameter.grad = None
+            start += size
+        empty = torch.zeros(sum(p.numel() for p in trained), device=trained[0].device, dtype=trained[0].dtype)
+        total = self.world.fold(gradients, empty)
+        for parameter, gradient in zip(trained, total.split([p.numel() for p in trained]), strict=True):
+            parameter.grad = gradient.view_as(parameter)
+        return float(self.world.fold(losses, self._nothing(examples)))
+
+    def _pieces(self, examples: range) -> list[range]:
+        """What is in memory at once."""
+        size = self.execution.micro_batch or max(len(examples), 1)
+        return [examples[start : start + size] for start in range(0, len(examples), size)]
+
+    def _nothing(self, examples: Examples) -> Tensor:
+        device = examples.inputs.device
+        return torch.zeros((), device=device, dtype=torch.float64 if device.type == "cpu" else None)
+
+    def _mixing(self, examples: Examples, step: int) -> Mixing | None:
+        if not self.recipe.mixes or not len(examples.inputs):
+            return None
+        height, width = examples.inputs.shape[2:]
+        shards = examples.shards or {0: len(examples.inputs)}
+        return mixing_of(self.recipe, self.seed, step, shards, (height, width))
+
+    def _loss(self, forward: nn.Module, piece: Piece) -> Tensor:
+        return self.objective(partial(self._call, forward), piece).sum()
+
+    def _blank(self, examples: Examples) -> Piece:
+        """One black picture without a label, for a rank that has fewer pieces than the others wait for."""
+        pixels, targets = (values.new_zeros(1, *values.shape[1:]) for values in (examples.inputs, examples.targets))
+        return Piece(pixels, self.prepare(pixels), targets)
 
     def _piece(self, examples: Examples, chosen: range, mixing: Mixing | None) -> Piece:
         pixels, targets = examples.inputs[chosen.start : chosen.stop], examples.targets[chosen.start : chosen.stop]
@@ -127,8 +190,8 @@ class Update:
         return answer.float() if answer.dtype == torch.bfloat16 else answer
 
     def _autocast(self, device: torch.device) -> torch.autocast | nullcontext[None]:
-        if self.execution.precision == "fp32":
-            return nullcontext()
+        if self.execution.precision == "fp32" or (self.parallel is not None and self.parallel.is_sharded):
+            return nullcontext()  # sharded parameters are cast where they are put together
         return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
@@ -147,6 +210,10 @@ def recompute_activations(module: nn.Module) -> None:
     require(bool(blocks), f"{type(module).__name__} has no blocks to recompute; leave --recompute out")
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+
+def _flat_gradient(parameter: Tensor) -> Tensor:
+    return (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).flatten()
 
 
 def freeze(module: nn.Module, parts: tuple[str, ...]) -> None:

@@ -11,6 +11,6 @@ def seed_of(*key: object) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
 
 
-def seed_device(seed: int, step: int, shard: int) -> None:
+def seed_device(seed: int, step: int, *piece: int) -> None:
     """Start the device's own generators, which dropout draws from, at this micro-batch."""
-    torch.manual_seed(seed_of("device", seed, step, shard))
+    torch.manual_seed(seed_of("device", seed, step, *piece))

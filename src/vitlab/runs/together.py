@@ -1,0 +1,91 @@
+"""A run on as many ranks as the launcher has started: the first makes or opens the folder, then all carry it out."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from vitlab.recipe import SHARDS, Execution, with_fields
+from vitlab.run_dir import RUN, RunDir, RunSpec
+from vitlab.runs.display import say
+from vitlab.runs.starting import create, free_folder
+from vitlab.runs.training import carry_out
+from vitlab.strict_json import require
+from vitlab.world.group import TIMEOUT, World, join, may_restart, restarts
+
+PATIENCE = 600.0  # seconds: between two exchanges of a measurement a slow disk may take its time
+
+
+@contextlib.contextmanager
+def together(device: str, console: Console, timeout: float = PATIENCE) -> Iterator[tuple[World, Console]]:
+    """The ranks of a command that measures, and where this one prints: the first is heard of."""
+    with join(device, timeout) as world:
+        yield world, console if world.leads else Console(quiet=True)
+
+
+def begin_together(
+    out: Path | None,
+    names: tuple[str, str],
+    execution: Execution,
+    make: Callable[[Console], RunSpec],
+    console: Console,
+    *,
+    is_wanted: bool,
+) -> tuple[int, Path | None]:
+    """Make a run and train it; (exit code, its folder, on the first rank only, which speaks for all).
+
+    When a launcher starts failed ranks again, the run that they had begun in `out` goes on.
+    """
+    with join(execution.device, execution.timeout) as world:
+        screen = console if world.leads else Console(quiet=True)
+
+        def begin() -> str:
+            require(
+                out is not None or not may_restart(),
+                "ranks that are restarted must know their run: give --out, or torchrun --max-restarts 0",
+            )
+            path = out or free_folder(Path("runs"), *names)
+            spec = _with_shards(make(screen), world)
+            if restarts() and (path / RUN).is_file():
+                say(screen, f"restart {restarts()}: the run in {path} goes on")
+                _check_same(RunDir(path).spec(), spec, path)
+            else:
+                create(path, spec, screen, is_wanted=is_wanted)
+            return str(path)
+
+        path = Path(world.first(begin))
+        code = carry_out(RunDir(path, writes=world.leads), screen, world=world)
+        return code, path if world.leads else None
+
+
+def resume_together(
+    path: Path, console: Console, *, data: str = "", teacher: str = "", changes: tuple[tuple[str, str], ...] = ()
+) -> int:
+    """Continue a run on as many ranks as there are now; `changes` are fields of its execution."""
+    try:
+        asked = with_fields(RunDir.open(path).spec().execution, changes)
+        timeout, device = asked.timeout, asked.device
+    except (OSError, ValueError):  # told below, by the first rank alone
+        timeout, device = TIMEOUT, "auto"
+    with join(device, timeout) as world:
+        world.first(lambda: with_fields(RunDir.open(path).spec().execution, changes) and None)
+        run = RunDir(path, writes=world.leads)
+        screen = console if world.leads else Console(quiet=True)
+        execution = with_fields(run.spec().execution, changes) if changes else None
+        return carry_out(run, screen, data=data, teacher=teacher, execution=execution, world=world)
+
+
+def _with_shards(spec: RunSpec, world: World) -> RunSpec:
+    """With as many shards as any number of ranks will take, where sums or partners must not depend on that number."""
+    is_mixed = spec.recipe.mixes and world.ranks > 1
+    if not (spec.execution.exact_elastic or is_mixed) or spec.recipe.shards > 1:
+        return spec
+    shards = min(max(SHARDS, world.ranks), spec.recipe.batch)
+    return replace(spec, recipe=replace(spec.recipe, shards=shards))
+
+
+def _check_same(found: RunSpec, asked: RunSpec, path: Path) -> None:
+    same = replace(asked, recipe=replace(asked.recipe, shards=found.recipe.shards), execution=found.execution)
+    require(same == found, f"{path} holds another run than the one asked for; choose another --out")
