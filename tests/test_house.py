@@ -52,13 +52,13 @@ MAY_IMPORT = {
     },
     "commands": {"spec", "recipe", "paper", "counting"},
     "__init__": {"counting", "paper"},
-    "cli": {"__init__", "spec", "paper", "counting", "commands"},
+    "cli": {"__init__", "commands"},
     "__main__": {"cli"},
 }
 LAZY = {  # inside functions only
     "__init__": {"models", "weights", "evaluate", "inspection", "deploy"},
-    "commands": {"report", "runs", "run_dir", "jobs"},
-    "cli": {"deploy", "weights", "data", "drawing", "store", "runs", "doctor"},
+    "commands": {"store", "data", "weights", "drawing", "deploy", "report", "run_dir", "jobs", "runs"},
+    "cli": {"runs", "doctor"},
 }
 WITHOUT_TORCH = {
     *(

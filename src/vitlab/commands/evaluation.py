@@ -7,12 +7,11 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.text import Text
 
-from vitlab.commands.terminal import command_line, complain, console
-from vitlab.spec import ConventionName, parse_size
+from vitlab.commands.terminal import Size, command_line, complain, console, size_of
+from vitlab.spec import ConventionName
 
 Models = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL ...")]
 Specs = Annotated[tuple[str, ...], tyro.conf.arg(metavar="SPEC ...")]
-Size = Annotated[str, tyro.conf.arg(metavar="SIDE|HEIGHTxWIDTH")]
 Seeing = Literal["own", "few-shot", "paper", "timm", "hf", "torchvision", "deit"]
 
 
@@ -66,7 +65,7 @@ def evaluate(
     from vitlab.runs.scoring import Share
     from vitlab.runs.together import together
 
-    loading = ModelOptions(conventions, _size(image), preprocessing, device)
+    loading = ModelOptions(conventions, size_of(image), preprocessing, device)
     options = EvaluateOptions(loading, real, label_map, restrict, by_number, batch, workers, max_bad)
     check_ledger(ledger, expected, expected_from, rows=len(models) * len(data) * (1 if real is None else 2))
     with together(device, console()) as (world, screen):
@@ -110,7 +109,7 @@ def features(
     from vitlab.runs.preparing import ModelOptions
     from vitlab.runs.together import together
 
-    loading = ModelOptions(conventions, _size(image), preprocessing, device)
+    loading = ModelOptions(conventions, size_of(image), preprocessing, device)
     how = {"batch": batch, "workers": workers, "max_bad": max_bad, "shard": shard}
     with together(device, console()) as (world, screen):
         run(model, data, out, loading, screen, **how, world=world)
@@ -157,7 +156,7 @@ def fewshot(
     from vitlab.runs.preparing import ModelOptions
     from vitlab.runs.together import together
 
-    loading = ModelOptions(conventions, _size(image), preprocessing, device)
+    loading = ModelOptions(conventions, size_of(image), preprocessing, device)
     options = FewShotOptions(loading, shots, seeds, l2, neighbours, probe, batch, workers)
     with together(device, console()) as (world, screen):
         run(model, train, test, out, options, screen, world)
@@ -186,10 +185,6 @@ def report(ledger: Path = Path("results/ledger.jsonl"), out: Path | None = None,
         write(out, table)
         console().print(Text(f"{out / 'report.html'}: the same to look at; also .md, .csv, .json"))
     return 1 if remarks else 0
-
-
-def _size(text: str) -> tuple[int, int] | None:
-    return parse_size(text) if text else None
 
 
 EVALUATION: dict[str, Any] = {

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitlab.commands.terminal import command_line, complain, console
-from vitlab.commands.training import AUTOMATIC, Changes, Size, pairs
+from vitlab.commands.terminal import Size, command_line, complain, console, size_of
+from vitlab.commands.training import AUTOMATIC, Changes, pairs
 from vitlab.recipe import Execution
-from vitlab.spec import parse_size
 
 if TYPE_CHECKING:
     from vitlab.jobs.job import Workers
@@ -84,7 +83,7 @@ def sweep(
         trials=trials if search == "optuna" else 0,
         also=also,
         seeds=seeds,
-        image=parse_size(image) if image else None,
+        image=size_of(image),
         validation=validation,
         held_out=held_out,
         changes=pairs(changes),
@@ -152,7 +151,7 @@ def transfer(
     sets = {name: pair for name, pair in given.items() if pair is not None}
     options = SweepOptions(
         seeds=runs,
-        image=parse_size(image) if image else None,
+        image=size_of(image),
         changes=pairs(changes),
         execution=execution,
         workers=_workers(jobs, ray),

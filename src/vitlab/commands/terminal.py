@@ -3,9 +3,15 @@
 import json as json_text
 import shlex
 import sys
+from typing import Annotated
 
+import tyro
 from rich.console import Console
 from rich.text import Text
+
+from vitlab.spec import parse_size
+
+Size = Annotated[str, tyro.conf.arg(metavar="SIDE|HEIGHTxWIDTH")]
 
 
 def printable(text: str) -> str:
@@ -38,3 +44,8 @@ def complain(message: str, style: str = "") -> None:
 def command_line() -> str:
     """The command that is running, as it could be typed."""
     return shlex.join(["vitlab", *sys.argv[1:]])
+
+
+def size_of(text: str) -> tuple[int, int] | None:
+    """What --image was given, or nothing."""
+    return parse_size(text) if text else None

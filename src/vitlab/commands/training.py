@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.commands.terminal import complain, console, print_json
+from vitlab.commands.terminal import Size, complain, console, print_json, size_of
 from vitlab.counting import count
 from vitlab.paper.augreg import LEVELS
 from vitlab.paper.models import list_models
@@ -25,12 +25,10 @@ from vitlab.paper.recipes import (
     pretraining_recipe,
 )
 from vitlab.recipe import Execution, Recipe
-from vitlab.spec import parse_size
 
 if TYPE_CHECKING:
     from vitlab.run_dir import RunSpec
 
-Size = Annotated[str, tyro.conf.arg(metavar="SIDE|HEIGHTxWIDTH")]
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="set", metavar="FIELD=VALUE")]
 RECIPE_FIELDS = frozenset(field.name for field in dataclasses.fields(Recipe)) - {"name", "source", "image"} | {"model"}
@@ -101,7 +99,7 @@ def pretrain(
     """
     from vitlab.runs.starting import Asked, pretraining_run
 
-    asked = Asked(data, _size(image), validation, held_out, test, seed, pairs(changes), teacher)
+    asked = Asked(data, size_of(image), validation, held_out, test, seed, pairs(changes), teacher)
     names = recipe.partition("@")[0], _kind(data)
 
     def make(screen: Console) -> "RunSpec":
@@ -144,7 +142,7 @@ def finetune(
     """
     from vitlab.runs.starting import Asked, finetuning_run
 
-    asked = Asked(data, _size(image), validation, held_out, test, seed, pairs(changes), teacher)
+    asked = Asked(data, size_of(image), validation, held_out, test, seed, pairs(changes), teacher)
     names = model.stem, _kind(data)
     return _start(out, names, execution, lambda screen: finetuning_run(model, recipe, asked, execution, screen), yes)
 
@@ -238,10 +236,6 @@ def pairs(changes: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
         if not field or not value:
             raise ValueError(f"--set {field!r} needs a field and a value, such as schedule.peak=3e-4")
     return tuple((field, value) for field, value in found)
-
-
-def _size(text: str) -> tuple[int, int] | None:
-    return parse_size(text) if text else None
 
 
 def _kind(data: str) -> str:

@@ -1,0 +1,153 @@
+"""vitlab predict, inspect: a model of any format, and pictures."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from rich.table import Table
+from rich.text import Text
+
+from vitlab.commands.terminal import Size, complain, console, print_json, printable, size_of
+from vitlab.spec import ConventionName
+
+if TYPE_CHECKING:
+    from vitlab.deploy.predict import Answer
+    from vitlab.models.build import Model as Loaded
+
+Model = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+Pictures = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE ...")]
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How the weights are read.
+
+    Args:
+        conventions: Whose GELU, epsilon and preprocessing to use; the file's own if left out.
+        image: Resolution to run at; the model's own if left out.
+        heads: Attention heads, for files that do not say.
+        allow_partial: Load what fits although tensors are missing, unexpected or mis-shaped.
+        allow_nonfinite: Load weights that hold NaN or infinity.
+    """
+
+    conventions: ConventionName | None = None
+    image: Size = ""
+    heads: int | None = None
+    allow_partial: bool = False
+    allow_nonfinite: bool = False
+
+    def load(self, path: Path) -> "Loaded":
+        """The model of a file or a folder."""
+        from vitlab.weights.load import load_model
+
+        return load_model(
+            path,
+            conventions=self.conventions,
+            image=size_of(self.image),
+            heads=self.heads,
+            allow_partial=self.allow_partial,
+            allow_nonfinite=self.allow_nonfinite,
+        )
+
+
+How = Annotated[Loading, tyro.conf.arg(name="")]
+AS_STORED = Loading()
+
+
+def predict(
+    model: Model,
+    images: Pictures,
+    top: int = 5,
+    json: bool = False,
+    loading: How = AS_STORED,
+) -> int:
+    """Say what is in pictures, with a model of any supported format.
+
+    Args:
+        model: A vitlab folder, or weights of Google, timm, Hugging Face, torchvision or DeiT.
+        images: Pictures: JPEG, PNG, WebP, GIF or BMP.
+        top: How many classes to show for each picture.
+        json: Print JSON instead of tables.
+        loading: How the weights are read.
+    """
+    from vitlab.deploy.predict import class_names
+    from vitlab.deploy.predict import predict as answers_of
+
+    if not images:
+        raise ValueError("no picture was given; name at least one image file")
+    loaded = loading.load(model)
+    answers = answers_of(loaded, images, top)
+    names_from = class_names(loaded)[1]
+    preprocessing = str(loaded.spec.conventions.preprocessing)
+    failed = 0
+    if json:
+        listed = [asdict(answer) for answer in answers]
+        failed = sum(bool(answer["reason"]) for answer in listed)
+        print_json({"model": str(model), "preprocessing": preprocessing, "class_names": names_from, "answers": listed})
+    else:
+        for answer in answers:
+            failed += bool(answer.reason)
+            _print_answer(answer)
+        complain(f"preprocessing: {preprocessing}\nclass names: {names_from}", style="dim")
+    if failed:
+        complain(f"{failed} of {len(images)} pictures could not be read")
+    return 1 if failed else 0
+
+
+def inspect(
+    model: Model,
+    images: Pictures = (),
+    out: Path = Path("inspect-out"),
+    maps: int = 4,
+    loading: How = AS_STORED,
+) -> int:
+    """See what a model looks at: rollout, head maps, attention distance, filters and positions, in one HTML report.
+
+    Args:
+        model: A vitlab folder, or weights of Google, timm, Hugging Face, torchvision or DeiT.
+        images: Pictures to look at; without any, the weights alone are drawn.
+        out: Folder for the report and the figures; it must not exist yet.
+        maps: How many pictures get a map of every head in every layer.
+        loading: How the weights are read.
+    """
+    from vitlab.drawing.canvas import require_matplotlib
+    from vitlab.store import refuse_existing
+
+    require_matplotlib()  # before torch and the weights take their time
+    refuse_existing(out)
+    from vitlab.runs.inspection import REPORT
+    from vitlab.runs.inspection import inspect as run
+
+    loaded = loading.load(model)
+    done = run(loaded, images, out, maps=maps, console=console())
+    for line in done.bad:
+        complain(printable(line), style="red")
+    if done.bad:
+        complain(f"{len(done.bad)} of {len(images)} pictures could not be read")
+    output = console()
+    figures = ", ".join(name.removesuffix(".svg") for name in done.files if name.endswith(".svg"))
+    output.print(Text(f"figures  {figures}: each as SVG and PNG in {printable(str(out))}"))
+    output.print(Text(f"numbers  {printable(str(out / 'inspection.json'))}"))
+    output.print(Text("Open this in a browser:"))
+    output.print(Text(f"  {printable(str(out / REPORT))}", style="bold"), soft_wrap=True)
+    return 1 if done.bad else 0
+
+
+def _print_answer(answer: "Answer") -> None:
+    """A heading with the file's name, then its guesses with bars, or the reason why there are none."""
+    output = console()
+    notes = f"  ({', '.join(answer.notes)})" if answer.notes else ""
+    output.print(Text(printable(answer.image) + notes, style="bold"))
+    if answer.reason:
+        output.print(Text(f"  {answer.reason}: {printable(answer.detail)}", style="red"))
+        return
+    full, thin = ("█", "▏") if "utf" in output.encoding.lower() else ("#", "|")
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    for guess in answer.guesses:
+        bar = Text(full * round(20 * guess.probability) or thin, style="cyan")
+        table.add_row(f"{100 * guess.probability:6.2f} %", Text(printable(guess.name)), bar)
+    output.print(table)
+
+
+LOOKING: dict[str, Any] = {"predict": predict, "inspect": inspect}
