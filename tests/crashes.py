@@ -396,6 +396,11 @@ def signal_twice(number: int, folder: Path) -> None:
         (folder / name).touch()
 
 
+def signal_twice_as_a_launcher(number: int, folder: Path) -> None:
+    os.environ["TORCHELASTIC_RUN_ID"] = "x"
+    signal_twice(number, folder)
+
+
 def signal_before_training(number: int) -> None:
     first_state = training.first_state
 

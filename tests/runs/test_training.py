@@ -123,6 +123,14 @@ class TestSignals:
 
     @pytest.mark.slow
     @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+    def test_under_a_launcher_a_second_signal_is_the_first_again(self, stopped, in_memory, number, code):
+        how = (crashes.on_step, 11, crashes.signal_twice_as_a_launcher, number, in_memory)
+        assert crashes.code_of(crashes.start(crashes.carry_on, stopped, *how)) == code
+        assert (in_memory / "twice").exists()
+        assert crashes.whole_checkpoints(stopped)[-1] == 11
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
     def test_a_signal_to_the_whole_group_saves_although_workers_get_it_too(self, in_memory, unbroken, number, code):
         path = in_memory / "run"
         crashes.new_run(path, replace(SPEC, execution=replace(SPEC.execution, workers=1)))

@@ -40,6 +40,7 @@ def begin_together(
     """
     with join(execution.device, execution.timeout) as world:
         screen = console if world.leads else Console(quiet=True)
+        life = world.agree(restarts())  # the launcher of a machine where nothing failed counts none
 
         def begin() -> str:
             require(
@@ -48,8 +49,8 @@ def begin_together(
             )
             path = out or free_folder(Path("runs"), *names)
             spec = _with_shards(make(screen), world)
-            if restarts() and (path / RUN).is_file():
-                say(screen, f"restart {restarts()}: the run in {path} goes on")
+            if life and (path / RUN).is_file():
+                say(screen, f"restart {life}: the run in {path} goes on")
                 _check_same(RunDir(path).spec(), spec, path)
             else:
                 create(path, spec, screen, is_wanted=is_wanted)

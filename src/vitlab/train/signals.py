@@ -1,4 +1,7 @@
-"""A polite stop: TERM and INT save and end the run, USR1 saves and goes on; a second signal ends it at once."""
+"""A polite stop: TERM and INT save and end the run, USR1 saves and goes on; a second signal ends it at once.
+
+Under a launcher, which hands on to its ranks what they may have got already, a second one is the first again.
+"""
 
 import contextlib
 import os
@@ -6,6 +9,8 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 from typing import Self
+
+from vitlab.world.group import has_launcher
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}  # exit codes, as a shell reports them
 
@@ -46,6 +51,7 @@ class Signals:
         if number == signal.SIGUSR1:
             self._save = True
         elif self.stop:
-            os._exit(CODES[signal.Signals(number)])
+            if not has_launcher():
+                os._exit(CODES[signal.Signals(number)])
         else:
             self.stop = CODES[signal.Signals(number)]

@@ -35,7 +35,7 @@ class Watch(threading.Thread):
 
     def __init__(self, store: dist.Store, rank: int, ranks: int) -> None:
         super().__init__(name="watch", daemon=True)
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        attempt = _attempt()
         # Its own connections: one that waits for an answer blocks all who use it.
         self._store, self._beats, self._last_words = (
             dist.PrefixStore(f"vitlab/{attempt}", store.clone())  # pyrefly: ignore[missing-attribute] - all have it
@@ -156,6 +156,16 @@ class Watch(threading.Thread):
         _within(ANSWER + BEAT, ask)
         _within(BEAT, lambda: self._last_words.set("told", "1"))
         return silent
+
+
+def _attempt() -> str:
+    """What tells this life of the ranks from those before it in the same store, the same on all of them.
+
+    The count of restarts is that of a machine's own launcher: where a rank of another machine failed, it stays. So it
+    is asked only where launchers keep one store for all lives.
+    """
+    is_kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if is_kept else "0"
 
 
 def _within(seconds: float, ask: Callable[[], Any]) -> Any:
