@@ -23,18 +23,25 @@ class Distillation:
     """How a student learns from a teacher: `weight` of the loss is against the teacher's answer, the rest the label's.
 
     `hard` takes the teacher's best class for a label; `soft` its softmax at a temperature, which `hard` does not read.
+    A weight of None is DeiT's for the kind.
     """
 
     kind: Literal["hard", "soft"] = "hard"
-    weight: float = 0.5
+    weight: float | None = None
     temperature: float = 3.0
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(0 <= self.weight <= 1, f"weight {self.weight} is outside [0, 1]")
+        require(0 <= self.share <= 1, f"weight {self.weight} is outside [0, 1]")
         require(0 < self.temperature <= 1000, f"temperature {self.temperature} is outside (0, 1000]")
 
+    @property
+    def share(self) -> float:
+        """The teacher's share of the loss."""
+        return DEIT_WEIGHTS[self.kind] if self.weight is None else self.weight
 
+
+DEIT_WEIGHTS = {"hard": 0.5, "soft": 0.1}  # of the loss, in its paper
 HARD = Distillation()
 
 
@@ -42,7 +49,7 @@ HARD = Distillation()
 class Schedule:
     """The learning rate over `total` steps: linear warm-up from 0 at step 0, then a decay.
 
-    `linear` ends at `end`, `cosine` at 0; `staircase` divides by 10 after each of `boundaries`; `constant` stays.
+    `linear` and `cosine` end at `end`; `staircase` divides by 10 after each of `boundaries`; `constant` stays.
     """
 
     peak: float
@@ -74,7 +81,7 @@ class Schedule:
             case "linear":
                 return self.end + (self.peak - self.end) * (1 - progress)
             case "cosine":
-                return self.peak * 0.5 * (1 + math.cos(math.pi * progress))
+                return self.end + (self.peak - self.end) * 0.5 * (1 + math.cos(math.pi * progress))
             case "staircase":
                 return self.peak / 10 ** sum(boundary < step for boundary in self.boundaries)
             case "constant":
@@ -163,9 +170,9 @@ class Recipe:
 
     `batch` is global: micro-batches and ranks only share it out. `shards` are its fixed parts, of which a rank takes
     whole ones; pictures are mixed inside a shard, by `mixup`, `cutmix` or, of both, one by chance, with `partners` in
-    reverse or rolled by one. `distillation` is for runs with a teacher. `frozen` names parts of the model that are not
-    trained, `backbone` being all but the head. `patience` is how many validations in a row may fail to improve before
-    the run stops and its best weights are taken; 0 trains to the end and takes the last.
+    reverse or rolled by one sample. `distillation` is for runs with a teacher. `frozen` names parts of the model that
+    are not trained, `backbone` being all but the head. `patience` is how many validations in a row may fail to improve
+    before the run stops and its best weights are taken; 0 trains to the end and takes the last.
     """
 
     name: str

@@ -16,7 +16,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,9 +63,10 @@ class RunSpec:
             not self.recipe.validate_every or bool(self.validation or self.held_out),
             "validate_every and patience need images to validate on: give --validation or --held-out",
         )
+        untouched = (HARD, replace(HARD, weight=HARD.share))  # older files write the weight out
         require(
-            bool(self.teacher) or self.recipe.distillation == HARD,
-            "distillation needs a model to learn from: give --teacher MODEL",
+            bool(self.teacher) or self.recipe.distillation in untouched,
+            "distillation needs a model to learn from: give --teacher MODEL (pretrain, finetune and sweep have it)",
         )
         require(
             not (self.teacher and self.recipe.masking is not None),

@@ -57,11 +57,12 @@ class RandAugment:
     """`layers` operations drawn from all of a flavour, each done with a `probability`; 0 layers are none.
 
     `tf` are TensorFlow's 16, which AugReg used: magnitude 10 is full strength and more is allowed, but some are
-    strongest at 0. `timm` are the 15 that grow with the magnitude, up to 10, which DeiT used.
+    strongest at 0. `timm` are the 15 that grow with the magnitude, up to 10, which DeiT used. No magnitude suits
+    both, so that one has to be given with layers.
     """
 
     layers: int = 0
-    magnitude: float = 0.0
+    magnitude: float | None = None
     flavour: RandAugmentFlavour = "tf"
     probability: float = 1.0
     deviation: float = 0.0  # of the magnitude, normal
@@ -71,7 +72,12 @@ class RandAugment:
         check_fields(self)
         require(0 <= self.layers <= 16, f"layers {self.layers} is outside 0..16")
         most = 10 if self.flavour == "timm" else 30
-        require(0 <= self.magnitude <= most, f"magnitude {self.magnitude} is outside [0, {most}]")
+        require(
+            self.magnitude is not None or not self.layers,
+            f"{self.layers} layers of RandAugment need a magnitude (--augmentation.randaugment.magnitude): AugReg's "
+            "are 10 to 20 with the flavour tf, DeiT's is 9 with timm",
+        )
+        require(0 <= (self.magnitude or 0) <= most, f"magnitude {self.magnitude} is outside [0, {most}]")
         require(0 <= self.probability <= 1, f"probability {self.probability} is outside [0, 1]")
         require(0 <= self.deviation <= 10, f"deviation {self.deviation} is outside [0, 10]")
         require(all(0 <= part <= 255 for part in self.fill), f"fill {self.fill} is no colour of 0..255")

@@ -145,8 +145,7 @@ def test_repeats_come_in_a_row_each_drawn_anew_and_every_sample_as_often():
     sound = [(epoch, number) for epoch, number in expected if number != 4]
     assert [pair for b in batches for pair in zip(b.epochs, b.numbers, strict=True)] == sound
     assert Counter(sound) == Counter({(epoch, n): 3 for epoch in (0, 1) for n in range(14) if n != 4})
-    assert [account.is_balanced(epoch, repeats=3) for epoch in (0, 1)] == [True, True]
-    assert not account.is_balanced()
+    assert [account.used[epoch] + account.bad[epoch] for epoch in (0, 1)] == [3 * account.found] * 2
     pictures = {}
     for batch in batches:
         for name, epoch, position, pixels in zip(batch.ids, batch.epochs, batch.positions, batch.pixels, strict=True):

@@ -91,7 +91,10 @@ def smooth(x, row, column, channel):
 @pytest.mark.parametrize("factor", [0.1, 0.5, 1.0, 1.72, 2.8, 3.7])
 def test_enhancements_blend_with_what_they_enhance(factor):
     x = pixels()
-    mean = int(np.mean([grey(x, row, column) for row, column in np.ndindex(x.shape[:2])]))
+    counts = [0] * 256
+    for row, column in np.ndindex(x.shape[:2]):
+        counts[grey(x, row, column)] += 1
+    mean = min(int(sum(counts) / 256), 255)  # as big_vision has it
     degenerate = {
         tf.colour: lambda row, column, channel: grey(x, row, column),
         tf.contrast: lambda row, column, channel: mean,
@@ -108,6 +111,13 @@ def test_enhancements_blend_with_what_they_enhance(factor):
         assert np.array_equal(found, by_loop(x, blended)), operation.__name__
         if factor == 1:
             assert np.array_equal(found, x)
+
+
+@pytest.mark.parametrize(("side", "level"), [(16, 1), (224, 196), (256, 255), (384, 255)])
+def test_contrast_blends_with_the_number_of_pixels_as_big_vision_does(side, level):
+    dark = np.full((side, side, 3), 7, dtype=np.uint8)
+    assert np.unique(tf.contrast(dark, 0.0)).tolist() == [level]
+    assert np.array_equal(tf.contrast(dark, 1.0), dark)
 
 
 def nearest(value):
@@ -343,6 +353,7 @@ def test_a_picture_depends_on_seed_epoch_sample_and_repeat_alone():
     ("change", "message"),
     [
         ({"randaugment": {"layers": 17}}, r"layers 17 is outside 0\.\.16"),
+        ({"randaugment": {"layers": 2}}, r"2 layers of RandAugment need a magnitude .* 10 to 20 .* 9 with timm"),
         ({"randaugment": {"magnitude": 11, "flavour": "timm"}}, r"magnitude 11 is outside \[0, 10\]"),
         ({"randaugment": {"fill": (0, 0, 256)}}, "is no colour"),
         ({"erasing": {"probability": 1.5}}, r"probability 1.5 is outside \[0, 1\]"),

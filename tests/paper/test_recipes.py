@@ -121,6 +121,7 @@ def test_deit_is_trained_as_its_paper_says(model):
     schedule, how = recipe.schedule, recipe.augmentation
     assert (recipe.batch, schedule.peak, schedule.decay, recipe.label_smoothing) == (1024, 1e-3, "cosine", 0.1)
     assert (schedule.total, schedule.warmup) == (300 * 1_281_167 // 1024, 5 * 1_281_167 // 1024)
+    assert schedule.learning_rate(schedule.total) == pytest.approx(1e-5)
     assert (recipe.mixup, recipe.cutmix, recipe.partners) == (0.8, 1.0, "reversed")
     assert (recipe.dropout, recipe.stochastic_depth, recipe.optimizer.weight_decay) == (0.0, 0.1, 0.05)
     assert recipe.optimizer.decay == "kernels"

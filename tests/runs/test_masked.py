@@ -265,7 +265,7 @@ def test_the_row_by_its_name_its_reproduction_and_a_hybrid(tmp_path, monkeypatch
         (["ViT-Ti/8", "--objective", "masked-patches", "--masking.corrupted", "1"], "no other patch to swap it with"),
         (["ViT-Ti/4", "--objective", "masked-patches", "--mixup", "0.3"], "masked patches have no labels"),
         (["ViT-Ti/4", "--objective", "masked-patches", "--frozen", "stem"], "known are backbone, blocks, class_token"),
-        (["ViT-Ti/4", "--masking.corrupted", "0.3"], "a Recipe has no 'corrupted' there"),
+        (["ViT-Ti/4", "--masking.corrupted", "0.3"], "give --objective masked-patches"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, words, complaint):

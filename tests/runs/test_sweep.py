@@ -12,17 +12,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+from rich.console import Console
 
 from agreement import randomised
 from vitlab import save_model
 from vitlab.cli import main
 from vitlab.models.build import build_from_spec
 from vitlab.paper.recipes import finetuning_recipe, quick_recipe
+from vitlab.recipe import Execution
 from vitlab.report.ledger import read
 from vitlab.run_dir import RunDir
 from vitlab.runs.choice import Judged, pick
 from vitlab.runs.grid import Point, SweepOptions, points_of, row_rates
 from vitlab.runs.search import read_space
+from vitlab.runs.sweep import _plan
 from vitlab.spec import ViTSpec
 
 TRAIN, TEST = "shapes?classes=3&images=40&size=16", "shapes?classes=3&images=30&size=16&seed=1"
@@ -180,7 +184,7 @@ def test_points_are_judged_without_the_test_and_the_best_is_retrained_on_everyth
     assert main([*command[:-1], "2"]) == 2
     assert "seeds was 3 and is 2" in capsys.readouterr().err
     assert main([*command, "--label_smoothing", "0.1"]) == 2
-    assert 'settings was {"schedule.total": "12"' in capsys.readouterr().err
+    assert 'settings was {} and is {"label_smoothing": "0.1"}' in capsys.readouterr().err
 
 
 def finals(seeds):
@@ -192,9 +196,28 @@ def test_one_point_needs_no_picking(model, in_memory):
     out = in_memory / "out"
     assert main(words(model, out, "--schedule.peak", "0.1", "--seeds", "1")) == 0
     assert steps(out) == finals(1)
-    assert load(out / "choice.json")["why"] == "it is the only point, so nothing was picked"
+    choice = load(out / "choice.json")
+    assert choice["why"] == "it is the only point, so nothing was picked"
+    assert (choice["judged_on"], choice["rule"]) == (None, None)
     (row,) = load(out / "result.json")
     assert (row["std"], row["picked of"], row["learning rate"]) == (None, 1, 0.1)
+
+
+@pytest.mark.slow
+def test_a_sweep_learns_from_a_teacher_and_goes_on_with_that_one_alone(model, in_memory, capsys):
+    for seed in (0, 1):
+        spec = ViTSpec(patch=4, layers=1, width=16, mlp=16, heads=2, image=(8, 8), classes=3, head="linear")
+        save_model(randomised(build_from_spec(spec), seed=seed), in_memory / f"teacher-{seed}")
+    out = in_memory / "out"
+    command = words(model, out, "--schedule.peak", "0.1", "--seeds", "1", "--distillation.weight", "0.3")
+    assert main([*command, "--teacher", str(in_memory / "teacher-0")]) == 0
+    spec = RunDir.open(out / "final" / "seed-0").spec()
+    assert (spec.teacher, spec.recipe.distillation.share) == (str((in_memory / "teacher-0").resolve()), 0.3)
+    (in_memory / "teacher-0").rename(in_memory / "moved")
+    assert main([*command, "--teacher", str(in_memory / "moved")]) == 0  # finished
+    assert steps(out) == finals(1)
+    assert main([*command, "--teacher", str(in_memory / "teacher-1")]) == 2
+    assert "holds another sweep: teacher was" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -208,11 +231,20 @@ def test_one_point_needs_no_picking(model, in_memory):
         (["--also", "cifar11"], "no fine-tuning is named 'cifar11'"),
         (["--jobs", "0"], "at least 1"),
         (["--held-out", "0"], "no development images"),
-        (["--patience", "3", "--validate-every", "2"], "need images to validate on"),
+        (["--patience", "3", "--validate-every", "2"], "train on everything, so validate_every and patience need"),
+        (["--grid", "validate_every=0,2"], "validate on: give --validation\n"),
+        (["--distillation.weight", "0.3"], "give --teacher MODEL"),
+        (["--distillation.kind", "hard"], "give --teacher MODEL"),
+        (["--partners", "rolled"], "--partners would be read by nobody: no pictures are mixed"),
+        (["--grid", "schedule.decay=constant", "--grid", "schedule.end=0,1e-4"], "a constant decay has no such end"),
+        (["--teacher", "nowhere"], "there is no teacher at nowhere"),
         (["--test", TEST.replace("classes=3", "classes=4")], "does not fit the training data"),
         (["--search", "optuna"], "needs a --space"),
         (["--search", "optuna", "--trials", "0"], "at least 1"),
         (["--search", "optuna", "--space", "batch=choice:1,2"], "set and tried"),
+        (["--search", "optuna", "--space", "schedule.peek=log:1e-3:1"], "has no 'peek' there; it has peak"),
+        (["--search", "optuna", "--space", "loss=choice:softmax,sigmoidal"], "allowed are 'sigmoid', 'softmax'"),
+        (["--search", "optuna", "--space", "dropout=linear:0:1"], "dropout 1.0 is outside [0, 1)"),
     ],
 )
 def test_a_sweep_that_cannot_work_is_refused_before_there_is_a_folder(model, in_memory, capsys, more, said):
@@ -234,6 +266,83 @@ def test_a_missing_extra_is_named(model, in_memory, capsys, monkeypatch, library
     monkeypatch.setitem(sys.modules, library, None)
     assert main(words(model, in_memory / "out", *more)) == 2
     assert f"pip install 'vitlab[{extra}]'" in capsys.readouterr().err
+
+
+def test_what_only_some_points_read_is_a_part_of_the_grid(model, in_memory):
+    options = SweepOptions(
+        recipe="pets",
+        grid=("mixup=0,0.2",),
+        image=(8, 8),
+        changes=(("partners", "rolled"),),
+        execution=Execution(device="cpu"),
+    )
+    plan = _plan(model, TRAIN, TEST, in_memory / "out", options, Console(quiet=True))
+    assert [plan.run_of(point).recipe.partners for point in plan.points] == ["rolled", "rolled"]
+
+
+@pytest.mark.parametrize("rates", ["0.1", "0.1,0.2"])
+def test_what_takes_days_on_a_cpu_has_to_be_wanted_however_few_points_there_are(model, in_memory, capsys, rates):
+    total = ["--schedule.total", str(10**12), "--rates", rates]
+    assert main([*words(model, in_memory / "out"), *total]) == 2
+    assert "on this CPU; say --yes if that is wanted" in " ".join(capsys.readouterr().err.split())
+    assert not (in_memory / "out").exists()
+
+
+def test_the_days_of_a_longer_point_count_too(model, in_memory, capsys):
+    command = words(model, in_memory / "out", "--grid", f"schedule.total=12,{10**12}")
+    where = command.index("--schedule.total")
+    assert main([*command[:where], *command[where + 2 :]]) == 2
+    assert "say --yes" in " ".join(capsys.readouterr().err.split())
+
+
+class Begun(Exception):  # noqa: N818 - no error
+    """Instead of training."""
+
+
+def begin(monkeypatch, command):
+    """Start a sweep up to its first run."""
+
+    def stop(*_):
+        raise Begun
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vitlab.runs.sweep._Plan.judge_all", stop)
+        with pytest.raises(Begun):
+            main(command)
+
+
+def test_a_sweep_goes_on_with_the_same_images_and_points_alone(model, in_memory, monkeypatch, capsys):
+    photos = {}
+    for part, seed in (("data", 0), ("test", 1), ("validation", 2)):
+        photos[part] = in_memory / part
+        save_pictures(photos[part], seed)
+    out = in_memory / "out"
+    command = ["sweep", str(model), *SHORT, "--out", str(out)]
+    for part, folder in photos.items():
+        command += [f"--{part}", f"folder:{folder}"]
+    command += ["--rates", ",".join(f"{0.001 * n:g}" for n in range(1, 10))]
+    begin(monkeypatch, command)
+    begin(monkeypatch, command)  # the same again
+    for part, folder in photos.items():
+        new = folder / "a" / "another.png"
+        Image.new("RGB", (9, 9), "red").save(new)
+        assert main(command) == 2
+        told = " ".join(capsys.readouterr().err.split())
+        assert f"the images of --{part} are not those it began with; choose another --out" in told
+        new.unlink()
+    begin(monkeypatch, command)
+    assert main([*command[:-1], command[-1].replace("0.009", "0.5")]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert 'points was {"schedule.peak=0.009"' in told
+    assert 'and is {"schedule.peak=0.5"' in told
+
+
+def save_pictures(folder, seed):
+    rng = np.random.default_rng(seed)
+    for name in "ab":
+        (folder / name).mkdir(parents=True)
+        for number in range(3):
+            Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8)).save(folder / name / f"{number}.png")
 
 
 def test_a_folder_of_something_else_is_refused(model, capsys):

@@ -52,8 +52,17 @@ def test_the_soft_loss_is_the_divergence_of_softened_answers(temperature):
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.parametrize("how", [Distillation(), Distillation("hard", 0.3), Distillation("soft", 0.1, 3.0)])
-def test_the_whole_loss_weighs_labels_and_teacher(how, heads):
+@pytest.mark.parametrize(
+    ("how", "weight"),
+    [
+        (Distillation(), 0.5),
+        (Distillation("hard", 0.3), 0.3),
+        (Distillation("soft"), 0.1),
+        (Distillation("soft", 0.4, 2.0), 0.4),
+        (Distillation("soft", 0.0), 0.0),
+    ],
+)
+def test_the_whole_loss_weighs_labels_and_teacher(how, weight, heads):
     other = RNG.normal(size=(6, 5))
     answer = torch.from_numpy(STUDENT if heads == 1 else np.stack([STUDENT, other], axis=1))
     taught = STUDENT if heads == 1 else other
@@ -77,7 +86,7 @@ def test_the_whole_loss_weighs_labels_and_teacher(how, heads):
         return torch.from_numpy(TEACHER)
 
     found = distilled(how, supervised(RECIPE), teacher)(call, piece)
-    np.testing.assert_allclose(found, (1 - how.weight) * labels + how.weight * copied, rtol=1e-10)
+    np.testing.assert_allclose(found, (1 - weight) * labels + weight * copied, rtol=1e-10)
     assert [who for who, _ in seen] == ["student", "teacher"]
     assert torch.equal(seen[0][1], piece.inputs)
     assert torch.equal(seen[1][1], piece.pixels)  # as loaded: the teacher prepares them itself

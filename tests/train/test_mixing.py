@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from vitlab.recipe import SGD, Recipe, Schedule
+from vitlab.spec import Augmentation
 from vitlab.train.mixing import cutmix_box, mixing_of, mixup_share
 
 RECIPE = Recipe(
@@ -78,6 +79,18 @@ def test_partners_stay_in_their_shard_and_the_odd_one_is_its_own():
     assert mixing_of(replace(RECIPE, mixup=1.0), 0, 0, {0: 3, 1: 2}, SIZE).partners.tolist() == [2, 1, 0, 4, 3]
     rolled = mixing_of(replace(RECIPE, mixup=1.0, partners="rolled"), 0, 0, {0: 3, 1: 2}, SIZE)
     assert rolled.partners.tolist() == [2, 0, 1, 4, 3]  # numpy.roll(x, 1)
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 5])
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_no_sample_is_its_own_rolled_partner_however_often_it_is_repeated(repeats, before):
+    recipe = replace(RECIPE, mixup=1.0, partners="rolled", augmentation=Augmentation(repeats=repeats))
+    for count in range(2 * repeats, 4 * repeats):  # wherever a shard begins and ends
+        samples = [(before + place) // repeats for place in range(count)]
+        partners = mixing_of(recipe, 0, 0, {0: count}, SIZE).partners.tolist()
+        assert sorted(partners) == list(range(count))
+        assert all(samples[place] != samples[partner] for place, partner in enumerate(partners))
+    assert mixing_of(recipe, 0, 0, {0: 1}, SIZE).partners.tolist() == [0]
 
 
 def test_rolled_mixup_never_lets_the_partner_win():

@@ -15,7 +15,7 @@ from vitlab.train.losses import sigmoid_cross_entropy, softmax_cross_entropy
 from vitlab.train.optimizers import clip_gradients, make_optimizer, set_learning_rate, update_average
 
 STEPS = 200
-SCHEDULE = Schedule(peak=3e-2, total=STEPS, warmup=20, decay="cosine")
+SCHEDULE = Schedule(peak=3e-2, total=STEPS, warmup=20, decay="cosine", end=0.0)
 
 
 class Tiny(nn.Module):
@@ -102,10 +102,12 @@ class TestSchedule:
         assert schedule.learning_rate((517_822 + 10_000) // 2) == pytest.approx((8e-4 + 1e-5) / 2)
         assert schedule.learning_rate(517_822) == pytest.approx(1e-5)
 
-    def test_cosine_ends_at_zero(self):
-        schedule = Schedule(peak=3e-3, total=300, warmup=100, decay="cosine")
-        assert schedule.learning_rate(200) == pytest.approx(1.5e-3)
-        assert schedule.learning_rate(300) == pytest.approx(0)
+    @pytest.mark.parametrize("end", [0.0, 1e-5, 1e-3])
+    def test_cosine_ends_at_its_end(self, end):
+        schedule = Schedule(peak=3e-3, total=300, warmup=100, decay="cosine", end=end)
+        assert schedule.learning_rate(100) == pytest.approx(3e-3)
+        assert schedule.learning_rate(200) == pytest.approx((3e-3 + end) / 2)
+        assert schedule.learning_rate(300) == pytest.approx(end, abs=1e-15)
 
     def test_staircase_is_bits_hyper_rule(self):
         rule = hyper_rule(50_000)

@@ -37,6 +37,7 @@ def sweep(
     image: Size = "",
     validation: str = "",
     held_out: float | None = None,
+    teacher: Path | None = None,
     execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
     changes: Changes = (),
     ledger: Path | None = None,
@@ -64,6 +65,7 @@ def sweep(
         image: Resolution; the recipe's if left out.
         validation: Images to pick on, instead of a part of the training images.
         held_out: The share of the training images to pick on; the recipe's if left out.
+        teacher: A model of the same classes to learn from beside the labels, at every point.
         changes: A field of the recipe at every point, as --set schedule.total=500.
         ledger: Add the result to this ledger.
         yes: Start although it takes more than a day on this CPU.
@@ -86,6 +88,7 @@ def sweep(
         image=size_of(image),
         validation=validation,
         held_out=held_out,
+        teacher=teacher,
         changes=pairs(changes),
         execution=execution,
         workers=_workers(jobs, ray),

@@ -60,9 +60,9 @@ class Account:
         self.bad.update(other.bad)
         self.quarantined.update(other.quarantined)
 
-    def is_balanced(self, epoch: int = 0, repeats: int = 1) -> bool:
-        """Whether every sample found was used, quarantined or excluded in an epoch that is over, `repeats` times."""
-        return repeats * (self.found - self.excluded.total()) == self.used[epoch] + self.bad[epoch]
+    def is_balanced(self, epoch: int = 0) -> bool:
+        """Whether every sample found was used, quarantined or excluded in an epoch that is over, without repeats."""
+        return self.found - self.excluded.total() == self.used[epoch] + self.bad[epoch]
 
     def lines(self, epoch: int = 0) -> Iterator[str]:
         """The books of an epoch as text, one line an entry."""

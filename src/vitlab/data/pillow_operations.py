@@ -4,13 +4,14 @@ Own code; timm calls this set of operations `inc1`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from numpy.random import Generator
 from PIL import Image, ImageEnhance, ImageOps
 
-Colour = tuple[int, int, int]
-HALF = 128  # values below it are what SolarizeAdd changes
+from vitlab.data.operation import HALF, Colour, Operation
+
+# What comes from outside the picture is the colour; the last argument is how pixels are taken between others.
+Apply = Callable[[Image.Image, float, Colour, Image.Resampling], Image.Image]
 LEAST_FACTOR = 0.1  # of an enhancement: a picture is never wholly grey or black
 
 
@@ -22,18 +23,6 @@ def posterize(image: Image.Image, bits: int) -> Image.Image:
 def solarize_add(image: Image.Image, addition: int) -> Image.Image:
     """Values of the darker half made brighter."""
     return image.point([min(value + addition, 255) if value < HALF else value for value in range(256)] * 3)
-
-
-@dataclass(frozen=True)
-class Operation:
-    """`apply` to a picture with the `amount` of a level from 0 to 1.
-
-    What comes from outside the picture is the colour; the last argument is how pixels are taken between others.
-    """
-
-    apply: Callable[[Image.Image, float, Colour, Image.Resampling], Image.Image]
-    amount: Callable[[float], float] = lambda level: 0.0
-    has_sign: bool = False
 
 
 def _moved(across: tuple[float, float, float], down: tuple[float, float, float]) -> Callable[..., Image.Image]:
@@ -50,7 +39,7 @@ def _moved(across: tuple[float, float, float], down: tuple[float, float, float])
     return apply
 
 
-def _enhanced(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation:
+def _enhanced(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation[Apply]:
     """Factors of 1 and a distance from it that grows with the level, less or more by its sign."""
     return Operation(
         lambda x, amount, fill, how: kind(x).enhance(max(1 + amount, LEAST_FACTOR)),
@@ -59,7 +48,7 @@ def _enhanced(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation
     )
 
 
-OPERATIONS = {  # in the order that numbers drawn at random stand for
+OPERATIONS: dict[str, Operation[Apply]] = {  # in the order that numbers drawn at random stand for
     "AutoContrast": Operation(lambda x, amount, fill, how: ImageOps.autocontrast(x)),
     "Equalize": Operation(lambda x, amount, fill, how: ImageOps.equalize(x)),
     "Invert": Operation(lambda x, amount, fill, how: ImageOps.invert(x)),
@@ -89,10 +78,7 @@ def applied(
 ) -> Image.Image:
     """One operation at a level, its sign drawn."""
     operation = OPERATIONS[name]
-    amount = operation.amount(level)
-    if operation.has_sign and rng.random() < 0.5:
-        amount = -amount
-    return operation.apply(image, amount, fill, how)
+    return operation.apply(image, operation.drawn(level, rng), fill, how)
 
 
 def jittered(image: Image.Image, most: float, rng: Generator) -> Image.Image:

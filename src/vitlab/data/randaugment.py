@@ -43,6 +43,7 @@ def _by_tensorflow(image: Image.Image, how: RandAugment, rng: Generator) -> Imag
 
 def _level(how: RandAugment, rng: Generator, most: float) -> float:
     """The strength of one operation; `most` is where timm cuts, TensorFlow goes on beyond 1."""
+    assert how.magnitude is not None, "layers have a magnitude"
     magnitude = rng.normal(how.magnitude, how.deviation) if how.deviation else how.magnitude
     return min(max(magnitude / SCALE, 0.0), most)
 

@@ -6,14 +6,14 @@ pixel, and what comes from outside the picture is `fill`.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
 
-Colour = tuple[int, int, int]
+from vitlab.data.operation import HALF, Colour, Operation
+
+Apply = Callable[[np.ndarray, float, Colour], np.ndarray]
 GREY = np.array([0.2989, 0.5870, 0.1140], dtype=np.float32)  # shares of red, green and blue in brightness
-HALF = 128  # values below it are what SolarizeAdd changes
 
 
 def autocontrast(pixels: np.ndarray) -> np.ndarray:
@@ -52,6 +52,7 @@ def posterize(pixels: np.ndarray, bits: int) -> np.ndarray:
 
 def solarize(pixels: np.ndarray, threshold: int) -> np.ndarray:
     """Values from the threshold on inverted; none where it is 256 or more."""
+    # Magnitudes from 10 on ask for such thresholds, which are no bytes: what AugReg's run made of them is not known.
     return np.where(pixels < threshold, pixels, 255 - pixels)
 
 
@@ -66,8 +67,11 @@ def colour(pixels: np.ndarray, factor: float) -> np.ndarray:
 
 
 def contrast(pixels: np.ndarray, factor: float) -> np.ndarray:
-    """0 is the mean grey everywhere, 1 the picture."""
-    return _blend(np.full_like(pixels, int(_grey(pixels).mean())), pixels, factor)
+    """0 is one grey everywhere, 1 the picture."""
+    # AugReg's models were trained by big_vision's code, whose "mean" is the sum of the grey histogram / 256, which is
+    # the number of pixels / 256, whatever the picture shows. At 224 pixels that is 196; from 256 on it is cut at 255.
+    height, width = pixels.shape[:2]
+    return _blend(np.full_like(pixels, min(height * width // 256, 255)), pixels, factor)
 
 
 def brightness(pixels: np.ndarray, factor: float) -> np.ndarray:
@@ -150,21 +154,12 @@ def _moved(pixels: np.ndarray, across: Row, down: Row, fill: Colour) -> np.ndarr
     return np.where(is_inside[..., None], found, np.array(fill, dtype=np.uint8))
 
 
-@dataclass(frozen=True)
-class Operation:
-    """`apply` to pixels with the `amount` of a level from 0 to 1 or more; its sign is drawn where it has one."""
-
-    apply: Callable[[np.ndarray, float, Colour], np.ndarray]
-    amount: Callable[[float], float] = lambda level: 0.0
-    has_sign: bool = False
-
-
 def _factor(level: float) -> float:
     return level * 1.8 + 0.1
 
 
 CUTOUT = "Cutout"  # the one that draws a place
-OPERATIONS = {  # in the order that numbers drawn at random stand for
+OPERATIONS: dict[str, Operation[Apply]] = {  # in the order that numbers drawn at random stand for
     "AutoContrast": Operation(lambda x, amount, fill: autocontrast(x)),
     "Equalize": Operation(lambda x, amount, fill: equalize(x)),
     "Invert": Operation(lambda x, amount, fill: invert(x)),
@@ -187,9 +182,7 @@ OPERATIONS = {  # in the order that numbers drawn at random stand for
 def applied(name: str, pixels: np.ndarray, level: float, fill: Colour, rng: Generator) -> np.ndarray:
     """One operation at a level, its sign or place drawn."""
     operation = OPERATIONS[name]
-    amount = operation.amount(level)
+    amount = operation.drawn(level, rng)
     if name == CUTOUT:
         return cutout(pixels, int(amount), fill, (int(rng.integers(len(pixels))), int(rng.integers(pixels.shape[1]))))
-    if operation.has_sign and rng.random() < 0.5:
-        amount = -amount
     return operation.apply(pixels, amount, fill)

@@ -93,9 +93,15 @@ def table_of(points: Sequence[Judged]) -> Results:
     return Results(COLUMNS, tuple(rows))
 
 
-def write_choice(out: Path, judged_on: str, points: Sequence[Judged], picked: Judged, why: str) -> None:
-    """The points, their numbers, the rule, the pick and why."""
+def write_choice(out: Path, judged_on: str | None, points: Sequence[Judged], picked: Judged, why: str) -> None:
+    """The points, their numbers, the rule, the pick and why; one point alone is judged on nothing, by no rule."""
     listed = json.loads(table_of(points).to_json())
-    choice = {"judged_on": judged_on, "rule": RULE, "points": listed, "pick": picked.point.name, "why": why}
+    choice = {
+        "judged_on": judged_on,
+        "rule": RULE if judged_on else None,
+        "points": listed,
+        "pick": picked.point.name,
+        "why": why,
+    }
     with replacing(out / CHOICE) as temporary:
         json_writer(choice)(temporary)

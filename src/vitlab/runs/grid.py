@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from vitlab.jobs.job import Here, Workers
 from vitlab.paper.finetuning import HYPER_RULES, RUNS, finetuning_row, hyper_rule
@@ -13,7 +14,7 @@ from vitlab.recipe import Execution, Recipe
 from vitlab.strict_json import require
 
 PEAK = "schedule.peak"
-RULE = "bit-hyperrule"  # the one of its sizes that the data has
+BY_SIZE = "bit-hyperrule"  # the one of its sizes that the data has
 MOST_POINTS = 1000
 
 
@@ -44,6 +45,7 @@ class SweepOptions:
     image: tuple[int, int] | None = None
     validation: str = ""
     held_out: float | None = None
+    teacher: Path | None = None
     changes: tuple[tuple[str, str], ...] = ()  # of the recipe, at every point
     execution: Execution = field(default_factory=lambda: Execution(device="auto"))
     workers: Workers = field(default_factory=Here)
@@ -83,7 +85,7 @@ def _refuse_set(options: SweepOptions, tried: Iterable[str]) -> None:
 
 def _sized(name: str, images: int) -> str:
     """BiT-HyperRule by the size of the data; any other recipe is what it is."""
-    return BIT_SIZES[HYPER_RULES.index(hyper_rule(images))] if name == RULE else name
+    return BIT_SIZES[HYPER_RULES.index(hyper_rule(images))] if name == BY_SIZE else name
 
 
 def row_rates(recipe: Recipe, images: int) -> tuple[float, ...]:

@@ -54,6 +54,17 @@ def _range(text: str, kind: str, listed: str) -> Range:
     return Range(kind, low, high)
 
 
+def corners(recipe: str, space: Mapping[str, Range]) -> list[Point]:
+    """The two ends of every range, and every value of a choice: what can be tried out before anything is drawn."""
+    ends = {field: _ends(values) for field, values in space.items()}
+    number = max(map(len, ends.values()))
+    return [_point(recipe, n, {field: own[n % len(own)] for field, own in ends.items()}) for n in range(number)]
+
+
+def _ends(values: Range) -> Sequence[int | float | str]:
+    return values.values or (values.low, values.high)
+
+
 def require_optuna() -> Any:
     """The optuna module, or an error that names the extra."""
     try:

@@ -33,6 +33,7 @@ from vitlab.runs.display import duration, say
 from vitlab.runs.distilling import open_teacher
 from vitlab.runs.masking import corruption_of
 from vitlab.runs.material import adapt, open_material, start_sha256
+from vitlab.runs.unread import unread_fields
 from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.strict_json import require, to_json
 from vitlab.train.optimizers import make_optimizer
@@ -60,6 +61,7 @@ class Asked:
     seed: int = 0
     changes: tuple[tuple[str, str], ...] = ()  # (dotted field, value) of the recipe, or of the model
     teacher: Path | None = None
+    is_swept: bool = False  # one of several points, of which not each has to read every change
 
 
 def pretraining_run(
@@ -140,7 +142,7 @@ def create(path: Path, spec: RunSpec, console: Console, *, is_wanted: bool) -> R
     if spec.teacher:
         how = recipe.distillation
         open_teacher(spec, material.card, torch.device("cpu"))
-        say(console, f"teacher {spec.teacher}, {how.kind} distillation of weight {how.weight:g}")
+        say(console, f"teacher {spec.teacher}, {how.kind} distillation of weight {how.share:g}")
     elif isinstance(spec.model, ViTSpec) and spec.model.distilled:
         say(console, "teacher none: both heads learn from the labels; --teacher MODEL gives the second one its own")
     height, width = recipe.image
@@ -199,7 +201,13 @@ def _run(kind: str, model: ModelSpec, recipe: Recipe, asked: Asked, execution: E
         asked.teacher is None or asked.teacher.exists(),
         f"there is no teacher at {asked.teacher}; give a file or folder of weights",
     )
-    return RunSpec(
+    is_two_headed = isinstance(model, ViTSpec) and model.distilled
+    require(
+        asked.teacher is None or recipe.loss == "softmax" or is_two_headed,
+        "with a teacher the one head of this model would learn a sigmoid from the labels and a softmax from the "
+        "teacher; give --loss softmax, or take a model with two heads, such as DeiT-S/16-distilled",
+    )
+    run = RunSpec(
         format="vitlab-run",
         version=VERSION,
         kind="pretrain" if kind == "pretrain" else "finetune",
@@ -214,6 +222,9 @@ def _run(kind: str, model: ModelSpec, recipe: Recipe, asked: Asked, execution: E
         teacher="" if asked.teacher is None else str(asked.teacher.resolve()),
         teacher_sha256="" if asked.teacher is None else start_sha256(asked.teacher),
     )
+    for why in () if asked.is_swept else unread_fields(run, dict(asked.changes)).values():
+        raise ValueError(why)
+    return run
 
 
 def _whole(asked: Asked, field: str) -> int | None:
@@ -238,6 +249,11 @@ def _changed(recipe: Recipe, asked: Asked) -> Recipe:
     if asked.image is not None:
         recipe = replace(recipe, image=asked.image)
     changes = [change for change in asked.changes if not change[0].startswith(OF_MODEL)]
+    for field, _ in changes:
+        require(
+            recipe.masking is not None or not field.startswith("masking."),
+            f"--{field} is for learning without labels: vitlab pretrain; give --objective masked-patches",
+        )
     said = ", ".join(f"{field} {text}" for field, text in changes)
     return with_fields(replace(recipe, source=f"{recipe.source}; with {said}") if said else recipe, changes)
 

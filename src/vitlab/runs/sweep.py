@@ -9,34 +9,35 @@
 Nothing else is remembered: a sweep that was killed is started again, and what is finished is not run again.
 """
 
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from rich.console import Console
 
-from vitlab.data.catalogue import open_source
+from vitlab.data.card import fingerprint
+from vitlab.data.splits import development_split
 from vitlab.jobs.job import Here, Job, Ray, Workers
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.paper.models import name_of
 from vitlab.run_dir import RESULT, RUN, RunDir, RunSpec
 from vitlab.runs.choice import DIVERGED, Judged, divergence, judged, numbers_of, pick, table_of, write_choice
 from vitlab.runs.display import Tally, describe, duration, say
-from vitlab.runs.grid import Point, SweepOptions, points_of
+from vitlab.runs.grid import Point, SweepOptions, points_of, read_grid
 from vitlab.runs.material import open_material
 from vitlab.runs.outcome import Outcome, results_of, write_table
-from vitlab.runs.search import read_space, require_optuna, search
+from vitlab.runs.search import corners, read_space, require_optuna, search
 from vitlab.runs.starting import DAY, Asked, create, estimated_seconds, finetuning_run
+from vitlab.runs.sweep_file import FINGERPRINTS, remember
 from vitlab.runs.training import carry_out
+from vitlab.runs.unread import unread_fields
 from vitlab.store import Locked, json_writer, locked, replacing
 from vitlab.strict_json import read_json, require
 from vitlab.weights.load import load_model
 from vitlab.world.device import pick_device
 
-SWEEP = "sweep.json"
 PATIENCE = 120  # seconds in which a worker of a killed sweep has saved and gone
 
 
@@ -50,13 +51,14 @@ def sweep(
     require(options.seeds >= 1, f"{options.seeds} seeds; at least 1 is needed to report anything")
     require(bool(test), "a sweep reports on test images; give --test")
     plan = _plan(model, data, test, out, options, console)
+    plan.announce()
     with locked(out), plan.crew:
-        _remember(out, plan.asked())
+        remember(out, plan.asked())
         try:
             points = plan.judge_all()
             picked, why = pick(points)
             write_table(table_of(points), out, "points")
-            write_choice(out, _split(plan.base), points, picked, why)
+            write_choice(out, _split(plan.base) if plan.is_picking else None, points, picked, why)
             if len(points) > 1:
                 console.print(table_of(points).terminal())
             say(console, f"pick    {picked.point.name}: {why}")
@@ -84,6 +86,7 @@ class _Plan:
     options: SweepOptions
     base: RunSpec  # without anything that a point changes, on the split to pick on
     test: str
+    fingerprints: dict[str, str]  # of the images to train on, to pick on where they are a set of their own, and to test
     points: tuple[Point, ...]
     console: Console
     crew: Crew
@@ -103,9 +106,12 @@ class _Plan:
             "validation": base.validation,
             "held_out": base.held_out,
             "test": self.test,
+            FINGERPRINTS: self.fingerprints,
             "points": {point.name: {"recipe": point.recipe, **dict(point.changes)} for point in self.points},
             "seeds": options.seeds,
         }
+        if base.teacher:
+            found["teacher"] = base.teacher_sha256
         if options.trials:  # what is drawn depends on how many are judged before the next is drawn
             found["search"] = {"trials": options.trials, "space": list(options.space), "at_once": self.at_once}
         return found
@@ -115,13 +121,17 @@ class _Plan:
         """Runs at a time."""
         return 1 if isinstance(self.options.workers, Here) else self.options.workers.count
 
+    @property
+    def is_picking(self) -> bool:
+        """Whether there is anything to judge."""
+        return bool(self.options.trials) or len(self.points) > 1
+
     def judge_all(self) -> list[Judged]:
         """Every point with its development numbers."""
         options = self.options
-        if not options.trials and len(self.points) == 1:
+        if not self.is_picking:
             point = self.points[0]
             return [Judged(point, self.run_of(point).recipe.schedule.peak)]
-        self.announce()
         found: list[Judged] = []
         if options.trials:
             space = read_space(options.space)
@@ -130,13 +140,16 @@ class _Plan:
 
     def announce(self) -> None:
         """Say how much it is, and refuse what takes days on a CPU unless that is wanted."""
-        tried, seeds = len(self.points) + self.options.trials, self.options.seeds
+        tried, seeds = (len(self.points) + self.options.trials if self.is_picking else 0), self.options.seeds
         device = pick_device(self.base.execution.device)
-        seconds = estimated_seconds(self.base, device) * (tried + seeds)
+        own = _images_seen(self.base)
+        seen = [_images_seen(self.run_of(point)) for point in self.points] + [own] * self.options.trials
+        seconds = estimated_seconds(self.base, device) * ((sum(seen) if tried else 0) + seeds * max(seen)) / own
+        what = f"{tried} points on {_split(self.base)}, then the best" if tried else "one point, nothing to pick;"
         say(
             self.console,
-            f"sweep   {tried} points on {_split(self.base)}, then the best on everything, {seeds} x: "
-            f"{tried + seeds} runs, about {duration(seconds)} on {device.type}",
+            f"sweep   {what} on everything, {seeds} x: {tried + seeds} runs, "
+            f"about {duration(seconds)} on {device.type}",
         )
         require(
             seconds < DAY or device.type != "cpu" or self.options.is_wanted,
@@ -157,7 +170,11 @@ class _Plan:
                 self.test if is_final else "",
                 0,
                 (*options.changes, *point.changes),
+                options.teacher,
+                is_swept=True,
             )
+            if is_final:
+                _check_validated(self.run_of(point))
             made = finetuning_run(self.model, point.recipe, asked, options.execution, Console(quiet=True))
             self.made[key] = made
         return self.made[key]
@@ -242,26 +259,60 @@ def _patiently(work: Callable[[], int], console: Console) -> int:
 
 def _plan(model: Path, data: str, test: str, out: Path, options: SweepOptions, console: Console) -> _Plan:
     """Resolve recipe and points, and raise now what the last run would."""
-    asked = Asked(data, options.image, options.validation, options.held_out, "", 0, options.changes)
+    asked = Asked(
+        data,
+        options.image,
+        options.validation,
+        options.held_out,
+        "",
+        0,
+        options.changes,
+        options.teacher,
+        is_swept=True,
+    )
     base = finetuning_run(model, options.recipe, asked, options.execution, console)
-    images = len(open_source(data))
+    _check_validated(base)
+    material = open_material(replace(base, held_out=0.0, test=test))  # raises if images or classes do not fit
+    images = len(material.train)
     space = read_space(options.space) if options.trials else {}
     if options.trials:
         require_optuna()
     points = points_of(base.recipe, images, options, space)
+    is_picking = bool(options.trials) or len(points) > 1
     require(
-        len(points) + options.trials == 1 or bool(base.held_out or base.validation),
+        not is_picking or bool(base.held_out or base.validation),
         f"no development images to pick on: none of {images} training images is held out; give --held-out or "
         f"--validation",
     )
-    open_material(replace(base, held_out=0.0, test=test))  # raises if images or classes do not fit
-    if len(points) + options.trials > 1:
-        open_material(base)
-    plan = _Plan(model, out, options, base, test, tuple(points), console, Crew(_with_gpus(options.workers, base)))
-    for point in points:
-        plan.run_of(point)
-        plan.run_of(point, is_final=True)
+    if is_picking and base.held_out:
+        development_split(material.train, base.held_out)
+    fingerprints = {"data": material.card.fingerprint}
+    for name, source in (("validation", material.validation), ("test", material.test)):
+        if source is not None:
+            fingerprints[name] = fingerprint(source)
+    crew = Crew(_with_gpus(options.workers, base))
+    plan = _Plan(model, out, options, base, test, fingerprints, tuple(points), console, crew)
+    runs = []
+    for point in (*points, *(corners(base.recipe.name, space) if options.trials else ())):
+        runs += [plan.run_of(point), plan.run_of(point, is_final=True)]
+    _check_read(runs, options, space)
     return plan
+
+
+def _check_validated(run: RunSpec) -> None:
+    require(
+        not run.recipe.validate_every or bool(run.validation),
+        "the last runs of a sweep train on everything, so validate_every and patience need images of their own to "
+        "validate on: give --validation",
+    )
+
+
+def _check_read(runs: Sequence[RunSpec], options: SweepOptions, space: Iterable[str]) -> None:
+    """Raise for a setting that no point of the sweep reads; one that some do not read is a part of the grid."""
+    fields = [*dict(options.changes), *read_grid(options.grid), *space]
+    unread = [unread_fields(run, fields) for run in runs]
+    for name, why in unread[0].items():
+        require(not all(name in one for one in unread), why)
 
 
 def _with_gpus(workers: Workers, base: RunSpec) -> Workers:
@@ -270,26 +321,12 @@ def _with_gpus(workers: Workers, base: RunSpec) -> Workers:
     return replace(workers, gpus=needed) if isinstance(workers, Ray) else workers
 
 
-def _remember(out: Path, asked: dict[str, object]) -> None:
-    """Write what is asked for, or compare it with what was."""
-    if not (out / SWEEP).exists():
-        found = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
-        require(not found, f"{out} is not empty and holds no sweep, but {', '.join(found[:3])}; choose another --out")
-        _write(out / SWEEP, asked)
-        return
-    before = cast(dict[str, object], read_json(out / SWEEP))
-    require(isinstance(before, dict), f"{out / SWEEP} is not of a sweep; choose another --out")
-    wanted = json.loads(json.dumps(asked))
-    differing = [name for name in {**before, **wanted} if before.get(name) != wanted.get(name)]
-    said = "; ".join(f"{name} was {_short(before.get(name))} and is {_short(wanted.get(name))}" for name in differing)
-    require(not differing, f"{out} holds another sweep: {said}; choose another --out")
-
-
 def _check_same(folder: Path, wanted: RunSpec) -> None:
     if not (folder / RUN).exists():
         return
-    found = replace(RunDir.open(folder).spec(), start="", execution=wanted.execution)
-    other = [name for name, value in vars(replace(wanted, start="")).items() if getattr(found, name) != value]
+    found = RunDir.open(folder).spec()
+    may_differ = ("start", "teacher", "execution")  # where weights lie, which have hashes, and how it is carried out
+    other = [name for name in vars(wanted) if name not in may_differ and getattr(found, name) != getattr(wanted, name)]
     require(not other, f"{folder} holds another run: its {', '.join(other)} differ; choose another --out")
 
 
@@ -308,9 +345,8 @@ def _split(base: RunSpec) -> str:
     return base.validation or f"{base.held_out:g} of the training images, held out"
 
 
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 120 else f"{text[:117]}..."
+def _images_seen(run: RunSpec) -> int:
+    return run.recipe.schedule.total * run.recipe.batch
 
 
 def _write(path: Path, value: object) -> None:

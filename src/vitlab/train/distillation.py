@@ -25,7 +25,7 @@ def soft_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
 
 def distilled(how: Distillation, labels: Objective, teacher: Teacher) -> Objective:
-    """(1 - weight) times the loss against the labels, weight times that against the teacher.
+    """(1 - weight) times the loss against the labels, weight times that against the teacher; see `Distillation.share`.
 
     A module that answers (B, 2, K) has the first for the labels and the second for the teacher; one that answers
     (B, K) is asked for both with its one answer. Mixed labels are the first loss's alone; the teacher sees the mixed
@@ -38,6 +38,6 @@ def distilled(how: Distillation, labels: Objective, teacher: Teacher) -> Objecti
         with torch.no_grad():
             told = teacher(piece.pixels)
         copied = hard_loss(taught, told) if how.kind == "hard" else soft_loss(taught, told, how.temperature)
-        return (1 - how.weight) * labels(lambda inputs: own, piece) + how.weight * copied
+        return (1 - how.share) * labels(lambda inputs: own, piece) + how.share * copied
 
     return objective

@@ -54,14 +54,16 @@ class Mixing:
 
 
 def mixing_of(recipe: Recipe, seed: int, step: int, shards: Mapping[int, int], size: tuple[int, int]) -> Mixing:
-    """Every shard is mixed with itself, in reverse or rolled by one; how is one draw a shard.
+    """Every shard is mixed with itself, in reverse or rolled by one sample; how is one draw a shard.
 
-    Rolled is big_vision's MixUp: of two pictures, the own one is never the weaker.
+    Rolled is big_vision's MixUp: of two pictures, the own one is never the weaker. A sample that comes several times in
+    a row is not its own partner, as long as the shard has room for two samples.
     """
     partners, shares, boxes, start = [], [], [], 0
     for shard, count in shards.items():
         places = torch.arange(start, start + count)
-        partners.append(places.flip(0) if recipe.partners == "reversed" else places.roll(1))
+        distance = max(min(recipe.augmentation.repeats, count // 2), 1)
+        partners.append(places.flip(0) if recipe.partners == "reversed" else places.roll(distance))
         share, box = _drawn(recipe, seed, step, shard, size)
         shares += [share] * count
         boxes += [box] * count
