@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments == ["--version"]:
         console().print(f"vitlab {__version__}", highlight=False)
         return 0
-    is_first = os.environ.get("RANK", "0") == "0"  # of several ranks one complains about a misspelt flag
+    is_first = os.environ.get("RANK", "0") == "0"  # of several ranks one complains of what all have met
     commands, program = COMMANDS, "vitlab"
     about = "The Vision Transformer paper as a working laboratory. --version prints the version."
     if arguments[:1] == ["data"]:
@@ -77,7 +77,8 @@ def main(arguments: list[str] | None = None) -> int:
             complain(f"vitlab: {error}")
         return 2
     except (ValueError, OSError) as error:
-        complain(f"vitlab: {one_line(error)}")
+        if is_first or getattr(error, "is_told_by_one_rank", False):
+            complain(f"vitlab: {one_line(error)}")
         return 2
     except (ArithmeticError, MemoryError) as error:  # a training that diverged, or does not fit
         complain(f"vitlab: {one_line(error)}")

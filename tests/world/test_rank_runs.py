@@ -165,6 +165,19 @@ def test_an_error_of_the_first_rank_ends_all_with_one_message(in_memory):
 
 
 @pytest.mark.slow
+def test_what_all_ranks_meet_before_they_meet_each_other_is_told_once(in_memory):
+    path, said = in_memory / "run", in_memory / "said"
+    crashes.new_run(path, small())
+    for flags, message in (
+        (("--parallel", "fsdp", "--compile", "true"), "compile"),
+        (("--exact-elastic", "true"), "begun without --exact-elastic"),
+    ):
+        said.unlink(missing_ok=True)
+        assert set(ranks.run_ranks(2, ranks.resume_command, path, *flags, said=said)) <= {1, 2}
+        assert said.read_text().count(message) == 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_disk_that_is_full_on_one_rank_stops_all(in_memory, kind):
     path, said = in_memory / "run", in_memory / "said"

@@ -32,19 +32,20 @@ RUN += ["--schedule.total", "8", "--schedule.warmup", "2", "--model.layers", "1"
 RUN += ["--model.heads", "2", "--model.mlp", "32", "--save-every", "2", "--timeout", "120"]
 
 
-def torchrun(*arguments, restarts=0):
-    environment = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+def torchrun(*arguments, restarts=0, has_own_store="1"):
+    environment = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": has_own_store, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["--max-restarts", str(restarts), *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1000, check=False)
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_continue_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("has_own_store", ["1", "0"])
+def test_torchrun_restarts_continue_bit_for_bit(tmp_path, has_own_store):
     unbroken, path, script = tmp_path / "unbroken", tmp_path / "run", tmp_path / "killed_once.py"
     assert ranks.run_ranks(2, main, [*RUN, "--out", str(unbroken)]) == [0, 0]
     script.write_text(KILLED_ONCE)
-    done = torchrun(script, *RUN, "--out", path, restarts=2)
+    done = torchrun(script, *RUN, "--out", path, restarts=2, has_own_store=has_own_store)
     assert done.returncode == 0, done.stderr
     assert "restart 1: the run in" in done.stdout
     (resumed,) = RunDir(path).events("resumed")

@@ -160,7 +160,7 @@ def resume(run: Folder, data: str = "", teacher: Path | None = None, changes: Ch
     from vitlab.runs.together import resume_together
 
     moved = "" if teacher is None else str(teacher.resolve())
-    return resume_together(run, console(), data=data, teacher=moved, changes=pairs(changes))
+    return _ended(*resume_together(run, console(), data=data, teacher=moved, changes=pairs(changes)))
 
 
 def reproduce(run: Folder, out: Path | None = None) -> int:
@@ -223,7 +223,11 @@ def _start(
 ) -> int:
     from vitlab.runs.together import begin_together
 
-    code, path = begin_together(out, names, execution, make, console(), is_wanted=is_wanted)
+    return _ended(*begin_together(out, names, execution, make, console(), is_wanted=is_wanted))
+
+
+def _ended(code: int, path: Path | None) -> int:
+    """Tell how to go on with a run that was stopped; its folder is given on one rank only."""
     if code and path:
         complain(f"stopped and saved; continue with: vitlab resume {path}")
     return code

@@ -89,8 +89,8 @@ def write_features(
     outdated = [number for number in parts if folder.state(number) not in (None, states[number])]
     for number in outdated:
         folder.file(number).unlink()
-    if outdated:
-        again = f"{len(outdated):,} of {folder.shards:,} shards are made again"
+    if number := world.total(len(outdated)):  # all have removed theirs before one looks at what is there
+        again = f"{number:,} of {folder.shards:,} shards are made again"
         tell(f"files changed since their features were made: {again}")
     account = Account(len(source))
     account.add((), [(0, sample) for sample in folder.bad()], max_bad)

@@ -63,8 +63,8 @@ def begin_together(
 
 def resume_together(
     path: Path, console: Console, *, data: str = "", teacher: str = "", changes: tuple[tuple[str, str], ...] = ()
-) -> int:
-    """Continue a run on as many ranks as there are now; `changes` are fields of its execution."""
+) -> tuple[int, Path | None]:
+    """Continue a run on as many ranks as there are now; `changes` are fields of its execution. See `begin_together`."""
     try:
         asked = with_fields(RunDir.open(path).spec().execution, changes)
         timeout, device = asked.timeout, asked.device
@@ -75,16 +75,17 @@ def resume_together(
         run = RunDir(path, writes=world.leads)
         screen = console if world.leads else Console(quiet=True)
         execution = with_fields(run.spec().execution, changes) if changes else None
-        return carry_out(run, screen, data=data, teacher=teacher, execution=execution, world=world)
+        code = carry_out(run, screen, data=data, teacher=teacher, execution=execution, world=world)
+        return code, path if world.leads else None
 
 
 def _with_shards(spec: RunSpec, world: World) -> RunSpec:
     """With as many shards as any number of ranks will take, where sums or partners must not depend on that number."""
-    is_mixed = spec.recipe.mixes and world.ranks > 1
-    if not (spec.execution.exact_elastic or is_mixed) or spec.recipe.shards > 1:
+    recipe, is_exact = spec.recipe, spec.execution.exact_elastic
+    if recipe.shards > 1 or not (is_exact or (recipe.mixes and world.ranks > 1)):
         return spec
-    shards = min(max(SHARDS, world.ranks), spec.recipe.batch)
-    return replace(spec, recipe=replace(spec.recipe, shards=shards))
+    wanted = SHARDS if is_exact else max(SHARDS, world.ranks)  # exact ones are the same on any number of ranks
+    return replace(spec, recipe=replace(recipe, shards=min(wanted, recipe.batch)))
 
 
 def _check_same(found: RunSpec, asked: RunSpec, path: Path) -> None:

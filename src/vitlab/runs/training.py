@@ -117,6 +117,10 @@ def _check_kind(spec: RunSpec, kind: str, world: World) -> None:
         replace(spec.execution, parallel="fsdp")
     shards = spec.recipe.shards
     require(
+        not spec.execution.exact_elastic or shards > 1 or spec.recipe.batch == 1,
+        "the run was begun without --exact-elastic and sums whole batches; leave it out, or start a new run with it",
+    )
+    require(
         not spec.recipe.mixes or world.ranks <= shards,
         f"the run mixes pictures inside {shards} part(s) of a batch, and {world.ranks} ranks cannot share them without "
         f"learning something else; take {shards} ranks at most, or begin a run with --shards {world.ranks}",

@@ -267,6 +267,8 @@ class Checkpoints:
             self._announce(pending.progress)
         except Exception as error:  # see `_write`
             self._error = error
+            if pending.temporary is not None:
+                shutil.rmtree(pending.temporary, ignore_errors=True)
 
     def _point(self, pointer: str, step: int) -> None:
         with replacing(self.folder / pointer) as temporary:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitlab.strict_json import require
 from vitlab.world.device import pick_device
-from vitlab.world.watch import LostRank, Watch, first_line
+from vitlab.world.watch import LostRank, Watch, attempt, first_line
 
 TIMEOUT = 60.0  # seconds that ranks wait for one that does not answer
 
@@ -203,11 +203,13 @@ def join(device: str, timeout: float = TIMEOUT) -> Iterator[World]:
     watch = Watch(store, rank, ranks)
     try:
         backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=limit)
+        fresh = dist.PrefixStore(f"group/{attempt()}", store)  # addresses of ranks that have died may be in it
+        dist.init_process_group(backend, store=fresh, rank=rank, world_size=ranks, timeout=limit)
         watch.start()
         yield Ranks(rank, ranks, place, places, watch=watch, timeout=timeout)
         watch.leave(timeout)
     except BaseException as error:
         watch.judge(error)
+        error.is_told_by_one_rank = True  # pyrefly: ignore[missing-attribute] - for whoever prints it
         raise
     dist.destroy_process_group()

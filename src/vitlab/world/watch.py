@@ -35,10 +35,9 @@ class Watch(threading.Thread):
 
     def __init__(self, store: dist.Store, rank: int, ranks: int) -> None:
         super().__init__(name="watch", daemon=True)
-        attempt = _attempt()
         # Its own connections: one that waits for an answer blocks all who use it.
         self._store, self._beats, self._last_words = (
-            dist.PrefixStore(f"vitlab/{attempt}", store.clone())  # pyrefly: ignore[missing-attribute] - all have it
+            dist.PrefixStore(f"vitlab/{attempt()}", store.clone())  # pyrefly: ignore[missing-attribute] - all have it
             for _ in range(3)
         )
         self.rank, self.ranks = rank, ranks
@@ -158,7 +157,7 @@ class Watch(threading.Thread):
         return silent
 
 
-def _attempt() -> str:
+def attempt() -> str:
     """What tells this life of the ranks from those before it in the same store, the same on all of them.
 
     The count of restarts is that of a machine's own launcher: where a rank of another machine failed, it stays. So it
