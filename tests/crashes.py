@@ -23,12 +23,13 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from vitlab.cli import main
+from vitlab.pixels import Augmentation
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import CHECKPOINTS, EVENTS, RunDir, RunSpec
 from vitlab.runs import training
 from vitlab.runs.material import open_material
 from vitlab.runs.training import carry_out
-from vitlab.spec import Augmentation, ViTSpec
+from vitlab.spec import ViTSpec
 from vitlab.store import LOCK, MANIFEST, json_writer, sha256
 from vitlab.strict_json import to_json
 from vitlab.train import checkpoints

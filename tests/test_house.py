@@ -15,15 +15,16 @@ PACKAGE = ROOT / "src" / "vitlab"
 # The table of docs/tour.md: a part may import itself and what stands here. Torch-free parts say so below.
 MAY_IMPORT = {
     "strict_json": set(),
-    "spec": {"strict_json"},
-    "recipe": {"spec", "strict_json"},
-    "paper": {"spec", "recipe", "strict_json"},
+    "pixels": {"strict_json"},
+    "spec": {"pixels", "strict_json"},
+    "recipe": {"pixels", "spec", "strict_json"},
+    "paper": {"pixels", "spec", "recipe", "strict_json"},
     "counting": {"spec", "paper"},
     "scaling": {"spec", "strict_json", "counting"},
     "store": {"strict_json"},
     "models": {"spec", "paper"},
-    "weights": {"spec", "strict_json", "paper", "counting", "models", "store"},
-    "data": {"spec", "strict_json", "paper", "store"},
+    "weights": {"pixels", "spec", "strict_json", "paper", "counting", "models", "store"},
+    "data": {"pixels", "spec", "strict_json", "paper", "store"},
     "world": {"strict_json"},
     "jobs": {"store"},
     "run_dir": {"spec", "recipe", "strict_json", "store"},
@@ -36,6 +37,7 @@ MAY_IMPORT = {
     "doctor": set(),
     "runs": {
         *(
+            "pixels",
             "spec",
             "strict_json",
             "recipe",
@@ -63,6 +65,7 @@ LAZY = {  # inside functions only
 WITHOUT_TORCH = {
     *(
         "strict_json",
+        "pixels",
         "spec",
         "recipe",
         "paper",

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
 
-from vitlab.spec import Augmentation, parse_size
+from vitlab.pixels import Augmentation
+from vitlab.spec import parse_size
 from vitlab.strict_json import check_fields, from_json, require, to_json
 
 Decay = Literal["linear", "cosine", "staircase", "constant"]

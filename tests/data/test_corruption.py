@@ -12,8 +12,9 @@ from vitlab.data.corruption import HIDDEN, Corruption, corruption_plan
 from vitlab.data.loading import evaluation_batches, training_batches
 from vitlab.data.order import Order
 from vitlab.data.source import Sample
+from vitlab.pixels import Augmentation
 from vitlab.recipe import Masking
-from vitlab.spec import CONVENTIONS, Augmentation
+from vitlab.spec import CONVENTIONS
 
 SIZE = (8, 8)
 HALF = Corruption(patches=16, chosen=8, masked=0.8, swapped=0.1)

@@ -34,7 +34,8 @@ from vitlab.data.order import Order
 from vitlab.data.refusals import BadImage
 from vitlab.data.resizing import resized
 from vitlab.data.source import Sample
-from vitlab.spec import CONVENTIONS, Augmentation, Erasing, RandAugment
+from vitlab.pixels import Augmentation, Erasing, RandAugment
+from vitlab.spec import CONVENTIONS
 
 SIZE = (8, 8)
 

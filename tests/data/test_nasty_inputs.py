@@ -12,7 +12,8 @@ from vitlab.data.accounting import Account, TooManyBadImages
 from vitlab.data.folders import FolderSource
 from vitlab.data.loading import evaluation_batches, training_batches
 from vitlab.data.order import Order
-from vitlab.spec import CONVENTIONS, Augmentation
+from vitlab.pixels import Augmentation
+from vitlab.spec import CONVENTIONS
 
 GOOD = 200
 

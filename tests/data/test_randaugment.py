@@ -13,7 +13,7 @@ from vitlab.data import pillow_operations, tensorflow_operations
 from vitlab.data import tensorflow_operations as tf
 from vitlab.data.augmentation import draws, training_pixels
 from vitlab.data.randaugment import erased, erased_box, randaugmented
-from vitlab.spec import Augmentation, Erasing, RandAugment
+from vitlab.pixels import Augmentation, Erasing, RandAugment
 
 FILL = (10, 128, 200)
 MODERN = Augmentation(

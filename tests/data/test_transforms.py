@@ -6,7 +6,8 @@ import torch
 from PIL import Image
 
 from vitlab.data.transforms import evaluation_pixels, normalised
-from vitlab.spec import CONVENTIONS, Preprocessing
+from vitlab.pixels import Preprocessing
+from vitlab.spec import CONVENTIONS
 
 
 def picture(height, width, seed=0):

@@ -23,8 +23,8 @@ from vitlab.paper.recipes import (
     pretraining_row_for,
     quick_recipe,
 )
+from vitlab.pixels import Augmentation
 from vitlab.recipe import SGD, AdamW
-from vitlab.spec import Augmentation
 
 # name: steps, peak, decay, weight decay, dropout, clip, smoothing
 PRETRAINING = {

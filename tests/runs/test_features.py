@@ -21,10 +21,11 @@ from vitlab.data.transforms import normalised
 from vitlab.data.vectors import FeatureFolder, open_vectors, read_folder
 from vitlab.evaluate.features import features_and_labels, fewshot_hook
 from vitlab.models.build import build_from_spec
+from vitlab.pixels import Preprocessing
 from vitlab.runs.features import features, write_features
 from vitlab.runs.fewshot import FewShotOptions, fewshot
 from vitlab.runs.preparing import ModelOptions
-from vitlab.spec import Preprocessing, ViTSpec
+from vitlab.spec import ViTSpec
 from vitlab.world.group import World
 
 HOW = Preprocessing()

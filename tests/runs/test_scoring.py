@@ -21,8 +21,8 @@ from vitlab.data.source import Sample
 from vitlab.data.transforms import normalised
 from vitlab.evaluate.scores import Scores
 from vitlab.evaluate.scoring import outputs
+from vitlab.pixels import Preprocessing
 from vitlab.runs.scoring import Share, fingerprint_of, score_source
-from vitlab.spec import Preprocessing
 
 HOW = Preprocessing()
 
@@ -138,7 +138,8 @@ import sys, torch, torch.distributed as dist
 sys.path.insert(0, sys.argv[3])
 from agreement import randomised
 from vitlab.models.build import build_from_spec
-from vitlab.spec import Preprocessing, ViTSpec
+from vitlab.pixels import Preprocessing
+from vitlab.spec import ViTSpec
 from vitlab.runs.scoring import Share, score_source
 from test_scoring import Numbers, OWN
 rank = int(sys.argv[1])

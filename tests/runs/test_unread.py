@@ -8,10 +8,10 @@ from rich.console import Console
 
 from vitlab import build_model, save_model
 from vitlab.paper.recipes import pretraining_recipe
+from vitlab.pixels import RandAugment
 from vitlab.recipe import HARD, Distillation, Execution, Recipe
 from vitlab.run_dir import RunSpec
 from vitlab.runs.starting import Asked, pretraining_run
-from vitlab.spec import RandAugment
 from vitlab.strict_json import from_json, to_json
 
 DATA = "shapes?classes=3&images=40&size=32"

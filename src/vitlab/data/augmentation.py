@@ -13,7 +13,7 @@ from vitlab.data.pillow_operations import jittered
 from vitlab.data.randaugment import erased, randaugmented
 from vitlab.data.resizing import Box, resized
 from vitlab.data.transforms import to_tensor
-from vitlab.spec import Augmentation, CropKind
+from vitlab.pixels import Augmentation, CropKind
 
 ATTEMPTS = 100  # of the inception crop, then the whole picture is taken
 ASPECTS = (0.75, 1.33)  # width / height

@@ -26,7 +26,7 @@ from vitlab.data.refusals import BadImage
 from vitlab.data.resizing import check_result
 from vitlab.data.source import Sample, Source
 from vitlab.data.transforms import evaluation_pixels
-from vitlab.spec import Augmentation, Preprocessing
+from vitlab.pixels import Augmentation, Preprocessing
 from vitlab.strict_json import require
 
 GRACE = 0.5  # seconds

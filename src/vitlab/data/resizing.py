@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from vitlab.data.refusals import BadImage, Reason
-from vitlab.spec import Interpolation
+from vitlab.pixels import Interpolation
 
 RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 LARGEST_RESULT = 16_000_000  # pixels of one resized picture

@@ -15,7 +15,7 @@ from vitlab.data.gate import Decoded
 from vitlab.data.loading import RangeReader, decode, read_ranges
 from vitlab.data.refusals import BadImage
 from vitlab.data.source import Sample, Source
-from vitlab.spec import Augmentation
+from vitlab.pixels import Augmentation
 
 CHUNK = 64  # samples a worker reports on at once
 CELL = 128  # pixels of a picture on the sheet

@@ -6,7 +6,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitlab.data.resizing import resized
-from vitlab.spec import Preprocessing
+from vitlab.pixels import Preprocessing
 
 
 def evaluation_pixels(image: Image.Image, size: tuple[int, int], how: Preprocessing) -> Tensor:

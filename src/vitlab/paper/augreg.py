@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from vitlab.paper.pretraining import DATA, DataName
+from vitlab.pixels import Augmentation, RandAugment
 from vitlab.recipe import AdamW, Recipe, Schedule
-from vitlab.spec import Augmentation, RandAugment, image_size
+from vitlab.spec import image_size
 
 
 class Level(NamedTuple):

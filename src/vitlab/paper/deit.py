@@ -7,8 +7,9 @@ A distilled model needs a teacher beside this recipe; theirs was a RegNetY-16GF.
 from typing import Final
 
 from vitlab.paper.pretraining import DATA
+from vitlab.pixels import IMAGENET_MEAN, IMAGENET_STD, Augmentation, Erasing, RandAugment
 from vitlab.recipe import AdamW, Recipe, Schedule
-from vitlab.spec import IMAGENET_MEAN, IMAGENET_STD, Augmentation, Erasing, RandAugment, image_size
+from vitlab.spec import image_size
 
 MODELS: Final = tuple(f"DeiT-{size}/16{mark}" for mark in ("", "-distilled") for size in ("Ti", "S", "B"))
 BATCH: Final = 1024  # images

@@ -14,8 +14,9 @@ from vitlab.paper import augreg, deit, finetuning, pretraining, selfsupervision
 from vitlab.paper.finetuning import FinetuningRow, TransferName
 from vitlab.paper.models import canonical, model_spec
 from vitlab.paper.pretraining import DATA, SGD_JFT, TABLE_3, UNPRINTED_ROWS, DataName, PretrainingRow
+from vitlab.pixels import Augmentation
 from vitlab.recipe import SGD, AdamW, Masking, Recipe, Schedule
-from vitlab.spec import Augmentation, HeadKind, ResNetSpec, ViTSpec, image_size
+from vitlab.spec import HeadKind, ResNetSpec, ViTSpec, image_size
 from vitlab.strict_json import require
 
 DATA_SLUGS: Final[dict[str, DataName]] = {"jft300m": "JFT-300M", "imagenet21k": "ImageNet-21k", "imagenet": "ImageNet"}

@@ -12,7 +12,7 @@ from vitlab.data.catalogue import open_source
 from vitlab.data.resizing import check_result
 from vitlab.data.source import Source
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
-from vitlab.spec import Augmentation
+from vitlab.pixels import Augmentation
 from vitlab.store import json_writer, replacing
 from vitlab.strict_json import to_json
 

@@ -26,12 +26,13 @@ from vitlab.evaluate.scoring import score
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.paper.recipes import pretraining_recipe
+from vitlab.pixels import Augmentation
 from vitlab.recipe import Execution, Recipe
 from vitlab.run_dir import MODEL, VERSION, RunDir, RunSpec
 from vitlab.runs.inspection import sections_of
 from vitlab.runs.material import open_material, start_sha256
 from vitlab.runs.training import carry_out
-from vitlab.spec import Augmentation, ViTSpec
+from vitlab.spec import ViTSpec
 from vitlab.store import replacing
 from vitlab.strict_json import to_json
 from vitlab.weights.load import load_model

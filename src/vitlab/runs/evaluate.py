@@ -20,11 +20,11 @@ from vitlab.evaluate.targets import REAL_CLASSES, read_label_map, read_real
 from vitlab.models.build import Model
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
+from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
 from vitlab.runs.evaluation_table import Row, results, write
 from vitlab.runs.preparing import ModelOptions, check_classes, load
 from vitlab.runs.scoring import SAVE, Labeller, Share, fingerprint_of, score_source
-from vitlab.spec import Preprocessing
 from vitlab.store import locked, refuse_strange, sha256
 from vitlab.strict_json import require, to_json
 

@@ -23,10 +23,10 @@ from vitlab.data.vectors import CARD, FeatureFolder
 from vitlab.evaluate.scoring import outputs
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
+from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
 from vitlab.runs.preparing import ModelOptions, load
 from vitlab.runs.scoring import fingerprint_of
-from vitlab.spec import Preprocessing
 from vitlab.store import refuse_strange
 from vitlab.strict_json import to_json
 from vitlab.world.group import ALONE, World

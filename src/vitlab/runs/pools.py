@@ -20,11 +20,11 @@ from vitlab.data.vectors import FeatureFolder, Vectors, is_vectors, open_vectors
 from vitlab.evaluate.fewshot import SHOTS, ChooseL2, shot_numbers
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
+from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
 from vitlab.runs.features import SHARD, making, write_features
 from vitlab.runs.preparing import ModelOptions, load
 from vitlab.runs.scoring import fingerprint_of
-from vitlab.spec import Preprocessing
 from vitlab.strict_json import require, to_json
 from vitlab.world.group import ALONE, World
 

@@ -8,7 +8,8 @@ from vitlab.data.card import check_class_names
 from vitlab.deploy.predict import class_names
 from vitlab.models.build import Model
 from vitlab.paper.imagenet import imagenet_classes
-from vitlab.spec import CONVENTIONS, ConventionName, Preprocessing
+from vitlab.pixels import Preprocessing
+from vitlab.spec import CONVENTIONS, ConventionName
 from vitlab.strict_json import require
 from vitlab.weights.load import load_model
 from vitlab.world.device import pick_device

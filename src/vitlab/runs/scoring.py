@@ -22,7 +22,7 @@ from vitlab.data.transforms import normalised
 from vitlab.evaluate.scores import Scores, merged, scores_from_json
 from vitlab.evaluate.scoring import outputs
 from vitlab.models.build import Model
-from vitlab.spec import Preprocessing
+from vitlab.pixels import Preprocessing
 from vitlab.store import replacing
 from vitlab.strict_json import from_json, parse_json, require, to_json
 

@@ -4,7 +4,8 @@ import re
 from dataclasses import replace
 from typing import Any, cast
 
-from vitlab.spec import CONVENTIONS, Conventions, Preprocessing, ViTSpec
+from vitlab.pixels import Preprocessing
+from vitlab.spec import CONVENTIONS, Conventions, ViTSpec
 from vitlab.weights.containers import Container, WeightsError
 from vitlab.weights.hints import Hints, find_heads, find_image, triple
 from vitlab.weights.layouts import SAME, STACKED, Entry, norm_and_dense

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from vitlab.spec import ModelSpec, Preprocessing
+from vitlab.pixels import Preprocessing
+from vitlab.spec import ModelSpec
 from vitlab.weights.containers import Container, WeightsError
 from vitlab.weights.hints import triple
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from vitlab.paper.models import name_of
-from vitlab.spec import CONVENTIONS, Preprocessing, ResNetSpec
+from vitlab.pixels import Preprocessing
+from vitlab.spec import CONVENTIONS, ResNetSpec
 from vitlab.weights.containers import Container, WeightsError
 from vitlab.weights.google import count_units
 from vitlab.weights.hints import Hints, find_map_image
