@@ -95,7 +95,7 @@ def test_a_file_arrives_whole_with_its_facts_beside_it(server, tmp_path):
     assert target.read_bytes() == CONTENT
     facts = json.loads((tmp_path / "cache" / "file.npz.json").read_text())
     assert facts["sha256"] == hashlib.sha256(CONTENT).hexdigest()
-    assert facts["bytes"] == len(CONTENT)
+    assert facts["size"] == len(CONTENT)
     assert sorted(p.name for p in target.parent.iterdir()) == ["file.npz", "file.npz.json"]
 
 
@@ -257,7 +257,7 @@ class TestCache:
         (folder / "BiT-M-R50x1.npz.json").write_text('{"name": "facts of an older vitlab"}')
         download("BiT-M-R50x1", offline=True)
         facts = read_fetched(folder / "BiT-M-R50x1.npz")
-        assert (facts.bytes, facts.sha256) == (7, hashlib.sha256(b"by hand").hexdigest())
+        assert (facts.size, facts.sha256) == (7, hashlib.sha256(b"by hand").hexdigest())
         (folder / "BiT-M-R50x1.npz").write_bytes(b"by hand, another day")
         with pytest.raises(ValueError, match="is damaged"):
             download("BiT-M-R50x1", offline=True)

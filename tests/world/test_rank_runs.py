@@ -161,7 +161,7 @@ def test_an_error_of_the_first_rank_ends_all_with_one_message(in_memory):
     said = in_memory / "said"
     assert ranks.run_ranks(3, ranks.resume_command, in_memory / "nothing", said=said) == [2, 1, 1]
     assert said.read_text().count("holds no run") == 1
-    assert len(said.read_text().splitlines()) == 1
+    assert said.read_text().count("vitlab: ") == 1  # torch may complain of a store that is gone
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ class Fetched:
     format: Literal["vitlab-fetched"]
     name: str
     url: str
-    bytes: int
+    size: int
     sha256: str
     conventions: Conventions
     image: int
@@ -48,8 +48,8 @@ def read_fetched(path: Path) -> Fetched | None:
         raise ValueError(f"{error}; remove {beside(path)}, and vitlab download writes it again") from None
     size = path.stat().st_size
     require(
-        facts.bytes == size,
-        f"{path} is damaged: it has {size:,} bytes, not the {facts.bytes:,} that were fetched; remove it and fetch it "
+        facts.size == size,
+        f"{path} is damaged: it has {size:,} bytes, not the {facts.size:,} that were fetched; remove it and fetch it "
         f"again, or remove {beside(path).name} if the file is your own",
     )
     return facts
