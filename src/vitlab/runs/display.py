@@ -6,22 +6,23 @@ from collections.abc import Mapping
 from typing import Any, Self, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 QUIET = 15.0  # seconds between lines where there is no terminal
 
 
-class Display:
-    """Shows events of a run; an output that went away never stops the run."""
+class _Counted:
+    """So many of so many, while the block runs: a bar on a terminal, else nothing."""
 
-    def __init__(self, console: Console, total: int, done: int) -> None:
+    def __init__(
+        self, console: Console, what: str, total: int, done: int, *more: ProgressColumn, has_bar: bool
+    ) -> None:
         self.console, self.total = console, total
         self._bar: Progress | None = None
-        self._started, self._images, self._spoke = time.monotonic(), 0, time.monotonic()
-        if console.is_terminal:
-            columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"))
-            self._bar = Progress(*columns, TimeRemainingColumn(), console=console)
+        if console.is_terminal and has_bar:
+            columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"))
+            self._bar = Progress(*columns, *more, console=console)
             self._task = self._bar.add_task("", total=total, completed=done, now="")
 
     def __enter__(self) -> Self:
@@ -32,6 +33,14 @@ class Display:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+class Display(_Counted):
+    """Shows events of a run; an output that went away never stops the run."""
+
+    def __init__(self, console: Console, total: int, done: int) -> None:
+        super().__init__(console, "training", total, done, TimeRemainingColumn(), has_bar=True)
+        self._started, self._images, self._spoke = time.monotonic(), 0, time.monotonic()
 
     def show(self, kind: str, values: Mapping[str, object]) -> None:
         """An event as it happens."""
@@ -82,27 +91,14 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-class Tally:
+class Tally(_Counted):
     """How many of several runs are done: a bar on a terminal, and a line for whatever happens to one."""
 
     def __init__(self, console: Console, total: int, done: int, *, has_bar: bool) -> None:
-        self.console, self.total, self.done = console, total, done
-        self._bar: Progress | None = None
         if done:
             say(console, f"{done} of {total} runs are finished already")
-        if console.is_terminal and has_bar:
-            columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"))
-            self._bar = Progress(*columns, console=console)
-            self._task = self._bar.add_task("", total=total, completed=done, now="")
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        super().__init__(console, "runs", total, done, has_bar=has_bar)
+        self.done = done
 
     def tell(self, name: str, event: str, words: str) -> None:
         """Something that happened to a run: started, finished, killed, failed."""

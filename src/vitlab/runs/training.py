@@ -5,7 +5,6 @@ from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -14,34 +13,30 @@ from torch import Tensor, nn
 from vitlab.counting import count_spec
 from vitlab.data.accounting import Account, TooManyBadImages
 from vitlab.data.card import DataCard
-from vitlab.data.loading import Batch, evaluation_batches, order_of, shard_sizes, training_batches
+from vitlab.data.loading import Batch, order_of, shard_sizes, training_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms import normalised
-from vitlab.evaluate.scores import merged, scores_from_json
-from vitlab.evaluate.scoring import score
-from vitlab.models.build import Model
-from vitlab.models.masked import MaskedPatchModel
 from vitlab.recipe import Execution
-from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
+from vitlab.run_dir import CHECKPOINTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
 from vitlab.runs.books import Books
-from vitlab.runs.display import Display, describe, say
+from vitlab.runs.display import Display, say
 from vitlab.runs.distilling import open_teacher, student_of
-from vitlab.runs.masking import PICTURE, corruption_of, draw_predictions, prediction_of, score_predictions
-from vitlab.runs.material import Material, first_state, open_material, sharded_state, whole_model
+from vitlab.runs.finishing import finish
+from vitlab.runs.judging import judge
+from vitlab.runs.masking import corruption_of, prediction_of
+from vitlab.runs.material import Material, first_state, open_material, sharded_state
 from vitlab.strict_json import from_json, require
-from vitlab.train.checkpoints import Checkpoints, load_checkpoint, name_of
+from vitlab.train.checkpoints import Checkpoints
 from vitlab.train.distillation import distilled
 from vitlab.train.loop import JUDGE, Hook, Loop
 from vitlab.train.signals import undisturbed
 from vitlab.train.state import TrainState
 from vitlab.train.tensorboard import tensorboard_writer
 from vitlab.train.update import Examples, Update, recompute_activations, supervised
-from vitlab.weights.save import save_model
 from vitlab.world.device import differences, environment
 from vitlab.world.group import ALONE, World, device_of
-from vitlab.world.parallel import choose, is_cut, wrapped
+from vitlab.world.parallel import choose, wrapped
 
-EVALUATION_BATCH = 64
 SAVES, LOGGED = 20, 20_000  # of a whole run, where nothing else is asked for
 
 
@@ -95,7 +90,7 @@ def carry_out(
                 say(console, f"not bit-exact because {'; '.join(changed)}")
         code = _train(run, spec, material, state, checkpoints, console, world)
         if code == 0:
-            _finish(run, spec, material, state, checkpoints, console, world)
+            finish(run, spec, material, state, checkpoints, console, world)
         return code
 
 
@@ -246,54 +241,7 @@ def _class_weights(spec: RunSpec, source: Source, device: torch.device) -> Tenso
 
 def _hooks(run: RunDir, spec: RunSpec, material: Material, world: World) -> Generator[Hook]:
     if material.validation is not None:
-        yield Hook(JUDGE, spec.recipe.validate_every, partial(_judge, run, spec, material, world))
-
-
-def _judge(run: RunDir, spec: RunSpec, material: Material, world: World, module: nn.Module) -> dict[str, float]:
-    assert material.validation is not None
-    _draw(run, spec, material, module)
-    return _score(run, spec, JUDGE, material.validation, world, module)
-
-
-def _draw(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> None:
-    """A picture of what a masked run predicts now; of a model in parts all ranks draw it."""
-    if spec.recipe.masking is None:
-        return
-    drawn = draw_predictions(spec, material.validation or material.train, module)
-    if drawn is not None:
-        run.write_bytes(PICTURE, drawn)
-
-
-def _score(run: RunDir, spec: RunSpec, name: str, source: Source, world: World, module: nn.Module) -> dict[str, float]:
-    """Every image of the source once over all ranks; unreadable ones are counted, named in the quarantine file, never
-    replaced."""
-    how = spec.model.conventions.preprocessing
-    books = Books(Account(len(source)), spec.execution.max_bad, world)
-    batches = evaluation_batches(
-        source,
-        batch=min(EVALUATION_BATCH, spec.execution.micro_batch or EVALUATION_BATCH),
-        size=spec.recipe.image,
-        preprocessing=how,
-        corruption=corruption_of(spec),
-        rank=world.rank,
-        ranks=world.ranks,
-        in_turn=True,
-        workers=spec.execution.workers,
-        account=books.own,
-        max_bad=books.own_limit,
-    )
-    prediction = prediction_of(spec)
-    try:
-        if prediction is not None:
-            numbers = score_predictions(module, batches, prediction, world)
-        else:
-            own = score(module, batches, partial(normalised, how=how), spec.model.classes)
-            numbers = merged(map(scores_from_json, world.gather(own.to_json()))).numbers()
-        books.settle()
-    finally:
-        if books.account.quarantined:
-            run.write(f"{name}-{QUARANTINE}", books.account.to_json())
-    return {**numbers, "not_evaluated": len(books.account.quarantined)}
+        yield Hook(JUDGE, spec.recipe.validate_every, partial(judge, run, spec, material, world))
 
 
 def _explained(error: BaseException, spec: RunSpec) -> BaseException:
@@ -307,92 +255,3 @@ def _explained(error: BaseException, spec: RunSpec) -> BaseException:
         f"out of memory with {micro} images at once; --micro-batch {max(micro // 2, 1)} learns the same in smaller "
         f"pieces, --recompute keeps fewer activations; vitlab resume takes both"
     )
-
-
-# -- After the last step -------------------------------------------------------------------------
-
-
-def _finish(
-    run: RunDir,
-    spec: RunSpec,
-    material: Material,
-    state: TrainState,
-    checkpoints: Checkpoints,
-    console: Console,
-    world: World,
-) -> None:
-    """Save the model that is kept, judge it, and write the result."""
-    weights = "best" if spec.recipe.patience and _take_best(state, checkpoints, console) else "last"
-    model = state.trained.eval().requires_grad_(True)
-    assert isinstance(model, Model)
-    progress = state.progress
-    result: dict[str, object] = {
-        "step": progress.step,
-        "weights": weights,
-        "images": progress.images,
-        "skipped": progress.skipped,
-    }
-    for name, source in ((JUDGE, material.validation), ("test", material.test)):
-        if source is not None:
-            numbers = world.first(partial(_recorded, run, name, progress.step))
-            if numbers is None:
-                numbers = _score(run, spec, name, source, world, model)
-                run.record(name, {"step": progress.step, **numbers})
-            result[name] = numbers
-            say(console, f"{name}: {describe(numbers)}")
-    _draw(run, spec, material, model)
-    if not world.first((run.path / MODEL).exists):
-        kept = whole_model(model, spec, world) if is_cut(model) else model
-        world.first(lambda: _save(kept, run, spec, material, progress.step))
-    run.write(RESULT, result)
-    run.record("finished", {"step": progress.step})
-    if run.dropped:
-        say(console, f"{run.dropped:,} events could not be written to {run.path / EVENTS}")
-    say(console, f"the model is in {run.path / MODEL}")
-
-
-def _save(model: Model | None, run: RunDir, spec: RunSpec, material: Material, step: int) -> None:
-    assert model is not None, "the first rank has it"
-    if isinstance(model, MaskedPatchModel):
-        model = model.without_mask()
-    else:
-        model.class_names = material.card.class_names or None
-    model.provenance = provenance(spec, material.card, step)
-    save_model(model.to("cpu"), run.path / MODEL)
-
-
-def _take_best(state: TrainState, checkpoints: Checkpoints, console: Console) -> bool:
-    """Fill the state from the best checkpoint; one that is lost is told, and the last weights stay."""
-    if state.progress.best is None:
-        return False
-    path = checkpoints.folder / name_of(state.progress.best_step)
-    if fault := checkpoints.fault(path):
-        say(console, f"the best checkpoint cannot be used, the last weights are kept: {fault}")
-        return False
-    load_checkpoint(path, state)
-    return True
-
-
-def _recorded(run: RunDir, name: str, step: int) -> dict[str, float] | None:
-    """The numbers of a measurement after this step, if there was one."""
-    found = [event for event in run.events(name) if event["step"] == step]
-    return {key: value for key, value in found[-1].items() if key not in ("event", "time", "step")} if found else None
-
-
-def provenance(spec: RunSpec, card: DataCard, step: int) -> dict[str, str]:
-    """Where a trained model comes from; it travels with it."""
-    from vitlab import __version__
-
-    masking = spec.recipe.masking
-    return {
-        "trained_by": f"vitlab {__version__} {spec.kind}",
-        **({"objective": f"masked patches, {masking.target}, {masking.corrupted:g} corrupted"} if masking else {}),
-        "recipe": f"{spec.recipe.name} ({spec.recipe.source})",
-        "data": card.spec,
-        "data_fingerprint": card.fingerprint,
-        "start": Path(spec.start).name if spec.start else "fresh",
-        "start_sha256": spec.start_sha256,
-        **({"teacher": Path(spec.teacher).name, "teacher_sha256": spec.teacher_sha256} if spec.teacher else {}),
-        "seed": str(spec.seed),
-        "steps": str(step),
-    }

@@ -1,0 +1,70 @@
+"""How a model in training is judged: every image once over all ranks, and a picture of what a masked one predicts."""
+
+from functools import partial
+
+from torch import nn
+
+from vitlab.data.accounting import Account
+from vitlab.data.loading import evaluation_batches
+from vitlab.data.source import Source
+from vitlab.data.transforms import normalised
+from vitlab.evaluate.scores import merged, scores_from_json
+from vitlab.evaluate.scoring import score
+from vitlab.run_dir import QUARANTINE, RunDir, RunSpec
+from vitlab.runs.books import Books
+from vitlab.runs.masking import PICTURE, corruption_of, draw_predictions, prediction_of, score_predictions
+from vitlab.runs.material import Material
+from vitlab.train.loop import JUDGE
+from vitlab.world.group import World
+
+EVALUATION_BATCH = 64
+
+
+def judge(run: RunDir, spec: RunSpec, material: Material, world: World, module: nn.Module) -> dict[str, float]:
+    """The numbers of the validation, and the picture of a masked run."""
+    assert material.validation is not None
+    draw(run, spec, material, module)
+    return score_source(run, spec, JUDGE, material.validation, world, module)
+
+
+def draw(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> None:
+    """A picture of what a masked run predicts now; of a model in parts all ranks draw it."""
+    if spec.recipe.masking is None:
+        return
+    drawn = draw_predictions(spec, material.validation or material.train, module)
+    if drawn is not None:
+        run.write_bytes(PICTURE, drawn)
+
+
+def score_source(
+    run: RunDir, spec: RunSpec, name: str, source: Source, world: World, module: nn.Module
+) -> dict[str, float]:
+    """Every image of the source once over all ranks; unreadable ones are counted, named in the quarantine file, never
+    replaced."""
+    how = spec.model.conventions.preprocessing
+    books = Books(Account(len(source)), spec.execution.max_bad, world)
+    batches = evaluation_batches(
+        source,
+        batch=min(EVALUATION_BATCH, spec.execution.micro_batch or EVALUATION_BATCH),
+        size=spec.recipe.image,
+        preprocessing=how,
+        corruption=corruption_of(spec),
+        rank=world.rank,
+        ranks=world.ranks,
+        in_turn=True,
+        workers=spec.execution.workers,
+        account=books.own,
+        max_bad=books.own_limit,
+    )
+    prediction = prediction_of(spec)
+    try:
+        if prediction is not None:
+            numbers = score_predictions(module, batches, prediction, world)
+        else:
+            own = score(module, batches, partial(normalised, how=how), spec.model.classes)
+            numbers = merged(map(scores_from_json, world.gather(own.to_json()))).numbers()
+        books.settle()
+    finally:
+        if books.account.quarantined:
+            run.write(f"{name}-{QUARANTINE}", books.account.to_json())
+    return {**numbers, "not_evaluated": len(books.account.quarantined)}
