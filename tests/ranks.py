@@ -1,10 +1,12 @@
 """Several ranks as processes of their own on this machine, over gloo, and what they leave behind."""
 
 import bisect
+import contextlib
 import io
 import json
 import multiprocessing
 import os
+import random
 import socket
 import sys
 import traceback
@@ -39,9 +41,12 @@ TIMEOUT = 120.0  # seconds; a busy machine is no frozen rank
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    """A port that nothing listens on, from below those that kernels give to who asks for any, so it stays free."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_768)
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 def start_ranks(

@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import socket
 from dataclasses import replace
 
 import pytest
@@ -263,12 +264,20 @@ def test_a_student_with_two_heads_learns_on_ranks_as_alone(in_memory, kind):
     assert found[2] == pytest.approx(found[1], rel=1e-4)
 
 
-def test_ranks_that_do_not_meet_say_where(monkeypatch):
-    port = str(ranks.free_port())
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(LostRank, match=f"the ranks did not meet at 127.0.0.1:{port} in 1 seconds"), join("cpu", 1.0):
-        pass
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_ranks_that_do_not_meet_say_where(monkeypatch, is_taken):
+    """Nobody is there, or a program that takes the connection and says nothing."""
+    with socket.socket() as other:
+        port = ranks.free_port()
+        other.bind(("127.0.0.1", port))
+        if is_taken:
+            other.listen()
+        place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        for name, value in place.items():
+            monkeypatch.setenv(name, value)
+        said = f"the ranks did not meet at 127.0.0.1:{port} in 1 seconds: {'something answers' if is_taken else ''}"
+        with pytest.raises(LostRank, match=said), join("cpu", 1.0):
+            pass
 
 
 @pytest.mark.slow

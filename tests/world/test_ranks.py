@@ -1,15 +1,21 @@
 """Several ranks learn what one learns: the same gradients, and with exact sums the same bits."""
 
+import faulthandler
 import json
+import sys
+import time
 from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 import ranks
 from ranks import RECIPE, run_ranks, take_steps
 from vitlab.recipe import SGD, Execution, Schedule
+from vitlab.world.group import join
+from vitlab.world.parallel import wrapped
 
 DDP, FSDP = Execution(parallel="ddp", micro_batch=5), Execution(parallel="fsdp", micro_batch=5)
 
@@ -87,6 +93,26 @@ def test_a_cut_model_learns_what_a_whole_one_does(tmp_path, options):
     if "frozen" in options:
         assert "gradients/patches.weight" not in found
         assert "gradients/blocks.1.norm1.weight" in found
+
+
+def let_go_late():
+    """What each rank does: its copy of the model goes after the group, while the group waits for Python's lock."""
+    faulthandler.dump_traceback_later(60, exit=True)  # the lock may be held for ever
+    with join("cpu", ranks.TIMEOUT) as world:
+        copy = wrapped(torch.nn.Linear(2, 2), world)
+        group = dist.group.WORLD
+    sys.setswitchinterval(1000)
+    group.allgather([[torch.zeros(1) for _ in range(world.ranks)]], [torch.ones(1)])
+    end = time.monotonic() + 1
+    while time.monotonic() < end:  # holds the lock
+        pass
+    del group
+    del copy
+
+
+@pytest.mark.slow
+def test_a_copy_that_outlives_its_ranks_lets_go():
+    assert run_ranks(2, let_go_late) == [0, 0]
 
 
 @pytest.mark.slow

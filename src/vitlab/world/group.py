@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitlab.strict_json import require
 from vitlab.world.device import pick_device
-from vitlab.world.watch import LostRank, Watch, attempt, first_line
+from vitlab.world.watch import ANSWER, LostRank, Watch, answered, attempt, first_line
 
 TIMEOUT = 60.0  # seconds that ranks wait for one that does not answer
 
@@ -149,6 +149,11 @@ class Ranks(World):
         return f"turn/{self._turns[0]}"
 
 
+# A DDP module that lives longer than the group must not be its last owner: torch would end the group's threads while
+# it holds Python's lock, and wait for ever for one that needs this lock to let go of a tensor.
+_ended: list[object] = []
+
+
 def is_one_of_many() -> bool:
     """Whether a launcher such as torchrun started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -177,6 +182,18 @@ def device_of(world: World, name: str) -> torch.device:
     return torch.device("cuda", world.place % torch.cuda.device_count())
 
 
+def _meet(limit: timedelta) -> tuple[dist.Store, int, int]:
+    """The store of all ranks, this one's number and how many there are."""
+    seconds = limit.total_seconds()
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    try:
+        # torch waits for ever for a program that takes the connection and is no store.
+        return answered(seconds + ANSWER, lambda: next(dist.rendezvous("env://", timeout=limit)))
+    except (dist.DistError, TimeoutError) as error:
+        cause = first_line(error) or "something answers there, but not as a rank does; is the port another program's?"
+        raise LostRank(f"the ranks did not meet at {where} in {seconds:g} seconds: {cause}") from error
+
+
 @contextlib.contextmanager
 def join(device: str, timeout: float = TIMEOUT) -> Iterator[World]:
     """The world that the launcher's environment describes, until the block ends.
@@ -190,11 +207,7 @@ def join(device: str, timeout: float = TIMEOUT) -> Iterator[World]:
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     require(not missing, f"WORLD_SIZE is set, {', '.join(missing)} is not; start ranks with torchrun")
     limit = timedelta(seconds=timeout)
-    try:
-        store, rank, ranks = next(dist.rendezvous("env://", timeout=limit))
-    except dist.DistError as error:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise LostRank(f"the ranks did not meet at {where} in {timeout:g} seconds: {first_line(error)}") from error
+    store, rank, ranks = _meet(limit)
     place = int(os.environ.get("LOCAL_RANK", rank))
     places = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     is_cuda = device.partition(":")[0] in ("auto", "cuda") and torch.cuda.is_available()
@@ -212,4 +225,5 @@ def join(device: str, timeout: float = TIMEOUT) -> Iterator[World]:
         watch.judge(error)
         error.is_told_by_one_rank = True  # pyrefly: ignore[missing-attribute] - for whoever prints it
         raise
+    _ended[:] = [dist.group.WORLD]
     dist.destroy_process_group()

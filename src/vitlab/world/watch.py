@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
@@ -167,18 +168,25 @@ def attempt() -> str:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if is_kept else "0"
 
 
-def _within(seconds: float, ask: Callable[[], Any]) -> Any:
-    """What is answered in time, else None: a store whose process is frozen never answers."""
-    found: list[Any] = []
+def answered(seconds: float, ask: Callable[[], Any]) -> Any:
+    """What is answered in time, else TimeoutError: a store whose process is frozen never answers."""
+    answer: Future[Any] = Future()
 
     def run() -> None:
-        with contextlib.suppress(RuntimeError):
-            found.append(ask())
+        try:
+            answer.set_result(ask())
+        except BaseException as error:
+            answer.set_exception(error)
 
-    asking = threading.Thread(target=run, daemon=True)
-    asking.start()
-    asking.join(seconds)
-    return found[0] if found else None
+    threading.Thread(target=run, daemon=True).start()
+    return answer.result(seconds)
+
+
+def _within(seconds: float, ask: Callable[[], Any]) -> Any:
+    """What is answered in time and without failure, else None."""
+    with contextlib.suppress(RuntimeError, TimeoutError):
+        return answered(seconds, ask)
+    return None
 
 
 def first_line(error: BaseException) -> str:
