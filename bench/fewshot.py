@@ -14,7 +14,7 @@ import torch
 from vitlab.evaluate.ridge import GRID, Ridge, fit
 
 SAMPLES, WIDTH, CLASSES, TESTS = 10_000, 768, 1000, 5_000
-ROUNDS = 5
+ROUNDS = 11
 SMALLEST = GRID[0]
 
 
