@@ -12,6 +12,7 @@ from typing import Final
 
 from vitlab.paper import augreg, deit, finetuning, pretraining, selfsupervision
 from vitlab.paper.finetuning import FinetuningRow, TransferName
+from vitlab.paper.length import OWN, Length
 from vitlab.paper.models import canonical, model_spec
 from vitlab.paper.pretraining import DATA, SGD_JFT, TABLE_3, UNPRINTED_ROWS, DataName, PretrainingRow
 from vitlab.pixels import Augmentation
@@ -45,26 +46,17 @@ def pretraining_names() -> list[str]:
     return [*_rows(), *by_sgd, MASKED, *augreg.names(), *deit.names()]
 
 
-def pretraining_recipe(
-    name: str,
-    *,
-    images: int | None = None,
-    epochs: int | None = None,
-    batch: int | None = None,
-    total: int | None = None,
-    warmup: int | None = None,
-) -> Recipe:
+def pretraining_recipe(name: str, length: Length = OWN) -> Recipe:
     """The recipe of a run such as `ViT-B/16@imagenet21k`; raises for runs the paper does not have.
 
-    Steps follow from the epochs, the row's own or `epochs`, of the paper's number of `images` or yours; or they are
-    `total`.
+    What the `length` leaves open is the row's own: epochs, batch, warm-up and the paper's number of images.
     """
-    if augreg.is_name(name) or name in deit.names():
-        later = deit if name in deit.names() else augreg
-        return later.recipe(name, images=images, epochs=epochs, batch=batch, total=total, warmup=warmup)
-    batch = batch or pretraining.BATCH
+    if augreg.is_name(name):
+        return augreg.recipe(name, length)
+    if name in deit.names():
+        return deit.recipe(name, length)
     if name == MASKED:
-        return _masked_recipe(images, epochs, batch, total, warmup)
+        return _masked_recipe(length)
     rows = _rows()
     plain = name.removesuffix(SGD_MARK)
     if plain not in rows or (plain != name and not _has_sgd(plain)):
@@ -72,29 +64,24 @@ def pretraining_recipe(
         known = ", ".join(near or pretraining_names())
         levels = f"; after {augreg.MARK} a level may follow, as -strong1: {', '.join(augreg.LEVELS)}"
         raise ValueError(f"no pre-training is named {name!r}; known are {known}{levels if augreg.MARK in name else ''}")
-    row, own_epochs, cited = rows[plain]
+    row, epochs, cited = rows[plain]
     data = DATA[row.data]
-    total = total or (epochs or own_epochs) * (images or data.training_images) // batch
+    total = length.steps(images=data.training_images, epochs=epochs, batch=pretraining.BATCH)
     if plain != name:
-        return _sgd_recipe(name, row, total, batch, SGD_JFT.warmup if warmup is None else warmup)
+        return _sgd_recipe(name, row, total, length)
     return Recipe(
         name=name,
-        source=f"{cited}: {', '.join(row.models)} on {row.data}, {own_epochs} epochs",
-        batch=batch,
+        source=f"{cited}: {', '.join(row.models)} on {row.data}, {epochs} epochs",
+        batch=length.batch_or(pretraining.BATCH),
         image=image_size(pretraining.IMAGE),
         schedule=Schedule(
             peak=row.learning_rate,
             total=total,
-            warmup=pretraining.WARMUP if warmup is None else warmup,
+            warmup=length.warmup_or(pretraining.WARMUP),
             decay=row.decay,
             end=pretraining.LINEAR_DECAY_END if row.decay == "linear" else 0.0,
         ),
-        optimizer=AdamW(
-            weight_decay=row.weight_decay,
-            betas=pretraining.ADAM_BETAS,
-            epsilon=pretraining.ADAM_EPSILON,
-            clip=data.clip_norm,
-        ),
+        optimizer=_adam(row.weight_decay, data.clip_norm),
         loss="sigmoid",
         label_smoothing=data.label_smoothing,
         dropout=row.dropout,
@@ -194,7 +181,12 @@ def _has_sgd(name: str) -> bool:
     return model.startswith("R") and "+" not in model and data.startswith("jft300m")
 
 
-def _sgd_recipe(name: str, row: PretrainingRow, total: int, batch: int, warmup: int) -> Recipe:
+def _adam(weight_decay: float, clip: float | None) -> AdamW:
+    return AdamW(weight_decay=weight_decay, betas=pretraining.ADAM_BETAS, epsilon=pretraining.ADAM_EPSILON, clip=clip)
+
+
+def _sgd_recipe(name: str, row: PretrainingRow, total: int, length: Length) -> Recipe:
+    batch = length.batch_or(pretraining.BATCH)
     return Recipe(
         name=name,
         source=f"Table 7 and appendix D.1: {pretraining_model(name)} on {row.data} with BiT's SGD"
@@ -204,7 +196,7 @@ def _sgd_recipe(name: str, row: PretrainingRow, total: int, batch: int, warmup: 
         schedule=Schedule(
             peak=SGD_JFT.learning_rate(batch),
             total=total,
-            warmup=warmup,
+            warmup=length.warmup_or(SGD_JFT.warmup),
             decay="staircase",
             end=0.0,
             boundaries=SGD_JFT.decay_steps(total),
@@ -215,27 +207,26 @@ def _sgd_recipe(name: str, row: PretrainingRow, total: int, batch: int, warmup: 
     )
 
 
-def _masked_recipe(images: int | None, epochs: int | None, batch: int, total: int | None, warmup: int | None) -> Recipe:
+def _masked_recipe(length: Length) -> Recipe:
     """Section 4.6 and appendix B.1.2; other data is seen as often as theirs, about 14 times."""
     row = selfsupervision.RECIPE
-    theirs = DATA[row.data].training_images
-    if total is None and (images or epochs):
-        total = (epochs or round(row.steps * row.batch / theirs)) * (images or theirs) // batch
+    total = row.steps if length.total is None else length.total
+    if length.total is None and (length.images or length.epochs):
+        theirs = DATA[row.data].training_images
+        total = length.steps(images=theirs, epochs=round(row.steps * row.batch / theirs), batch=row.batch)
     return Recipe(
         name=MASKED,
         source=f"section 4.6, appendix B.1.2: {row.model} on {row.data}, masked patch prediction",
-        batch=batch,
+        batch=length.batch_or(row.batch),
         image=image_size(row.image),
         schedule=Schedule(
             peak=row.learning_rate,
-            total=row.steps if total is None else total,
-            warmup=row.warmup if warmup is None else warmup,
+            total=total,
+            warmup=length.warmup_or(row.warmup),
             decay=row.decay,
             end=0.0,
         ),
-        optimizer=AdamW(
-            weight_decay=row.weight_decay, betas=pretraining.ADAM_BETAS, epsilon=pretraining.ADAM_EPSILON, clip=None
-        ),
+        optimizer=_adam(row.weight_decay, clip=None),
         dropout=row.dropout,
         masking=Masking(row.target, row.corrupted, row.masked, row.swapped, row.kept),
     )

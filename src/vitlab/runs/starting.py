@@ -14,6 +14,7 @@ from vitlab.data.catalogue import open_source
 from vitlab.data.source import Source
 from vitlab.models.build import empty_model
 from vitlab.models.masked import check_maskable, empty_masked_model
+from vitlab.paper.length import Length
 from vitlab.paper.models import model_spec
 from vitlab.paper.recipes import (
     MASKED,
@@ -90,11 +91,13 @@ def pretraining_run(
     model_name = name if "@" not in name else pretraining_model(name)
     recipe = pretraining_recipe(
         row,
-        images=images,
-        epochs=epochs,
-        batch=_whole(asked, "batch"),
-        total=_whole(asked, "schedule.total"),
-        warmup=_whole(asked, "schedule.warmup"),
+        Length(
+            images=images,
+            epochs=epochs,
+            batch=_whole(asked, "batch"),
+            total=_whole(asked, "schedule.total"),
+            warmup=_whole(asked, "schedule.warmup"),
+        ),
     )
     recipe = _changed(recipe, asked)
     classes = _classes(source) if recipe.masking is None else 0
