@@ -8,21 +8,22 @@ import torch
 from vitlab.counting import count
 from vitlab.models.build import build_model
 from vitlab.paper import selfsupervision
-from vitlab.paper.length import Length
-from vitlab.paper.models import list_models
-from vitlab.paper.recipes import (
+from vitlab.paper.finetuning_recipes import (
     BIT_SIZES,
     development_share,
     finetuning_names,
     finetuning_recipe,
-    finetuning_row_for,
+    quick_recipe,
+)
+from vitlab.paper.length import Length
+from vitlab.paper.models import list_models
+from vitlab.paper.nearest import finetuning_row_for, pretraining_row_for
+from vitlab.paper.pretraining_recipes import (
     pretraining_data,
     pretraining_head,
     pretraining_model,
     pretraining_names,
     pretraining_recipe,
-    pretraining_row_for,
-    quick_recipe,
 )
 from vitlab.pixels import Augmentation
 from vitlab.recipe import SGD, AdamW

@@ -26,7 +26,7 @@ from vitlab.evaluate.scoring import score
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.paper.length import Length
-from vitlab.paper.recipes import pretraining_recipe
+from vitlab.paper.pretraining_recipes import pretraining_recipe
 from vitlab.pixels import Augmentation
 from vitlab.recipe import Execution, Recipe
 from vitlab.run_dir import MODEL, VERSION, RunDir, RunSpec
