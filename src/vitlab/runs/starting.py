@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from rich.console import Console
 
+from vitlab.changes import with_fields
 from vitlab.counting import count_spec
 from vitlab.data.catalogue import open_source
 from vitlab.data.source import Source
@@ -19,7 +20,7 @@ from vitlab.paper.length import Length
 from vitlab.paper.models import model_spec
 from vitlab.paper.nearest import finetuning_row_for, pretraining_row_for
 from vitlab.paper.pretraining_recipes import MASKED, pretraining_head, pretraining_model, pretraining_recipe
-from vitlab.recipe import Execution, Recipe, with_fields
+from vitlab.recipe import Execution, Recipe
 from vitlab.run_dir import VERSION, RunDir, RunSpec
 from vitlab.runs.display import duration, say
 from vitlab.runs.distilling import open_teacher
