@@ -83,7 +83,8 @@ def load(path):
 
     from vitlab.run_dir import CHECKPOINTS, RunDir
     from vitlab.runs.material import first_state
-    from vitlab.train.checkpoints import Checkpoints, verify_checkpoint
+    from vitlab.train.checkpoint_files import verify_checkpoint
+    from vitlab.train.checkpoints import Checkpoints
 
     folder = path / CHECKPOINTS / "step-00000001"
     parts = sorted(folder.glob("*.safetensors"))

@@ -32,8 +32,9 @@ from vitlab.runs.training import carry_out
 from vitlab.spec import ViTSpec
 from vitlab.store import LOCK, MANIFEST, json_writer, sha256
 from vitlab.strict_json import to_json
-from vitlab.train import checkpoints
-from vitlab.train.checkpoints import LATEST, NAME, STATE, Checkpoints, name_of, verify_checkpoint
+from vitlab.train import checkpoint_files
+from vitlab.train.checkpoint_files import LATEST, NAME, STATE, name_of, verify_checkpoint
+from vitlab.train.checkpoints import Checkpoints
 from vitlab.train.state import Progress
 from vitlab.weights import folder
 
@@ -302,7 +303,7 @@ def die_at(fatal: int, diary: Path, window: tuple[str, str, str]) -> None:
         point("after write", path)
 
     Path.write_text = write_text
-    checkpoints.save_file = folder.save_file = write_tensors
+    checkpoint_files.save_file = folder.save_file = write_tensors
 
 
 # -- A writer as one writes it at first ----------------------------------------------------------

@@ -5,8 +5,10 @@ import re
 
 import pytest
 
-from vitlab.paper.recipes import finetuning_names, finetuning_recipe, pretraining_names, pretraining_recipe
-from vitlab.recipe import SGD, AdamW, Execution, Masking, Recipe, Schedule, with_fields
+from vitlab.changes import with_fields
+from vitlab.paper.finetuning_recipes import finetuning_names, finetuning_recipe
+from vitlab.paper.pretraining_recipes import pretraining_names, pretraining_recipe
+from vitlab.recipe import SGD, AdamW, Execution, Masking, Recipe, Schedule
 from vitlab.strict_json import from_json, to_json
 
 PLAIN = finetuning_recipe("cifar10")

@@ -4,7 +4,7 @@ run.json        the run, complete: model, recipe, data, seed, execution; never c
 data.json       the data's card: classes, number of samples, fingerprint
 events.jsonl    what happened, a line each; only ever added to
 quarantine.json images that could not be used, with reason and hash, once there are any
-checkpoints/    see train/checkpoints.py
+checkpoints/    see train/checkpoint_files.py
 result.json     the numbers at the end
 masked-patches.png what a run of masked patches predicts, drawn at every validation and at the end
 model/          the trained model, self-contained

@@ -21,19 +21,14 @@ from PIL import Image
 from pictures import jpeg
 from vitlab.data.accounting import Account, TooManyBadImages
 from vitlab.data.augmentation import draws, inception_box, training_pixels, uniform_area_box
-from vitlab.data.loading import (
-    WorkerDied,
-    evaluation_batches,
-    on_device,
-    order_of,
-    shard_sizes,
-    share,
-    training_batches,
-)
+from vitlab.data.batch import on_device
+from vitlab.data.loading import evaluation_batches, order_of, training_batches
 from vitlab.data.order import Order
 from vitlab.data.refusals import BadImage
 from vitlab.data.resizing import resized
+from vitlab.data.shares import shard_sizes, share
 from vitlab.data.source import Sample
+from vitlab.data.workers import WorkerDied
 from vitlab.pixels import Augmentation, Erasing, RandAugment
 from vitlab.spec import CONVENTIONS
 

@@ -8,20 +8,22 @@ import torch
 from vitlab.counting import count
 from vitlab.models.build import build_model
 from vitlab.paper import selfsupervision
-from vitlab.paper.models import list_models
-from vitlab.paper.recipes import (
+from vitlab.paper.finetuning_recipes import (
     BIT_SIZES,
     development_share,
     finetuning_names,
     finetuning_recipe,
-    finetuning_row_for,
+    quick_recipe,
+)
+from vitlab.paper.length import Length
+from vitlab.paper.models import list_models
+from vitlab.paper.nearest import finetuning_row_for, pretraining_row_for
+from vitlab.paper.pretraining_recipes import (
     pretraining_data,
     pretraining_head,
     pretraining_model,
     pretraining_names,
     pretraining_recipe,
-    pretraining_row_for,
-    quick_recipe,
 )
 from vitlab.pixels import Augmentation
 from vitlab.recipe import SGD, AdamW
@@ -128,7 +130,7 @@ def test_deit_is_trained_as_its_paper_says(model):
     assert (how.crop, how.smallest_area, how.interpolation, how.repeats) == ("uniform-area", 0.08, "bicubic", 3)
     assert how.erasing.probability == 0.25
     assert pretraining_row_for(model, 900) == (recipe.name, "a DeiT is trained as its own paper says")
-    assert pretraining_recipe(recipe.name, batch=256).schedule.peak == pytest.approx(2.5e-4)
+    assert pretraining_recipe(recipe.name, Length(batch=256)).schedule.peak == pytest.approx(2.5e-4)
 
 
 def test_deits_pictures_are_those_of_timms_words():
@@ -210,13 +212,13 @@ def test_the_model_of_a_recipe_builds_without_memory(name):
 
 
 def test_steps_follow_your_images_epochs_and_batch():
-    recipe = pretraining_recipe("ViT-B/16@imagenet", images=1_000_000, epochs=50, batch=1000)
+    recipe = pretraining_recipe("ViT-B/16@imagenet", Length(images=1_000_000, epochs=50, batch=1000))
     assert (recipe.schedule.total, recipe.batch) == (50_000, 1000)
 
 
 def test_too_few_images_for_the_warm_up_say_what_would_do():
     with pytest.raises(ValueError, match="73 steps in all are not more than 10,000 of warm-up; a warm-up of 7 would"):
-        pretraining_recipe("ViT-B/16@imagenet", images=1_000)
+        pretraining_recipe("ViT-B/16@imagenet", Length(images=1_000))
 
 
 def test_masked_patches_are_those_of_the_appendix():
@@ -227,10 +229,10 @@ def test_masked_patches_are_those_of_the_appendix():
     assert recipe.optimizer == AdamW(weight_decay=0.1)
     assert (recipe.masking.target, recipe.masking.corrupted) == (row.target, row.corrupted)
     assert recipe.augmentation == Augmentation()  # crop and flip as in supervised training
-    yours = pretraining_recipe(recipe.name, images=1_000_000, batch=1000)
+    yours = pretraining_recipe(recipe.name, Length(images=1_000_000, batch=1000))
     assert yours.schedule.total == 14_000  # as often as theirs
-    assert pretraining_recipe(recipe.name, images=1_000_000, batch=1000, epochs=50).schedule.total == 50_000
-    assert pretraining_recipe(recipe.name, total=99, warmup=7).schedule.total == 99
+    assert pretraining_recipe(recipe.name, Length(images=1_000_000, batch=1000, epochs=50)).schedule.total == 50_000
+    assert pretraining_recipe(recipe.name, Length(total=99, warmup=7)).schedule.total == 99
 
 
 @pytest.mark.parametrize("name", ["ViT-B/16@cifar10", "ViT-L/16@jft300m", "ViT-B/16@jft300m-sgd", "nonsense"])

@@ -30,7 +30,7 @@ from vitlab.runs.material import first_state, open_material
 from vitlab.runs.training import carry_out
 from vitlab.spec import Backbone
 from vitlab.strict_json import from_json, read_json, to_json
-from vitlab.train.checkpoints import name_of
+from vitlab.train.checkpoint_files import name_of
 
 KILLS = 6
 

@@ -19,7 +19,7 @@ from agreement import randomised
 from vitlab import save_model
 from vitlab.cli import main
 from vitlab.models.build import build_from_spec
-from vitlab.paper.recipes import finetuning_recipe, quick_recipe
+from vitlab.paper.finetuning_recipes import finetuning_recipe, quick_recipe
 from vitlab.recipe import Execution
 from vitlab.report.ledger import read
 from vitlab.run_dir import RunDir

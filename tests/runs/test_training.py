@@ -21,7 +21,7 @@ from vitlab.runs import training
 from vitlab.runs.material import first_state
 from vitlab.runs.training import carry_out
 from vitlab.store import Locked
-from vitlab.train.checkpoints import name_of
+from vitlab.train.checkpoint_files import name_of
 from vitlab.train.loop import Diverged
 from vitlab.train.update import Examples, Update
 

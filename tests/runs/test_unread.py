@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from vitlab import build_model, save_model
-from vitlab.paper.recipes import pretraining_recipe
+from vitlab.paper.pretraining_recipes import pretraining_recipe
 from vitlab.pixels import RandAugment
 from vitlab.recipe import HARD, Distillation, Execution, Recipe
 from vitlab.run_dir import RunSpec

@@ -16,8 +16,9 @@ from torch import nn
 from vitlab import store
 from vitlab.recipe import SGD, AdamW
 from vitlab.store import MANIFEST, write_folder
-from vitlab.train import checkpoints as module_under_test
-from vitlab.train.checkpoints import BEST, LATEST, Checkpoints, NotSaved, name_of, verify_checkpoint
+from vitlab.train import checkpoint_files
+from vitlab.train.checkpoint_files import BEST, LATEST, name_of, verify_checkpoint
+from vitlab.train.checkpoints import Checkpoints, NotSaved
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import Progress, TrainState
 
@@ -231,7 +232,7 @@ class TestBackground:
         folder, _ = two
         state, found = new_state(), opened(folder)
         found.restore(state)
-        monkeypatch.setattr(module_under_test, "save_file", full)
+        monkeypatch.setattr(checkpoint_files, "save_file", full)
         found.save(train(state))
         go.set()
         found.close()

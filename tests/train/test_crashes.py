@@ -12,7 +12,7 @@ import pytest
 import crashes
 from vitlab.recipe import Execution
 from vitlab.run_dir import MODEL, RunDir
-from vitlab.train.checkpoints import name_of
+from vitlab.train.checkpoint_files import name_of
 
 KILLS = int(os.environ.get("VITLAB_KILLS", "30"))
 A_LIFE = 10  # kills of one run at most

@@ -13,7 +13,8 @@ from vitlab import store
 from vitlab.recipe import AdamW
 from vitlab.run_dir import CHECKPOINTS, RUN, RunDir
 from vitlab.strict_json import read_json
-from vitlab.train.checkpoints import LATEST, Checkpoints, verify_checkpoint
+from vitlab.train.checkpoint_files import LATEST, verify_checkpoint
+from vitlab.train.checkpoints import Checkpoints
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 

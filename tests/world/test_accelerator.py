@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vitlab.models.build import build_from_spec
-from vitlab.paper.recipes import pretraining_recipe
+from vitlab.paper.pretraining_recipes import pretraining_recipe
 from vitlab.recipe import Execution, Schedule
 from vitlab.spec import ViTSpec
 from vitlab.train.checkpoints import Checkpoints

@@ -13,17 +13,10 @@ from rich.text import Text
 from vitlab.commands.terminal import Size, complain, console, print_json, size_of
 from vitlab.counting import count
 from vitlab.paper.augreg import LEVELS
+from vitlab.paper.finetuning_recipes import development_share, finetuning_names, finetuning_recipe
 from vitlab.paper.models import list_models
 from vitlab.paper.pretraining import DATA
-from vitlab.paper.recipes import (
-    development_share,
-    finetuning_names,
-    finetuning_recipe,
-    pretraining_data,
-    pretraining_model,
-    pretraining_names,
-    pretraining_recipe,
-)
+from vitlab.paper.pretraining_recipes import pretraining_data, pretraining_model, pretraining_names, pretraining_recipe
 from vitlab.recipe import Execution, Recipe
 
 if TYPE_CHECKING:

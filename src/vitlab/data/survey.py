@@ -12,9 +12,9 @@ from PIL import Image, ImageDraw
 from vitlab.data.accounting import Account
 from vitlab.data.augmentation import draws, training_pixels
 from vitlab.data.gate import Decoded
-from vitlab.data.loading import RangeReader, decode, read_ranges
 from vitlab.data.refusals import BadImage
 from vitlab.data.source import Sample, Source
+from vitlab.data.workers import RangeReader, decode, read_ranges
 from vitlab.pixels import Augmentation
 
 CHUNK = 64  # samples a worker reports on at once

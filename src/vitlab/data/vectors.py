@@ -13,8 +13,8 @@ import numpy as np
 
 from vitlab.data.accounting import Quarantined
 from vitlab.data.arrays import DAMAGE, members, read_header, read_member
+from vitlab.data.batch import Batch
 from vitlab.data.catalogue import KINDS
-from vitlab.data.loading import Batch
 from vitlab.store import json_writer, replacing
 from vitlab.strict_json import parse_json, require
 

@@ -5,6 +5,7 @@ seven levels of augmentation; and the level that the authors' big_vision chooses
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from vitlab.paper.length import OWN, Length
 from vitlab.paper.pretraining import DATA, DataName
 from vitlab.pixels import Augmentation, RandAugment
 from vitlab.recipe import AdamW, Recipe, Schedule
@@ -60,30 +61,21 @@ def data_of(name: str) -> DataName:
     return next(data for data, own in SLUGS.items() if own == slug)
 
 
-def recipe(
-    name: str,
-    *,
-    images: int | None = None,
-    epochs: int | None = None,
-    batch: int | None = None,
-    total: int | None = None,
-    warmup: int | None = None,
-) -> Recipe:
+def recipe(name: str, length: Length = OWN) -> Recipe:
     """The recipe of one of `names`, with the level that the name says or that of the model."""
-    batch, data = batch or BATCH, data_of(name)
+    data = data_of(name)
     model, _, rest = name.partition("@")
     level_name = rest.partition(MARK)[2].removeprefix("-") or CHOSEN[data][model]
     level = LEVELS[level_name]
-    images = images or DATA[data].training_images
     return Recipe(
         name=name,
         source=f"AugReg (not the ViT paper): {model} on {data}, {EPOCHS} epochs, augmentation {level_name}",
-        batch=batch,
+        batch=length.batch_or(BATCH),
         image=image_size(224),
         schedule=Schedule(
             peak=RATE,
-            total=total or (epochs or EPOCHS) * images // batch,
-            warmup=WARMUP if warmup is None else warmup,
+            total=length.steps(images=DATA[data].training_images, epochs=EPOCHS, batch=BATCH),
+            warmup=length.warmup_or(WARMUP),
             decay="cosine",
             end=0.0,
         ),

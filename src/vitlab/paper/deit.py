@@ -6,6 +6,7 @@ A distilled model needs a teacher beside this recipe; theirs was a RegNetY-16GF.
 
 from typing import Final
 
+from vitlab.paper.length import OWN, Length
 from vitlab.paper.pretraining import DATA
 from vitlab.pixels import IMAGENET_MEAN, IMAGENET_STD, Augmentation, Erasing, RandAugment
 from vitlab.recipe import AdamW, Recipe, Schedule
@@ -42,21 +43,12 @@ def names() -> list[str]:
     return [f"{model}@imagenet" for model in MODELS]
 
 
-def recipe(
-    name: str,
-    *,
-    images: int | None = None,
-    epochs: int | None = None,
-    batch: int | None = None,
-    total: int | None = None,
-    warmup: int | None = None,
-) -> Recipe:
+def recipe(name: str, length: Length = OWN) -> Recipe:
     """The recipe of one of `names`, for the number of images of ImageNet or yours.
 
     An epoch is as many pictures as there are images, as theirs is; with repeats they are of a third of the images.
     """
-    batch = batch or BATCH
-    images = images or DATA["ImageNet"].training_images
+    batch, images = length.batch_or(BATCH), DATA["ImageNet"].training_images
     rate = RATE_PER_512 * batch / 512
     return Recipe(
         name=name,
@@ -66,8 +58,8 @@ def recipe(
         # Differs from DeiT: warm-up begins at 0 instead of 1e-6.
         schedule=Schedule(
             peak=rate,
-            total=total or (epochs or EPOCHS) * images // batch,
-            warmup=WARMUP_EPOCHS * images // batch if warmup is None else warmup,
+            total=length.steps(images=images, epochs=EPOCHS, batch=BATCH),
+            warmup=length.warmup_or(length.steps_of(WARMUP_EPOCHS, images=images, batch=BATCH)),
             decay="cosine",
             end=min(LEAST_RATE, rate),
         ),

@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterable
 
 from vitlab.data.accounting import Account
-from vitlab.data.loading import Batch
+from vitlab.data.batch import Batch
 from vitlab.world.group import World
 
 

@@ -25,7 +25,8 @@ from vitlab.evaluate.scores import Scores
 from vitlab.evaluate.scoring import score
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
-from vitlab.paper.recipes import pretraining_recipe
+from vitlab.paper.length import Length
+from vitlab.paper.pretraining_recipes import pretraining_recipe
 from vitlab.pixels import Augmentation
 from vitlab.recipe import Execution, Recipe
 from vitlab.run_dir import MODEL, VERSION, RunDir, RunSpec
@@ -104,7 +105,7 @@ def reading(start: Path | None = None) -> RunSpec:
 
 def _small(steps: int, where: str, peak: float) -> Recipe:
     """The ImageNet row of table 3 with a batch, a rate and a length for minutes on a CPU, and the softmax loss."""
-    recipe = pretraining_recipe("ViT-B/16@imagenet", batch=BATCH, total=steps, warmup=steps // 10)
+    recipe = pretraining_recipe("ViT-B/16@imagenet", Length(batch=BATCH, total=steps, warmup=steps // 10))
     schedule = replace(recipe.schedule, peak=peak)
     optimizer = replace(recipe.optimizer, weight_decay=0.1)
     recipe = replace(recipe, name=f"demo {where}", schedule=schedule, optimizer=optimizer, image=SPEC.image)

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from vitlab.data.batch import Batch
 from vitlab.data.card import fingerprint
 from vitlab.data.catalogue import open_source
-from vitlab.data.loading import Batch
 from vitlab.data.source import Source
 from vitlab.data.stamps import state
 from vitlab.deploy.predict import class_names

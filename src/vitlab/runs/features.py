@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from vitlab.data.accounting import Account
+from vitlab.data.batch import Batch, on_device
 from vitlab.data.card import fingerprint
 from vitlab.data.catalogue import open_source
-from vitlab.data.loading import Batch, evaluation_batches, on_device
+from vitlab.data.loading import evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.splits import Subset
 from vitlab.data.stamps import state

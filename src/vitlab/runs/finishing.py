@@ -12,7 +12,8 @@ from vitlab.run_dir import EVENTS, MODEL, RESULT, RunDir, RunSpec
 from vitlab.runs.display import describe, say
 from vitlab.runs.judging import draw, score_source
 from vitlab.runs.material import Material, whole_model
-from vitlab.train.checkpoints import Checkpoints, load_checkpoint, name_of
+from vitlab.train.checkpoint_files import load_checkpoint, name_of
+from vitlab.train.checkpoints import Checkpoints
 from vitlab.train.loop import JUDGE
 from vitlab.train.state import TrainState
 from vitlab.weights.save import save_model

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.data.accounting import Account
+from vitlab.data.batch import Batch
 from vitlab.data.corruption import HIDDEN, Corruption
-from vitlab.data.loading import Batch, evaluation_batches
+from vitlab.data.loading import evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.splits import take
 from vitlab.data.transforms import normalised

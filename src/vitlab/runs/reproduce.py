@@ -9,7 +9,7 @@ from vitlab.run_dir import CHECKPOINTS, RESULT, RUN, RunDir
 from vitlab.runs.training import carry_out
 from vitlab.store import MANIFEST
 from vitlab.strict_json import read_json, require
-from vitlab.train.checkpoints import STATE
+from vitlab.train.checkpoint_files import STATE
 from vitlab.world.device import differences
 
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from vitlab.data.accounting import Account, Quarantined
-from vitlab.data.loading import Batch, evaluation_batches, on_device
+from vitlab.data.batch import Batch, on_device
+from vitlab.data.loading import evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms import normalised
 from vitlab.evaluate.scores import Scores, merged, scores_from_json

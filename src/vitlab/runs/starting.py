@@ -9,25 +9,18 @@ from typing import Literal
 import torch
 from rich.console import Console
 
+from vitlab.changes import with_fields
 from vitlab.counting import count_spec
 from vitlab.data.catalogue import open_source
 from vitlab.data.source import Source
 from vitlab.models.build import empty_model
 from vitlab.models.masked import check_maskable, empty_masked_model
+from vitlab.paper.finetuning_recipes import QUICK, development_share, finetuning_recipe, quick_recipe
+from vitlab.paper.length import Length
 from vitlab.paper.models import model_spec
-from vitlab.paper.recipes import (
-    MASKED,
-    QUICK,
-    development_share,
-    finetuning_recipe,
-    finetuning_row_for,
-    pretraining_head,
-    pretraining_model,
-    pretraining_recipe,
-    pretraining_row_for,
-    quick_recipe,
-)
-from vitlab.recipe import Execution, Recipe, with_fields
+from vitlab.paper.nearest import finetuning_row_for, pretraining_row_for
+from vitlab.paper.pretraining_recipes import MASKED, pretraining_head, pretraining_model, pretraining_recipe
+from vitlab.recipe import Execution, Recipe
 from vitlab.run_dir import VERSION, RunDir, RunSpec
 from vitlab.runs.display import duration, say
 from vitlab.runs.distilling import open_teacher
@@ -90,11 +83,13 @@ def pretraining_run(
     model_name = name if "@" not in name else pretraining_model(name)
     recipe = pretraining_recipe(
         row,
-        images=images,
-        epochs=epochs,
-        batch=_whole(asked, "batch"),
-        total=_whole(asked, "schedule.total"),
-        warmup=_whole(asked, "schedule.warmup"),
+        Length(
+            images=images,
+            epochs=epochs,
+            batch=_whole(asked, "batch"),
+            total=_whole(asked, "schedule.total"),
+            warmup=_whole(asked, "schedule.warmup"),
+        ),
     )
     recipe = _changed(recipe, asked)
     classes = _classes(source) if recipe.masking is None else 0

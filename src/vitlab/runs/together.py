@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitlab.recipe import SHARDS, Execution, with_fields
+from vitlab.changes import with_fields
+from vitlab.recipe import SHARDS, Execution
 from vitlab.run_dir import RUN, RunDir, RunSpec
 from vitlab.runs.display import say
 from vitlab.runs.starting import create, free_folder

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from vitlab.counting import count_spec
 from vitlab.data.accounting import Account, TooManyBadImages
+from vitlab.data.batch import Batch
 from vitlab.data.card import DataCard
-from vitlab.data.loading import Batch, order_of, shard_sizes, training_batches
+from vitlab.data.loading import order_of, training_batches
+from vitlab.data.shares import shard_sizes
 from vitlab.data.source import Source
 from vitlab.data.transforms import normalised
 from vitlab.recipe import Execution

@@ -7,8 +7,8 @@ from typing import Literal
 
 from rich.console import Console
 
+from vitlab.paper.finetuning_recipes import TRANSFER_SLUGS, finetuning_recipe
 from vitlab.paper.models import name_of
-from vitlab.paper.recipes import TRANSFER_SLUGS, finetuning_recipe
 from vitlab.runs.display import say
 from vitlab.runs.grid import PEAK, SweepOptions
 from vitlab.runs.outcome import Outcome, results_of, write_table

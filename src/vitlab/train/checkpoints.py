@@ -1,22 +1,13 @@
-"""Checkpoints that survive any death: written beside, synced, renamed, proven, and only then the old ones go.
-
-checkpoints/step-00000100/  model.safetensors  optimizer.safetensors  [average.safetensors]  state.json  manifest.json
-checkpoints/step-00000200/  model.rank-00000-of-00002.safetensors  ...  layout.json: of a model that ranks share
-checkpoints/LATEST          the name of the newest
-checkpoints/BEST            the name of the best by validation, where there is one
-"""
+"""Checkpoints that survive any death: written beside, synced, renamed, proven, and only then the old ones go."""
 
 import copy
-import re
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitlab.store import (
@@ -28,22 +19,29 @@ from vitlab.store import (
     make_folder,
     remove_folder,
     remove_leftovers,
-    replacing,
-    verify_folder,
     write_files,
     write_folder,
 )
-from vitlab.strict_json import read_json, require
-from vitlab.train.parts import LAYOUT, files_of, layout_of, open_parts, open_whole, part_name, read_layout
-from vitlab.train.state import Progress, TrainState, progress_from
+from vitlab.train.checkpoint_files import (
+    BEST,
+    LATEST,
+    STATE,
+    best_in,
+    damaged_in,
+    load_checkpoint,
+    name_of,
+    point,
+    set_aside,
+    state_values,
+    steps_in,
+    tensor_writers,
+    verify_checkpoint,
+)
+from vitlab.train.parts import LAYOUT, layout_of, part_name
+from vitlab.train.state import Progress, TrainState
 from vitlab.world.group import ALONE, World
 from vitlab.world.parallel import is_cut
 from vitlab.world.sharding import is_sharded, own_part
-
-VERSION = 1
-STATE, LATEST, BEST = "state.json", "LATEST", "BEST"
-DAMAGED = "damaged-"  # what stands before the name of one that is set aside
-NAME = re.compile(r"step-(\d{8,})")
 
 
 class NotSaved(OSError):  # noqa: N818 - says what is wrong
@@ -156,8 +154,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps of all whole checkpoints, ascending."""
-        found = (NAME.fullmatch(path.name) for path in self.folder.iterdir())
-        return sorted(int(match[1]) for match in found if match)
+        return steps_in(self.folder)
 
     def restore(self, state: TrainState) -> Restored | None:
         """Fill the state from the newest checkpoint that is intact, or return None when there is none at all.
@@ -169,13 +166,13 @@ class Checkpoints:
             path = self.folder / name_of(step)
             if fault := self.fault(path):
                 damaged.append(f"{path.name}: {fault}")
-                self.world.first(lambda path=path: _set_aside(path))
+                self.world.first(lambda path=path: set_aside(path))
                 continue
             saved = load_checkpoint(path, state)
-            self.world.first(lambda step=step: self._point(LATEST, step))
+            self.world.first(lambda step=step: point(self.folder, LATEST, step))
             self.world.first(lambda: self._mark_best(state.progress))  # its writer may have died just before
             return Restored(step, saved, tuple(damaged))
-        aside = sorted(path.name for path in self.folder.glob(f"{DAMAGED}*"))
+        aside = damaged_in(self.folder)
         if aside or (self.folder / LATEST).exists():  # a run that has lost its work does not begin anew in silence
             told = "; ".join(damaged) or ", ".join(aside) or "all are gone"
             raise ValueError(f"no checkpoint in {self.folder} is intact: {told}; bring one back, or start a new run")
@@ -193,31 +190,24 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """The step of the best checkpoint, if one was marked and is there."""
-        try:
-            match = NAME.fullmatch((self.folder / BEST).read_text(encoding="utf-8").strip())
-        except OSError:
-            return None
-        return int(match[1]) if match and (self.folder / match[0]).is_dir() else None
+        return best_in(self.folder)
 
     def _write(self, progress: Progress, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         path = self.folder / name_of(progress.step)
         try:
             if not path.exists():  # a repeated save of the same step has the same content
-                files: dict[str, Writer] = {
-                    f"{name}.safetensors": partial(_save, group) for name, group in groups.items()
-                }
-                write_folder(path, files | {STATE: json_writer(self._state(progress))})
+                write_folder(path, tensor_writers(groups) | self._state_writer(progress))
             verify_checkpoint(path)
             self._announce(progress)
         except Exception as error:  # whatever it is, it surfaces in the run's own thread
             self._error = error
 
-    def _state(self, progress: Progress) -> dict[str, object]:
-        return {"version": VERSION, "progress": asdict(progress), "environment": self.environment}
+    def _state_writer(self, progress: Progress) -> dict[str, Writer]:
+        return {STATE: json_writer(state_values(progress, self.environment))}
 
     def _announce(self, progress: Progress) -> None:
         """A whole checkpoint is there: point to it, and let old ones go."""
-        self._point(LATEST, progress.step)
+        point(self.folder, LATEST, progress.step)
         self._mark_best(progress)
         self._prune()
 
@@ -249,12 +239,9 @@ class Checkpoints:
     def _write_part(self, pending: "_Pending", groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         if pending.temporary is None:
             return
-        place = part_name(self.world.rank, self.world.ranks)
-        files: dict[str, Writer] = {
-            f"{name}.{place}.safetensors": partial(_save, group) for name, group in groups.items()
-        }
+        files = tensor_writers(groups, part_name(self.world.rank, self.world.ranks))
         if self.world.leads:
-            files |= {STATE: json_writer(self._state(pending.progress)), LAYOUT: json_writer(pending.layout)}
+            files |= self._state_writer(pending.progress) | {LAYOUT: json_writer(pending.layout)}
         try:
             pending.entries |= write_files(pending.temporary, files)
         except Exception as error:  # see `_write`
@@ -270,14 +257,10 @@ class Checkpoints:
             if pending.temporary is not None:
                 shutil.rmtree(pending.temporary, ignore_errors=True)
 
-    def _point(self, pointer: str, step: int) -> None:
-        with replacing(self.folder / pointer) as temporary:
-            temporary.write_text(f"{name_of(step)}\n", encoding="utf-8")
-
     def _mark_best(self, progress: Progress) -> None:
         step = progress.best_step
         if progress.best is not None and step != self.best() and (self.folder / name_of(step)).is_dir():
-            self._point(BEST, step)
+            point(self.folder, BEST, step)
 
     def _prune(self) -> None:
         best = self.best()
@@ -286,42 +269,6 @@ class Checkpoints:
                 remove_folder(self.folder / name_of(step))
 
 
-def name_of(step: int) -> str:
-    """The folder of a step's checkpoint; names sort as steps do."""
-    return f"step-{step:08d}"
-
-
-def verify_checkpoint(path: Path, part: tuple[int, int] = (0, 1)) -> None:
-    """Raise unless every file of the checkpoint is as it was written; `part` (i, n): this process looks at a share."""
-    required = ["model.safetensors", "optimizer.safetensors", STATE]
-    if (path / LAYOUT).exists():
-        required = [LAYOUT, STATE, *files_of(read_layout(path))]
-    verify_folder(path, required, part)
-
-
-def load_checkpoint(path: Path, state: TrainState) -> dict[str, str]:
-    """Fill the state from a verified checkpoint; returns the environment it was made in."""
-    values = cast(dict[str, Any], read_json(path / STATE))
-    require(isinstance(values, dict), f"{path / STATE} is not an object")
-    version = values.get("version")
-    require(version == VERSION, f"{path} has format version {version!r}, this vitlab reads {VERSION}")
-    state.load(open_parts(path) if (path / LAYOUT).exists() else open_whole(path), progress_from(values["progress"]))
-    return values["environment"]
-
-
-def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-
-
 def _own(tensors: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
     """What this rank writes of a group: its rows of what is cut, and the first rank also what is not."""
     return {n: own_part(t) for n, t in tensors.items() if world.leads or (is_sharded(t) and len(own_part(t)))}
-
-
-def _set_aside(path: Path) -> None:
-    path.rename(_free(path.with_name(f"{DAMAGED}{path.name}")))
-
-
-def _free(path: Path) -> Path:
-    tries = (path.with_name(f"{path.name}-{n}") if n else path for n in range(10_000))
-    return next(candidate for candidate in tries if not candidate.exists())
