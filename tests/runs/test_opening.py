@@ -65,6 +65,21 @@ def test_a_run_that_goes_on_opens_its_data_once_and_looks_whether_it_is_the_same
     assert told(data) == [ONCE]
 
 
+def test_a_run_that_a_launcher_starts_again_does_so_too(data, tmp_path, monkeypatch, capsys):
+    words = pretrain(data, tmp_path / "run")
+    assert main(words) == 0
+    (tmp_path / "run" / "result.json").unlink()
+    data.unlink()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert main(words) == 0
+    assert told(data) == [ONCE]
+    assert "restart 1: the run in" in capsys.readouterr().out
+    (tmp_path / "run" / "result.json").unlink()
+    monkeypatch.setattr(Told, "id", lambda self, index: f"another {index}")
+    assert main(words) == 2
+    assert "the data is not what it was" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.slow
 def test_a_sweep_opens_its_data_once_for_its_plan_and_once_for_each_run(data, model, tmp_path):
     words = ["sweep", str(model), "--data", f"told:{data}", "--test", f"told:{tmp_path / 'test'}", *SHORT]
