@@ -153,8 +153,8 @@ class TestTheSameData:
 
     def test_a_card_accepts_its_data_and_no_other(self):
         card = describe(Plain(50), "plain")
-        card.check(Plain(50))
+        card.check(describe(Plain(50), "plain"))
         with pytest.raises(ValueError, match="50 samples of 'plain' were used, 51 are there now"):
-            card.check(Plain(51))
+            card.check(describe(Plain(51), "plain"))
         with pytest.raises(ValueError, match="classes differ"):
-            card.check(Plain(50, tuple("ABCDEFGHIJ")))
+            card.check(describe(Plain(50, tuple("ABCDEFGHIJ")), "plain"))

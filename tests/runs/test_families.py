@@ -13,7 +13,7 @@ from vitlab.data.digits import DigitsSource
 from vitlab.deploy.predict import predict
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import VERSION, RunDir, RunSpec
-from vitlab.runs.material import open_material
+from vitlab.runs.material import open_data, open_material
 from vitlab.runs.starting import Asked, finetuning_run
 from vitlab.runs.training import carry_out
 from vitlab.spec import AxialResNetSpec, Backbone, ResNetSpec, ViTSpec
@@ -84,7 +84,8 @@ def test_a_family_trains_resumes_and_is_fine_tuned(family, tmp_path, monkeypatch
         assert tensor_hashes(whole.path / folder) == tensor_hashes(broken.path / folder)
 
     words = Asked("digits?split=test", changes=(("schedule.total", "3"), ("schedule.warmup", "1"), ("batch", "8")))
-    tuned = created(tmp_path / "tuned", finetuning_run(whole.path / "model", "", words, Execution(), quiet()))
+    card = open_data(words.data).card
+    tuned = created(tmp_path / "tuned", finetuning_run(whole.path / "model", "", card, words, Execution(), quiet()))
     assert carry_out(tuned, quiet()) == 0
     model = load_model(tuned.path / "model")
     assert replace(model.spec, head=spec.model.head) == FAMILIES[family]

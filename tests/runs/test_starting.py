@@ -12,10 +12,12 @@ from rich.console import Console
 
 import vitlab
 from vitlab.cli import main
+from vitlab.data.catalogue import open_source
 from vitlab.recipe import Execution
 from vitlab.run_dir import RunDir
 from vitlab.runs import starting
-from vitlab.runs.starting import Asked, create, finetuning_run, pretraining_run
+from vitlab.runs.material import open_data, open_material
+from vitlab.runs.starting import Asked
 from vitlab.runs.training import carry_out
 from vitlab.spec import ViTSpec
 from vitlab.weights.save import save_model
@@ -45,6 +47,18 @@ def trained(tmp_path):
     spec = ViTSpec(patch=8, layers=1, width=32, mlp=64, heads=2, image=(16, 16), classes=5)
     save_model(vitlab.models.build.build_from_spec(spec), tmp_path / "base")
     return tmp_path / "base"
+
+
+def finetuning_run(start, recipe, asked, execution, console):
+    return starting.finetuning_run(start, recipe, open_data(asked.data).card, asked, execution, console)
+
+
+def pretraining_run(name, asked, execution, epochs, console):
+    return starting.pretraining_run(name, open_data(asked.data).card, asked, execution, epochs, console)
+
+
+def create(path, spec, console, *, is_wanted):
+    return starting.create(path, spec, open_material(spec), console, is_wanted=is_wanted)
 
 
 def quiet():
@@ -325,7 +339,6 @@ def test_weights_that_changed_are_not_taken_for_those_a_run_began_with(trained, 
 
 
 def test_balanced_class_weights_make_every_class_weigh_the_same(trained, photos):
-    from vitlab.data.catalogue import open_source
     from vitlab.runs.training import _class_weights
 
     for number in range(4):

@@ -11,6 +11,7 @@ from vitlab.paper.pretraining_recipes import pretraining_recipe
 from vitlab.pixels import RandAugment
 from vitlab.recipe import HARD, Distillation, Execution, Recipe
 from vitlab.run_dir import RunSpec
+from vitlab.runs.material import open_data
 from vitlab.runs.starting import Asked, pretraining_run
 from vitlab.strict_json import from_json, to_json
 
@@ -21,7 +22,7 @@ RANDAUGMENT = "augmentation.randaugment."
 def run(model="ViT-Ti/16", teacher=None, **changes):
     short = {"schedule.total": "3", "schedule.warmup": "1", "batch": "8"}
     asked = Asked(DATA, (32, 32), changes=tuple((short | changes).items()), teacher=teacher)
-    return pretraining_run(model, asked, Execution(), None, Console(quiet=True))
+    return pretraining_run(model, open_data(DATA).card, asked, Execution(), None, Console(quiet=True))
 
 
 @pytest.fixture

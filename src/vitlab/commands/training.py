@@ -20,6 +20,7 @@ from vitlab.paper.pretraining_recipes import pretraining_data, pretraining_model
 from vitlab.recipe import Execution, Recipe
 
 if TYPE_CHECKING:
+    from vitlab.data.card import DataCard
     from vitlab.run_dir import RunSpec
 
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -95,10 +96,10 @@ def pretrain(
     asked = Asked(data, size_of(image), validation, held_out, test, seed, pairs(changes), teacher)
     names = recipe.partition("@")[0], _kind(data)
 
-    def make(screen: Console) -> "RunSpec":
-        return pretraining_run(recipe, asked, execution, epochs, screen, objective)
+    def make(card: "DataCard", screen: Console) -> "RunSpec":
+        return pretraining_run(recipe, card, asked, execution, epochs, screen, objective)
 
-    return _start(out, names, execution, make, yes)
+    return _start(out, names, data, execution, make, yes)
 
 
 def finetune(
@@ -137,7 +138,11 @@ def finetune(
 
     asked = Asked(data, size_of(image), validation, held_out, test, seed, pairs(changes), teacher)
     names = model.stem, _kind(data)
-    return _start(out, names, execution, lambda screen: finetuning_run(model, recipe, asked, execution, screen), yes)
+
+    def make(card: "DataCard", screen: Console) -> "RunSpec":
+        return finetuning_run(model, recipe, card, asked, execution, screen)
+
+    return _start(out, names, data, execution, make, yes)
 
 
 def resume(run: Folder, data: str = "", teacher: Path | None = None, changes: Changes = ()) -> int:
@@ -210,13 +215,14 @@ def with_field_flags(arguments: list[str]) -> list[str]:
 def _start(
     out: Path | None,
     names: tuple[str, str],
+    data: str,
     execution: Execution,
-    make: Callable[[Console], "RunSpec"],
+    make: Callable[["DataCard", Console], "RunSpec"],
     is_wanted: bool,
 ) -> int:
     from vitlab.runs.together import begin_together
 
-    return _ended(*begin_together(out, names, execution, make, console(), is_wanted=is_wanted))
+    return _ended(*begin_together(out, names, data, execution, make, console(), is_wanted=is_wanted))
 
 
 def _ended(code: int, path: Path | None) -> int:

@@ -18,12 +18,12 @@ class DataCard:
     class_names: tuple[str, ...]
     fingerprint: str
 
-    def check(self, source: Source) -> None:
-        """Raise unless the source is the data of this card: same classes in the same order, then same samples."""
-        check_class_names(self.class_names, source.class_names)
-        if fingerprint(source) != self.fingerprint:
+    def check(self, found: "DataCard") -> None:
+        """Raise unless the data found is that of this card: same classes in the same order, then same samples."""
+        check_class_names(self.class_names, found.class_names)
+        if found.fingerprint != self.fingerprint:
             raise ValueError(
-                f"the data is not what it was: {self.samples:,} samples of {self.spec!r} were used, {len(source):,} "
+                f"the data is not what it was: {self.samples:,} samples of {self.spec!r} were used, {found.samples:,} "
                 f"are there now and some differ in id or label; bring the data back or start a new run"
             )
 

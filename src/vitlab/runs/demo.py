@@ -126,8 +126,9 @@ def _spec(kind: str, model: ViTSpec, recipe: Recipe, data: str, test: str = "") 
 
 
 def _run(path: Path, spec: RunSpec, console: Console) -> RunDir:
-    run = RunDir.create(path, spec, to_json(open_material(spec).card))
-    if code := carry_out(run, console):
+    material = open_material(spec)
+    run = RunDir.create(path, spec, to_json(material.card))
+    if code := carry_out(run, console, material=material):
         raise KeyboardInterrupt(code)
     return run
 

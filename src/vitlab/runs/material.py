@@ -29,6 +29,14 @@ from vitlab.world.sharding import whole
 
 
 @dataclass(frozen=True)
+class Opened:
+    """Images to train on, open and fingerprinted: with millions of files that takes minutes, so it is handed on."""
+
+    source: Source
+    card: DataCard
+
+
+@dataclass(frozen=True)
 class Material:
     """The data of a run, opened and split."""
 
@@ -39,17 +47,27 @@ class Material:
     test: Source | None
 
 
+def open_data(spec: str) -> Opened:
+    """The data that a string such as `folder:photos` names, with its card."""
+    source = open_source(spec)
+    return Opened(source, describe_data(source, spec))
+
+
 def open_material(spec: RunSpec, card: DataCard | None = None) -> Material:
     """Open and split the data; with a `card` it must be what it was when the run was made."""
     try:
-        whole = open_source(spec.data)
+        source = open_source(spec.data)
     except (OSError, ValueError) as error:
         moved = "; if the data has moved: vitlab resume RUN --data SPEC" if card else ""
         raise ValueError(f"{error}{moved}") from None
-    if card is None:
-        card = describe_data(whole, spec.data)
-    else:
-        card.check(whole)
+    return material_of(spec, Opened(source, describe_data(source, spec.data)), card)
+
+
+def material_of(spec: RunSpec, opened: Opened, card: DataCard | None = None) -> Material:
+    """Split data that is open already; with a `card` it must be what it was when the run was made."""
+    if card is not None:
+        card.check(opened.card)
+    card, whole = card or opened.card, opened.source
     train, validation = whole, None
     fitting = open_source if spec.recipe.masking is not None else partial(_same_classes, card=card)  # no class is asked
     if spec.validation:

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from vitlab.changes import with_fields
 from vitlab.counting import count_spec
-from vitlab.data.catalogue import open_source
-from vitlab.data.source import Source
+from vitlab.data.card import DataCard
 from vitlab.models.build import empty_model
 from vitlab.models.masked import check_maskable, empty_masked_model
 from vitlab.paper.finetuning_recipes import QUICK, development_share, finetuning_recipe, quick_recipe
@@ -25,7 +24,7 @@ from vitlab.run_dir import VERSION, RunDir, RunSpec
 from vitlab.runs.display import duration, say
 from vitlab.runs.distilling import open_teacher
 from vitlab.runs.masking import corruption_of
-from vitlab.runs.material import adapt, open_material, start_sha256
+from vitlab.runs.material import Material, adapt, start_sha256
 from vitlab.runs.unread import unread_fields
 from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.strict_json import require, to_json
@@ -59,6 +58,7 @@ class Asked:
 
 def pretraining_run(
     name: str,
+    card: DataCard,
     asked: Asked,
     execution: Execution,
     epochs: int | None,
@@ -67,11 +67,10 @@ def pretraining_run(
 ) -> RunSpec:
     """A run with fresh weights: `ViT-B/16@imagenet21k`, or a model's name, which gets the nearest row.
 
-    Masked patches have one recipe, which fits any model with patches.
+    `card` is of the data that is asked for. Masked patches have one recipe, which fits any model with patches.
     """
-    source = open_source(asked.data)
     held_out = asked.held_out or 0.0
-    images = max(round(len(source) * (1 - held_out)), 1)
+    images = max(round(card.samples * (1 - held_out)), 1)
     row = name
     if objective == "masked-patches":
         require("@" not in name or name == MASKED, f"{name!r} learns labels; masked patches have the one row {MASKED}")
@@ -92,7 +91,7 @@ def pretraining_run(
         ),
     )
     recipe = _changed(recipe, asked)
-    classes = _classes(source) if recipe.masking is None else 0
+    classes = _classes(card) if recipe.masking is None else 0
     model = model_spec(model_name, image=recipe.image, classes=classes, head=pretraining_head(row))
     model = _changed_model(_with_rates(model, recipe), asked)
     if recipe.masking is not None:
@@ -100,11 +99,15 @@ def pretraining_run(
     return _run("pretrain", model, recipe, asked, execution, held_out)
 
 
-def finetuning_run(start: Path, recipe_name: str, asked: Asked, execution: Execution, console: Console) -> RunSpec:
-    """A run that starts from weights of any format; without a recipe's name one is chosen by size, and it says why."""
-    source = open_source(asked.data)
+def finetuning_run(
+    start: Path, recipe_name: str, card: DataCard, asked: Asked, execution: Execution, console: Console
+) -> RunSpec:
+    """A run that starts from weights of any format; without a recipe's name one is chosen by size, and it says why.
+
+    `card` is of the data that is asked for.
+    """
     loaded = load_model(start)
-    images = len(source)
+    images = card.samples
     on_cpu = pick_device(execution.device).type == "cpu"
     row, why = finetuning_row_for(images)
     if not recipe_name:
@@ -121,15 +124,14 @@ def finetuning_run(start: Path, recipe_name: str, asked: Asked, execution: Execu
     require(
         given <= ADJUSTABLE, f"the weights decide {sorted(given - ADJUSTABLE)}; only {sorted(ADJUSTABLE)} can be set"
     )
-    adapt(loaded, recipe.image, _classes(source))
+    adapt(loaded, recipe.image, _classes(card))
     model = _changed_model(_with_rates(loaded.spec, recipe), asked)
     run = _run("finetune", model, recipe, asked, execution, held_out)
     return replace(run, start=str(start.resolve()), start_sha256=start_sha256(start))
 
 
-def create(path: Path, spec: RunSpec, console: Console, *, is_wanted: bool) -> RunDir:
+def create(path: Path, spec: RunSpec, material: Material, console: Console, *, is_wanted: bool) -> RunDir:
     """Make the run's folder, having said what is going to happen and how long it may take."""
-    material = open_material(spec)
     recipe = spec.recipe
     validation = 0 if material.validation is None else len(material.validation)
     say(console, f"data    {len(material.train):,} images to train on, {validation:,} to validate, "
@@ -265,10 +267,10 @@ def _changed_model(model: ModelSpec, asked: Asked) -> ModelSpec:
     return with_fields(model, changes)
 
 
-def _classes(source: Source) -> int:
+def _classes(card: DataCard) -> int:
     require(
-        len(source.class_names) >= 2,
-        f"{len(source.class_names)} class in the data; at least 2 are needed, or none with: vitlab pretrain MODEL "
+        len(card.class_names) >= 2,
+        f"{len(card.class_names)} class in the data; at least 2 are needed, or none with: vitlab pretrain MODEL "
         "--objective masked-patches",
     )
-    return len(source.class_names)
+    return len(card.class_names)

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from vitlab.data.card import fingerprint
+from vitlab.data.card import DataCard, fingerprint
 from vitlab.data.splits import development_split
 from vitlab.jobs.job import Here, Job, Ray, Workers
 from vitlab.jobs.mapping import Crew, Event
@@ -26,7 +26,7 @@ from vitlab.run_dir import RESULT, RUN, RunDir, RunSpec
 from vitlab.runs.choice import DIVERGED, Judged, divergence, judged, numbers_of, pick, table_of, write_choice
 from vitlab.runs.display import Tally, describe, duration, say
 from vitlab.runs.grid import Point, SweepOptions, points_of, read_grid
-from vitlab.runs.material import open_material
+from vitlab.runs.material import material_of, open_data, open_material
 from vitlab.runs.outcome import Outcome, results_of, write_table
 from vitlab.runs.search import corners, read_space, require_optuna, search
 from vitlab.runs.starting import DAY, Asked, create, estimated_seconds, finetuning_run
@@ -86,6 +86,7 @@ class _Plan:
     options: SweepOptions
     base: RunSpec  # without anything that a point changes, on the split to pick on
     test: str
+    card: DataCard
     fingerprints: dict[str, str]  # of the images to train on, to pick on where they are a set of their own, and to test
     points: tuple[Point, ...]
     console: Console
@@ -175,8 +176,8 @@ class _Plan:
             )
             if is_final:
                 _check_validated(self.run_of(point))
-            made = finetuning_run(self.model, point.recipe, asked, options.execution, Console(quiet=True))
-            self.made[key] = made
+            quiet = Console(quiet=True)
+            self.made[key] = finetuning_run(self.model, point.recipe, self.card, asked, options.execution, quiet)
         return self.made[key]
 
     def judge(self, points: Sequence[Point]) -> list[Judged]:
@@ -238,8 +239,11 @@ def train_run(asked: tuple[Path, RunSpec], console: Console) -> int:
 
 
 def _opened(folder: Path, spec: RunSpec, console: Console) -> int:
-    run = RunDir.open(folder) if (folder / RUN).exists() else create(folder, spec, console, is_wanted=True)
-    return carry_out(run, console, execution=spec.execution)
+    if (folder / RUN).exists():
+        return carry_out(RunDir.open(folder), console, execution=spec.execution)
+    material = open_material(spec)
+    run = create(folder, spec, material, console, is_wanted=True)
+    return carry_out(run, console, material=material, execution=spec.execution)
 
 
 def _patiently(work: Callable[[], int], console: Console) -> int:
@@ -270,9 +274,10 @@ def _plan(model: Path, data: str, test: str, out: Path, options: SweepOptions, c
         options.teacher,
         is_swept=True,
     )
-    base = finetuning_run(model, options.recipe, asked, options.execution, console)
+    opened = open_data(data)
+    base = finetuning_run(model, options.recipe, opened.card, asked, options.execution, console)
     _check_validated(base)
-    material = open_material(replace(base, held_out=0.0, test=test))  # raises if images or classes do not fit
+    material = material_of(replace(base, held_out=0.0, test=test), opened)  # raises if images or classes do not fit
     images = len(material.train)
     space = read_space(options.space) if options.trials else {}
     if options.trials:
@@ -291,7 +296,7 @@ def _plan(model: Path, data: str, test: str, out: Path, options: SweepOptions, c
         if source is not None:
             fingerprints[name] = fingerprint(source)
     crew = Crew(_with_gpus(options.workers, base))
-    plan = _Plan(model, out, options, base, test, fingerprints, tuple(points), console, crew)
+    plan = _Plan(model, out, options, base, test, material.card, fingerprints, tuple(points), console, crew)
     runs = []
     for point in (*points, *(corners(base.recipe.name, space) if options.trials else ())):
         runs += [plan.run_of(point), plan.run_of(point, is_final=True)]

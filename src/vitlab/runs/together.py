@@ -8,12 +8,14 @@ from pathlib import Path
 from rich.console import Console
 
 from vitlab.changes import with_fields
+from vitlab.data.card import DataCard
 from vitlab.recipe import SHARDS, Execution
 from vitlab.run_dir import RUN, RunDir, RunSpec
 from vitlab.runs.display import say
+from vitlab.runs.material import Material, material_of, open_data
 from vitlab.runs.starting import create, free_folder
 from vitlab.runs.training import carry_out
-from vitlab.strict_json import require
+from vitlab.strict_json import from_json, require
 from vitlab.world.group import TIMEOUT, World, join, may_restart, restarts
 
 PATIENCE = 600.0  # seconds: between two exchanges of a measurement a slow disk may take its time
@@ -29,19 +31,21 @@ def together(device: str, console: Console, timeout: float = PATIENCE) -> Iterat
 def begin_together(
     out: Path | None,
     names: tuple[str, str],
+    data: str,
     execution: Execution,
-    make: Callable[[Console], RunSpec],
+    make: Callable[[DataCard, Console], RunSpec],
     console: Console,
     *,
     is_wanted: bool,
 ) -> tuple[int, Path | None]:
-    """Make a run and train it; (exit code, its folder, on the first rank only, which speaks for all).
+    """Make a run by its data and train it; (exit code, its folder, on the first rank only, which speaks for all).
 
     When a launcher starts failed ranks again, the run that they had begun in `out` goes on.
     """
     with join(execution.device, execution.timeout) as world:
         screen = console if world.leads else Console(quiet=True)
         life = world.agree(restarts())  # the launcher of a machine where nothing failed counts none
+        opened: list[Material] = []  # on the first rank; the others open their own to carry the run out
 
         def begin() -> str:
             require(
@@ -49,16 +53,20 @@ def begin_together(
                 "ranks that are restarted must know their run: give --out, or torchrun --max-restarts 0",
             )
             path = out or free_folder(Path("runs"), *names)
-            spec = _with_shards(make(screen), world)
+            found = open_data(data)
+            spec = _with_shards(make(found.card, screen), world)
             if life and (path / RUN).is_file():
                 say(screen, f"restart {life}: the run in {path} goes on")
                 _check_same(RunDir(path).spec(), spec, path)
+                opened.append(material_of(spec, found, from_json(DataCard, RunDir(path).card())))
             else:
-                create(path, spec, screen, is_wanted=is_wanted)
+                opened.append(material_of(spec, found))
+                create(path, spec, opened[0], screen, is_wanted=is_wanted)
             return str(path)
 
         path = Path(world.first(begin))
-        code = carry_out(RunDir(path, writes=world.leads), screen, world=world)
+        run = RunDir(path, writes=world.leads)
+        code = carry_out(run, screen, material=opened[0] if opened else None, world=world)
         return code, path if world.leads else None
 
 

@@ -46,6 +46,7 @@ def carry_out(
     run: RunDir,
     console: Console,
     *,
+    material: Material | None = None,
     data: str = "",
     teacher: str = "",
     execution: Execution | None = None,
@@ -53,8 +54,9 @@ def carry_out(
 ) -> int:
     """Train what the folder asks for, from its newest checkpoint if it has one; returns the exit code.
 
-    The data and the teacher may have moved and the `execution` may be another one; what is learnt is the run's. All
-    ranks of a `world` call it, with a folder that only the first writes and a console that only its is heard of.
+    Whoever has made the folder has its `material` open; else it is opened, and must be what it was. The data and the
+    teacher may have moved and the `execution` may be another one; what is learnt is the run's. All ranks of a `world`
+    call it, with a folder that only the first writes and a console that only its is heard of.
     """
     with run.held(), undisturbed():
         run.mend()
@@ -65,7 +67,10 @@ def carry_out(
         if world.first((run.path / RESULT).exists):
             say(console, f"{run.path} is finished: the model is in {run.path / MODEL}")
             return 0
-        material = open_material(spec, from_json(DataCard, run.card()))
+        card = from_json(DataCard, run.card())
+        material = material or open_material(spec, card)
+        assert material.card == card, "the material is that of another run"
+        world.meet()  # one that has the data open already waits for the others, however long they take
         device = device_of(world, spec.execution.device)
         kind, why = choose(spec.execution.parallel, world, device, count_spec(spec.model).parameters)
         _check_kind(spec, kind, world)
