@@ -287,7 +287,8 @@ def test_measuring_on_ranks_gives_what_one_process_gives(in_memory, tiny):
     tiny.reset_head(10)
     randomised(tiny).class_names = tuple("0123456789")
     save_model(tiny, model)
-    digits = "digits?split=test"
+    digits, photos = "digits?split=test", f"folder:{in_memory / 'photos'}"
+    write_pictures(in_memory / "photos", (0, 2, 13))
     commands = {
         "evaluate": ["evaluate", str(model), "--data", digits, "--batch", "7"],
         "features": ["features", str(model), "--data", digits, "--shard", "50"],
@@ -302,7 +303,9 @@ def test_measuring_on_ranks_gives_what_one_process_gives(in_memory, tiny):
             "--shots",
             "2",
         ],
+        "bad shots": ["fewshot", "--model", str(model), "--train", photos, "--test", photos, "--shots", "2"],
     }
+    commands["bad shots"] += ["--max-bad", "0.2"]
     for name, command in commands.items():
         for number in (1, 3):
             out = in_memory / f"{name}-{number}"
