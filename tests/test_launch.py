@@ -21,8 +21,8 @@ RUN = ["pretrain", "ViT-Ti/4", "--data", "digits?split=test", "--image", "8", "-
 RUN += ["--schedule.total", str(STEPS), "--schedule.warmup", "2", "--model.layers", "1", "--model.width", "16"]
 RUN += ["--model.heads", "2", "--model.mlp", "24", "--save-every", "2", "--timeout", "120"]
 
-# At step 5 of a run's first life the second rank is killed, or all wait until one has heard of the stop: Python reads
-# this before anything.
+# At step 5 of a run's first life the second rank is killed, or the second machine with its torchrun, or all wait until
+# one has heard of the stop: Python reads this before anything.
 SITECUSTOMIZE = """
 import os, signal, time
 from pathlib import Path
@@ -38,6 +38,10 @@ def disturb(hurt, note):
             return
         if hurt == "kill" and os.environ["RANK"] == "1":
             note.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if hurt == "machine" and os.environ["NODE"] == "1":
+            note.touch()
+            os.kill(launcher, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
         while hurt == "wait" and not note.exists() and os.getppid() == launcher:
             time.sleep(0.01)
@@ -114,7 +118,7 @@ def started(command, environment, said):
 
 def on_two_machines(environment, said, *words):
     """The exit codes of node.sh on two machines, the second of which comes first."""
-    common = environment | {"NODES": "2", "HEAD": f"127.0.0.1:{ranks.free_port()}", "ADDRESS": "127.0.0.1"}
+    common = {"NODES": "2"} | environment | {"HEAD": f"127.0.0.1:{ranks.free_port()}", "ADDRESS": "127.0.0.1"}
     command = ["bash", LAUNCH / "node.sh", *words]
     with (
         started(command, common | {"NODE": "1"}, said) as second,
@@ -142,6 +146,19 @@ def test_a_rank_killed_on_one_machine_is_started_again_with_all_others(tmp_path,
     assert 0 < resumed["step"] < STEPS
     assert resumed["changed"] == []
     assert_same(path, unbroken)
+
+
+@pytest.mark.slow
+def test_where_one_machine_is_enough_it_goes_on_alone_to_the_bits_of_one_process(tmp_path, surroundings):
+    alone, path, said = tmp_path / "alone", tmp_path / "run", tmp_path / "said"
+    words = [*RUN, "--exact-elastic"]
+    assert ranks.run_ranks(1, main, [*words, "--out", str(alone)]) == [0]
+    lost = surroundings | {"HURT": "machine", "NODES": "1:2", "CONF": "last_call_timeout=1,keep_alive_interval=1"}
+    assert on_two_machines(lost, said, *words, "--out", path) == [0, -signal.SIGKILL], said.read_text()
+    (resumed,) = RunDir(path).events("resumed")
+    assert 0 < resumed["step"] < STEPS
+    assert resumed["changed"] == []
+    assert_same(path, alone)
 
 
 @pytest.mark.slow

@@ -307,3 +307,16 @@ def test_a_rule_for_l2_that_does_not_exist_is_refused(rule):
 def test_any_kind_of_number_is_a_fixed_l2():
     x, y = np.eye(6), np.arange(6) % 2
     assert vitlab.fewshot(x, y, x, y, shots=1, l2=np.float32(4)).l2 == 4.0
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_bad_sample_changes_nothing_but_its_own_place_among_the_shots(seed):
+    labels, bad = np.repeat([0, 1, 2], 8), {1, 4, 13, 16, 17}
+    expected = []
+    for first in (0, 8, 16):
+        order = np.arange(first, first + 8)
+        order = order if seed is None else np.random.default_rng(seed).permutation(order)
+        expected += [number for number in order if number not in bad][:3]
+    is_usable = ~np.isin(np.arange(24), list(bad))
+    assert shot_numbers(labels, 3, seed, is_usable).tolist() == sorted(expected)
+    assert shot_numbers(labels, None, seed, is_usable).tolist() == sorted(set(range(24)) - bad)

@@ -223,6 +223,59 @@ def test_features_written_once_serve_few_shot_without_a_model(model, tmp_path, c
     assert "name the model" in capsys.readouterr().err
 
 
+def write_photos(folder, bad=()):
+    """Three classes of six pictures each, of which some are none."""
+    for number in range(18):
+        file = folder / "abc"[number // 6] / f"{number:02d}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"no picture" if number in bad else png(2, 2, bytes([80 * (number // 6), 9 * number, 0, 9])))
+    return f"folder:{folder}"
+
+
+def answers(table):
+    """The numbers of a table without the name of the data."""
+    return [row[1:] for row in table.rows]
+
+
+@pytest.mark.parametrize("others", [{}, {"neighbours": 2, "probe": 5}])
+def test_few_shot_learns_from_the_first_good_pictures_and_tests_on_all_good_ones(model, tmp_path, others):
+    bad = {0, 7, 8, 9}  # one of the first shots of a class; of the next also those that take their places
+    train, test = write_photos(tmp_path / "train", bad), write_photos(tmp_path / "test", {5})
+    for name, numbers in (("train", bad), ("test", {5})):
+        write_photos(tmp_path / f"good-{name}")
+        for number in numbers:
+            (tmp_path / f"good-{name}" / "abc"[number // 6] / f"{number:02d}.png").unlink()
+    options, console = FewShotOptions(shots=(1, 2), l2=1.0, max_bad=0.25, **others), quiet()
+    table = fewshot(model, [train], [test], tmp_path / "out", options, console)
+    good = (f"folder:{tmp_path}/good-train", f"folder:{tmp_path}/good-test")
+    strict = FewShotOptions(shots=(1, 2), l2=1.0, **others)
+    assert answers(table) == answers(fewshot(model, good[:1], good[1:], tmp_path / "good", strict, quiet()))
+    assert {row[7] for row in table.rows} == {17}
+    said = console.export_text()
+    assert "4 bad of 18 images are left out: a/00.png, b/07.png, b/08.png, b/09.png" in said
+    assert "1 bad of 18 images are left out: a/05.png" in said
+    assert answers(fewshot(model, [train], [test], tmp_path / "out", options, quiet())) == answers(table)  # from files
+
+
+def test_more_bad_pictures_than_allowed_stop_few_shot(model, tmp_path, capsys):
+    train, test = write_photos(tmp_path / "train", {0, 1}), write_photos(tmp_path / "test", {5})
+    command = ["fewshot", "--model", str(model), "--train", train, "--test", test, "--shots", "1", "--workers", "0"]
+    command += ["--out", str(tmp_path / "out"), "--max-bad"]
+    assert main([*command, "0"]) == 2
+    assert "1 bad images, none is allowed: 'a/00.png'" in capsys.readouterr().err
+    assert main([*command, "0.1"]) == 2  # 1.8 of 18 is one; the second is read in the place of the first
+    assert "2 bad images, 10.00% of 18 are allowed" in capsys.readouterr().err
+    assert main([*command, "0.12"]) == 0
+    assert main([*command, "1.5"]) == 2
+    assert "between 0 and 1" in capsys.readouterr().err
+
+
+def test_a_class_without_enough_good_pictures_is_told(model, tmp_path):
+    train, test = write_photos(tmp_path / "train", {0, 1}), write_photos(tmp_path / "test")
+    with pytest.raises(ValueError, match="class 0 has 4 samples and 2 bad ones; 5 are asked for"):
+        fewshot(model, [train], [test], tmp_path / "out", FewShotOptions(shots=(5,), max_bad=0.5), quiet())
+
+
 def test_few_shot_notices_pictures_overwritten_under_their_names(model, tmp_path):
     for number, (name, grey) in enumerate([("ape/0.png", 30), ("ape/1.png", 60), ("bee/0.png", 200)]):
         (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from ranks import run_ranks
 from vitlab.data.accounting import TooManyBadImages
 from vitlab.data.loading import evaluation_batches
 from vitlab.data.source import Sample
@@ -23,6 +24,8 @@ from vitlab.evaluate.scores import Scores
 from vitlab.evaluate.scoring import outputs
 from vitlab.pixels import Preprocessing
 from vitlab.runs.scoring import Share, fingerprint_of, score_source
+from vitlab.spec import ViTSpec
+from vitlab.world.group import join
 
 HOW = Preprocessing()
 
@@ -203,6 +206,54 @@ def test_an_interrupted_evaluation_continues_with_the_same_numbers(brightness, t
     read.clear()
     assert score_source(brightness, Watched(90, bad={5, 85}), OWN, **options).scores == whole.scores
     assert read == []
+
+
+def interrupted(model, saved, stop=80):
+    source = Numbers(90, bad={5}, stop=stop)
+    with pytest.raises(KeyboardInterrupt):
+        score_source(model, source, OWN, how=HOW, batch=3, max_bad=1.0, saved=saved, save_every=0.0)
+
+
+@pytest.mark.parametrize("other", ["nothing", "another progress", "no progress at all"])
+def test_ranks_go_on_from_what_the_first_has_read_whatever_is_on_their_disks(brightness, tmp_path, other):
+    whole = score_source(brightness, Numbers(90, bad={5, 85}), OWN, how=HOW, batch=3, max_bad=1.0)
+    interrupted(brightness, tmp_path / "0.json")
+    if other == "another progress":
+        interrupted(brightness, tmp_path / "1.json", stop=50)
+    elif other == "no progress at all":
+        (tmp_path / "1.json").write_text("{}")
+
+    def run(share):
+        saved = tmp_path / f"{share.rank}.json"
+        options = {"how": HOW, "batch": 3, "max_bad": 1.0, "saved": saved, "share": share}
+        return score_source(brightness, Numbers(90, bad={5, 85}), OWN, **options)
+
+    for progress in on_ranks(2, run):
+        assert progress.scores == whole.scores
+        assert progress.account == whole.account
+
+
+def score_apart(folder):
+    """What each rank does: score with the progress in a folder of its own, and tell what came of it."""
+    spec = ViTSpec(patch=4, layers=1, width=8, mlp=8, heads=2, image=(16, 16), classes=5)
+    with join("cpu", 20.0) as world:
+        own = folder / str(world.rank)
+        options = {"how": HOW, "batch": 3, "max_bad": 1.0, "saved": own / "progress.json"}
+        share = Share(world.rank, world.ranks, world.gather)
+        done = score_source(Brightness(spec).eval(), Numbers(90, bad={5, 85}), OWN, share=share, **options)
+        (own / "found.json").write_text(json.dumps(done.scores["own"].to_json()))
+
+
+@pytest.mark.slow
+def test_processes_that_see_other_disks_go_on_from_one_progress(brightness, tmp_path):
+    whole = score_source(brightness, Numbers(90, bad={5, 85}), OWN, how=HOW, batch=3, max_bad=1.0)
+    for rank in "01":
+        (tmp_path / rank).mkdir()
+    interrupted(brightness, tmp_path / "0" / "progress.json")
+    said = tmp_path / "said"
+    assert run_ranks(2, score_apart, tmp_path, said=said) == [0, 0], said.read_text()
+    for rank in "01":
+        assert json.loads((tmp_path / rank / "found.json").read_text()) == whole.scores["own"].to_json()
 
 
 def test_the_progress_of_something_else_is_refused(brightness, tmp_path):

@@ -3,12 +3,16 @@
 import contextlib
 import hashlib
 import http.server
+import io
 import json
+import re
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from agreement import randomised
@@ -16,6 +20,8 @@ from vitlab import load_model, save_model
 from vitlab.cli import main
 from vitlab.models.build import build_from_spec
 from vitlab.paper.models import canonical
+from vitlab.runs import display
+from vitlab.runs.display import Arrival
 from vitlab.spec import CONVENTIONS, ResNetSpec, ViTSpec
 from vitlab.weights.catalogue import Release, find_release, releases
 from vitlab.weights.containers import WeightsError
@@ -220,6 +226,76 @@ def test_two_processes_do_not_write_one_part(server, tmp_path):
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(ValueError, match="another process is fetching"):
             get(server, tmp_path / "file.npz")
+
+
+def seen(server, target, *, is_terminal):
+    """What a person sees of a fetching."""
+    screen = Console(file=io.StringIO(), force_terminal=is_terminal, width=100, no_color=True)
+    with contextlib.suppress(ValueError), Arrival(screen, "test") as arrival:
+        fetch(release_at(server), target, progress=arrival.show, loopback=True)
+    return screen.file.getvalue()
+
+
+class TestProgress:
+    def test_bytes_are_told_before_the_first_and_after_every_piece(self, server, tmp_path):
+        told = []
+        fetch(release_at(server), tmp_path / "a", progress=lambda *numbers: told.append(numbers), loopback=True)
+        assert told[0] == (0, len(CONTENT))
+        assert told[-1] == (len(CONTENT), len(CONTENT))
+        assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+    @pytest.mark.parametrize("says_length", [True, False])
+    def test_a_resumed_one_begins_with_what_is_there(self, server, tmp_path, says_length):
+        server.says_length = says_length
+        leave_part(tmp_path, CONTENT[:300_000])
+        told = []
+        fetch(release_at(server), tmp_path / "file.npz", progress=lambda *numbers: told.append(numbers), loopback=True)
+        assert told[0] == (300_000, len(CONTENT) if says_length else 0)
+        assert told[-1] == (len(CONTENT), len(CONTENT) if says_length else 0)
+
+    def test_a_terminal_shows_a_bar_of_bytes_with_speed_and_time_left(self, server, tmp_path):
+        printed = seen(server, tmp_path / "file.npz", is_terminal=True)
+        assert "fetching" in printed
+        assert re.search(r"1\.1/1\.1 MB [\d,.]+ MB/s 0:00:00", re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", printed))
+
+    def test_elsewhere_lines_say_where_it_begins_and_how_far_it_is(self, server, tmp_path):
+        leave_part(tmp_path, CONTENT[:300_000])
+        lines = seen(server, tmp_path / "file.npz", is_terminal=False).splitlines()
+        assert lines[0] == "test goes on after 0.3 MB, 1.1 MB in all"
+        assert re.fullmatch(r"1\.1 MB of 1\.1 MB  [\d,.]+ MB/s  0 s left", lines[-1])
+
+    def test_a_line_comes_now_and_then_also_of_a_length_nobody_says(self, server, tmp_path, monkeypatch):
+        server.says_length = False
+        assert len(seen(server, tmp_path / "one.npz", is_terminal=False).splitlines()) == 1
+        monkeypatch.setattr(display, "QUIET", -1.0)
+        first, *others = seen(server, tmp_path / "two.npz", is_terminal=False).splitlines()
+        assert first == "test is fetched"
+        assert others
+        assert all(re.fullmatch(r"1\.\d MB  [\d,.]+ MB/s", line) for line in others)
+
+    def test_speed_is_that_of_the_bytes_that_came(self, monkeypatch):
+        clock = [100.0]
+        monkeypatch.setattr(display.time, "monotonic", lambda: clock[0])
+        screen = Console(file=io.StringIO(), width=100)
+        arrival = Arrival(screen, "test")
+        arrival.show(500_000_000, 1_000_000_000)
+        clock[0] += 10
+        arrival.show(510_000_000, 1_000_000_000)
+        clock[0] += 10
+        arrival.show(520_000_000, 1_000_000_000)
+        first, second = screen.file.getvalue().splitlines()  # nothing after ten seconds
+        assert first == "test goes on after 500.0 MB, 1,000.0 MB in all"
+        assert second == "520.0 MB of 1,000.0 MB  1.0 MB/s  8.0 min left"  # 20 MB in 20 seconds, and 480 to come
+
+    def test_the_command_prints_the_path_alone_and_the_rest_as_complaints(self, server, tmp_path, monkeypatch, capsys):
+        monkeypatch.setattr("vitlab.weights.download.find_release", lambda name: release_at(server))
+        monkeypatch.setattr("vitlab.weights.download.fetch", partial(fetch, loopback=True))
+        assert main(["download", "BiT-M-R50x1", "--cache", str(tmp_path)]) == 0
+        printed = capsys.readouterr()
+        assert printed.out.strip() == str(tmp_path / "test.npz")
+        assert "BiT-M-R50x1 is fetched, 1.1 MB in all" in printed.err
+        assert main(["download", "BiT-M-R50x1", "--cache", str(tmp_path)]) == 0
+        assert "fetch" not in capsys.readouterr().err  # it is there
 
 
 class TestCache:

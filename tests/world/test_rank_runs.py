@@ -213,7 +213,9 @@ def test_masked_patches_are_learnt_on_ranks_too(in_memory):
         )
         model = replace(spec.model, dropout=0.0, classes=0)
         crashes.new_run(path, replace(spec, model=model, execution=Execution(parallel=kind, micro_batch=3)))
-        assert ranks.run_ranks(number, ranks.resume_command, path) == [0] * number
+        said = in_memory / "said"
+        assert ranks.run_ranks(number, ranks.resume_command, path, said=said) == [0] * number
+        assert "Warning" not in said.read_text()
         run = RunDir(path)
         validated = list(run.events("validation"))
         assert {event["count"] for event in validated} == {35}
@@ -287,7 +289,8 @@ def test_measuring_on_ranks_gives_what_one_process_gives(in_memory, tiny):
     tiny.reset_head(10)
     randomised(tiny).class_names = tuple("0123456789")
     save_model(tiny, model)
-    digits = "digits?split=test"
+    digits, photos = "digits?split=test", f"folder:{in_memory / 'photos'}"
+    write_pictures(in_memory / "photos", (0, 2, 13))
     commands = {
         "evaluate": ["evaluate", str(model), "--data", digits, "--batch", "7"],
         "features": ["features", str(model), "--data", digits, "--shard", "50"],
@@ -302,7 +305,9 @@ def test_measuring_on_ranks_gives_what_one_process_gives(in_memory, tiny):
             "--shots",
             "2",
         ],
+        "bad shots": ["fewshot", "--model", str(model), "--train", photos, "--test", photos, "--shots", "2"],
     }
+    commands["bad shots"] += ["--max-bad", "0.2"]
     for name, command in commands.items():
         for number in (1, 3):
             out = in_memory / f"{name}-{number}"

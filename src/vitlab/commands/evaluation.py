@@ -128,6 +128,7 @@ def fewshot(
     preprocessing: Seeing = "few-shot",
     conventions: ConventionName | None = None,
     image: Size = "",
+    max_bad: float = 0.0,
     batch: int = 32,
     workers: int = 2,
     device: str = "auto",
@@ -147,6 +148,7 @@ def fewshot(
         preprocessing: How pictures are resized; few-shot stretches to 256 and crops 224, own is the model's.
         conventions: Whose GELU, epsilon and preprocessing to use; the file's own if left out.
         image: Resolution to run at; the model's own if left out.
+        max_bad: Share of a set's images that may be bad; the next of its class takes the place of a bad shot.
         batch: Images at a time.
         workers: Processes that decode.
         device: Such as cpu or cuda:1; auto is a GPU where there is one.
@@ -157,7 +159,7 @@ def fewshot(
     from vitlab.runs.together import together
 
     loading = ModelOptions(conventions, size_of(image), preprocessing, device)
-    options = FewShotOptions(loading, shots, seeds, l2, neighbours, probe, batch, workers)
+    options = FewShotOptions(loading, shots, seeds, l2, neighbours, probe, batch, workers, max_bad)
     with together(device, console()) as (world, screen):
         run(model, train, test, out, options, screen, world)
 

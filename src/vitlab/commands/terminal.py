@@ -30,10 +30,10 @@ def print_json(value: object) -> None:
     sys.stdout.write(json_text.dumps(value, indent=2, ensure_ascii=True) + "\n")
 
 
-def console() -> Console:
-    """Standard output; lines are not folded at 80 columns when nobody looks at them on a terminal."""
-    found = Console()
-    return found if found.is_terminal else Console(width=1000)
+def console(*, is_error: bool = False) -> Console:
+    """Standard output, or error; lines are not folded at 80 columns when nobody looks at them on a terminal."""
+    found = Console(stderr=is_error)
+    return found if found.is_terminal else Console(stderr=is_error, width=1000)
 
 
 def complain(message: str, style: str = "") -> None:

@@ -114,11 +114,13 @@ def download(
         cache: Folder to keep them in; VITLAB_CACHE or the user's cache if left out.
         offline: Only look into the cache, as VITLAB_OFFLINE=1 does.
     """
+    from vitlab.runs.display import Arrival
     from vitlab.weights.catalogue import find_release, releases
     from vitlab.weights.download import download as fetch
 
     if name:
-        path = fetch(name, cache=cache, offline=offline)
+        with Arrival(console(is_error=True), name) as arrival:  # standard output is the path alone
+            path = fetch(name, cache=cache, offline=offline, progress=arrival.show)
         console().print(Text(str(path)), soft_wrap=True)
         complain(f"preprocessing: {find_release(name).conventions.preprocessing}", style="dim")
         if path.suffix == ".pth":

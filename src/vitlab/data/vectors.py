@@ -176,6 +176,10 @@ class FeatureFolder:
         there = [self.file(number) for number in range(self.shards) if self.file(number).is_file()]
         return [Quarantined(*row) for file in there for row in _arrays(file, {"bad"})["bad"].tolist()]
 
+    def numbers(self) -> np.ndarray:
+        """(n,) which samples of the set have features, once all shards are there, in their order."""
+        return np.concatenate([_arrays(self.file(number), {"numbers"})["numbers"] for number in range(self.shards)])
+
     def open(self, card: dict[str, object]) -> None:
         """Begin, or continue what was begun with the same card; another one is an error."""
         whole = {**card, "samples": self.samples, "shard": self.shard}

@@ -85,19 +85,27 @@ def fewshot_sets(
     }
 
 
-def shot_numbers(labels: np.ndarray, shots: int | None, seed: int | None = None) -> Tensor:
-    """Numbers of the first `shots` samples of every class, or of as many drawn by `seed`, in rising order."""
+def shot_numbers(
+    labels: np.ndarray, shots: int | None, seed: int | None = None, is_usable: np.ndarray | None = None
+) -> Tensor:
+    """Numbers of the first `shots` samples of every class, or of as many drawn by `seed`, in rising order.
+
+    Without samples that are not usable: the next in turn takes the place of each, and all others keep theirs.
+    """
+    usable = np.ones(len(labels), bool) if is_usable is None else is_usable
     if shots is None:
-        return torch.arange(len(labels))
+        return torch.from_numpy(np.flatnonzero(usable))
     check_whole("shots", shots, 1)
     if seed is not None:
         check_whole("seed", seed, 0)
     chosen = []
     for label in np.unique(labels):
         own = np.flatnonzero(labels == label)
-        require(len(own) >= shots, f"class {label} has {len(own)} samples; {shots} are asked for")
         own = own if seed is None else np.random.default_rng(seed).permutation(own)
-        chosen.append(own[:shots])
+        left = own[usable[own]]
+        bad = f" and {len(own) - len(left)} bad ones" if len(left) < len(own) else ""
+        require(len(left) >= shots, f"class {label} has {len(left)} samples{bad}; {shots} are asked for")
+        chosen.append(left[:shots])
     return torch.from_numpy(np.sort(np.concatenate(chosen)))
 
 

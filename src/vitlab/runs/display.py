@@ -1,4 +1,4 @@
-"""What a person sees of a long run: a bar on a terminal, a line now and then elsewhere."""
+"""What a person sees of long work: a bar on a terminal, a line now and then elsewhere."""
 
 import contextlib
 import time
@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import Any, Self, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 QUIET = 15.0  # seconds between lines where there is no terminal
@@ -15,13 +23,15 @@ QUIET = 15.0  # seconds between lines where there is no terminal
 class _Counted:
     """So many of so many, while the block runs: a bar on a terminal, else nothing."""
 
+    count: type[ProgressColumn] = MofNCompleteColumn
+
     def __init__(
         self, console: Console, what: str, total: int, done: int, *more: ProgressColumn, has_bar: bool
     ) -> None:
         self.console, self.total = console, total
         self._bar: Progress | None = None
         if console.is_terminal and has_bar:
-            columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"))
+            columns = (TextColumn(what), BarColumn(), self.count(), TextColumn("{task.fields[now]}"))
             self._bar = Progress(*columns, *more, console=console)
             self._task = self._bar.add_task("", total=total, completed=done, now="")
 
@@ -107,3 +117,42 @@ class Tally(_Counted):
         say(self.console, f"{self.done} of {self.total} runs  {said}")
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, now=said)
+
+
+class Arrival(_Counted):
+    """The bytes of a file as they arrive; one that is there already is not told of."""
+
+    count = DownloadColumn
+
+    def __init__(self, console: Console, name: str) -> None:
+        super().__init__(console, "fetching", 0, 0, TimeRemainingColumn(), has_bar=True)
+        self.name = name
+        self._began: tuple[float, int] | None = None  # when, and with how many bytes
+
+    def __enter__(self) -> Self:
+        return self  # the bar waits for the first bytes
+
+    def show(self, done: int, total: int) -> None:
+        """So many bytes are there, of so many or of nobody knows how many (0); first told before one arrives."""
+        now = time.monotonic()
+        if self._began is None:
+            self._began, self._spoke = (now, done), now
+            said = f"goes on after {_megabytes(done)}" if done else "is fetched"
+            of = f", {_megabytes(total)} in all" if total else ""
+            if self._bar is None:
+                say(self.console, f"{self.name} {said}{of}")
+            else:
+                self._bar.start()
+        started, had = self._began
+        speed = (done - had) / max(now - started, 1e-9)
+        told = f"{speed / 1e6:,.1f} MB/s" if done > had else ""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total or None, now=told)
+        elif done > had and (now - self._spoke > QUIET or done == total):
+            self._spoke = now
+            of, left = (f" of {_megabytes(total)}", f"  {duration((total - done) / speed)} left") if total else ("", "")
+            say(self.console, f"{_megabytes(done)}{of}  {told}{left}")
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

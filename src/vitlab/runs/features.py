@@ -74,10 +74,14 @@ def write_features(
     batch: int = 32,
     workers: int = 0,
     max_bad: float = 0.0,
+    account: Account | None = None,
     world: World = ALONE,
     tell: Callable[[str], object] = lambda text: None,
 ) -> None:
-    """Make the shards of a folder that are missing or whose files changed; ranks take them in turn, and all wait."""
+    """Make the shards of a folder that are missing or whose files changed; ranks take them in turn, and all wait.
+
+    `account` is that of a larger set, where the source is a part of one: the share of bad images is judged there.
+    """
     card = {
         **making(model, how, source),
         "data": fingerprint(source),
@@ -93,7 +97,7 @@ def write_features(
     if number := world.total(len(outdated)):  # all have removed theirs before one looks at what is there
         again = f"{number:,} of {folder.shards:,} shards are made again"
         tell(f"files changed since their features were made: {again}")
-    account = Account(len(source))
+    account = account or Account(len(source))
     account.add((), [(0, sample) for sample in folder.bad()], max_bad)
     device = next(model.parameters()).device
     for number in folder.missing():
@@ -113,7 +117,7 @@ def write_features(
         folder.write(number, arrays, states[number])
     world.meet()
     if world.ranks > 1:
-        Account(len(source)).add((), [(0, sample) for sample in folder.bad()], max_bad)  # those of all ranks
+        account.add((), [(0, sample) for sample in folder.bad()], max_bad)  # those of all ranks
 
 
 def making(model: Model, how: Preprocessing, source: Source) -> dict[str, object]:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from vitlab.data.vectors import Vectors
 from vitlab.evaluate.feature_sets import FeatureSet, checked
-from vitlab.evaluate.fewshot import fewshot_sets, shot_numbers
+from vitlab.evaluate.fewshot import fewshot_sets
 from vitlab.evaluate.neighbours import nearest_neighbours
 from vitlab.evaluate.probe import linear_probe
 from vitlab.report.tables import Cell, Results
@@ -54,7 +54,7 @@ def fewshot(
         for seed in options.draws:
             sets = {}
             for name, (pool, tested) in pairs.items():
-                x, y = pool.chosen(shot_numbers(pool.labels, shots, seed).numpy())
+                x, y = pool.shots(shots, seed)
                 sets[name] = FeatureSet(x, y, tested.x, tested.y)
             for name, result in fewshot_sets(sets, None, l2=options.l2).items():
                 found = (100 * result.accuracy, result.l2, result.chosen_by, result.train, result.count)

@@ -12,6 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from vitlab.data.accounting import SHOWN, Account
 from vitlab.data.card import fingerprint
 from vitlab.data.catalogue import open_source
 from vitlab.data.source import Source
@@ -41,8 +42,10 @@ class FewShotOptions:
     probe: int = 0  # steps; 0: none
     batch: int = 32
     workers: int = 0
+    max_bad: float = 0.0  # share of a set's images
 
     def __post_init__(self) -> None:
+        require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is a share of the images, between 0 and 1")
         require(
             bool(self.shots) or bool(self.neighbours or self.probe), "nothing to do: give shots, neighbours or probe"
         )
@@ -61,11 +64,13 @@ class Pool:
     """What can be learnt from: the labels of all samples of a set, and the features of those that are needed."""
 
     labels: np.ndarray  # (N,)
+    is_usable: np.ndarray  # (N,) False for what is known to be bad
     numbers: np.ndarray  # (n,) which of the N have features, rising
     x: np.ndarray  # (n, D)
 
-    def chosen(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Features and labels of samples by their number in the set."""
+    def shots(self, shots: int, seed: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Features and labels of so many samples a class."""
+        numbers = shot_numbers(self.labels, shots, seed, self.is_usable).numpy()
         return self.x[np.searchsorted(self.numbers, numbers)], self.labels[numbers]
 
 
@@ -83,19 +88,29 @@ class Maker:
         """The training samples that are needed: the shots alone where nothing asks for more."""
         if is_vectors(name):
             found = open_vectors(name)
-            return Pool(found.y, np.arange(len(found.y)), found.x)
-        labels = _labels(self._source(name), name)
-        if self.options.neighbours or self.options.probe:
-            numbers = np.arange(len(labels))
-        else:
-            most = max(self.options.shots)
-            drawn = [shot_numbers(labels, most, seed).numpy() for seed in self.options.draws]
-            numbers = np.unique(np.concatenate(drawn))
-        return Pool(labels, numbers, self._features(take(self._source(name), numbers), name).x)
+            return Pool(found.y, np.ones(len(found.y), bool), np.arange(len(found.y)), found.x)
+        source = self._source(name)
+        labels, account = _labels(source, name), Account(len(source))
+        is_usable, is_read = np.ones(len(labels), bool), np.zeros(len(labels), bool)
+        parts: list[tuple[np.ndarray, np.ndarray]] = []
+        while len(asked := np.setdiff1d(self._needed(labels, is_usable), np.flatnonzero(is_read))):
+            found, has_features = self._features(take(source, asked), name, account)
+            parts.append((asked[has_features], found.x))
+            is_read[asked] = True
+            is_usable[np.delete(asked, has_features)] = False  # others are needed in the place of these
+        self._tell(account, name)
+        numbers, x = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        order = np.argsort(numbers)
+        return Pool(labels, is_usable, numbers[order], x[order])
 
     def vectors(self, name: str) -> Vectors:
         """All features of a test set."""
-        return open_vectors(name) if is_vectors(name) else self._features(self._source(name), name)
+        if is_vectors(name):
+            return open_vectors(name)
+        account = Account(len(self._source(name)))
+        found, _ = self._features(self._source(name), name, account)
+        self._tell(account, name)
+        return found
 
     def check(self, train: str, test: str) -> None:
         """Raise unless both have the same classes and are made by one model in one way; files of others do not say."""
@@ -104,6 +119,20 @@ class Maker:
             if what in ours and what in theirs and ours[what] != theirs[what]:
                 a, b = shown(ours, theirs), shown(theirs, ours)
                 raise ValueError(f"{problem}: {train!r} has {a}, {test!r} has {b}; {advice}")
+
+    def _needed(self, labels: np.ndarray, is_usable: np.ndarray) -> np.ndarray:
+        """The numbers of training samples that something asks for."""
+        if self.options.neighbours or self.options.probe:
+            return np.flatnonzero(is_usable)
+        most = max(self.options.shots)
+        drawn = [shot_numbers(labels, most, seed, is_usable).numpy() for seed in self.options.draws]
+        return np.unique(np.concatenate(drawn))
+
+    def _tell(self, account: Account, name: str) -> None:
+        if bad := account.quarantined:
+            named = ", ".join(printable(sample) for sample in list(bad)[:SHOWN]) + ", ..." * (len(bad) > SHOWN)
+            told = f"{printable(name)}: {len(bad):,} bad of {account.found:,} images are left out: {named}"
+            self.console.print(Text(told, style="yellow"))
 
     def _making(self, name: str) -> dict[str, Any]:
         if not is_vectors(name):
@@ -116,22 +145,26 @@ class Maker:
             self.sources[name] = open_source(name)
         return self.sources[name]
 
-    def _features(self, source: Source, name: str) -> Vectors:
+    def _features(self, source: Source, name: str, account: Account) -> tuple[Vectors, np.ndarray]:
+        """The features of a set or a part of it, and the numbers in it of the samples that have some."""
         model, how = self._model(name)
         identity = [fingerprint_of(model), to_json(how), name, fingerprint(source)]
-        folder = self.out / "features" / hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+        path = self.out / "features" / hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+        folder = FeatureFolder(path, len(source), SHARD)
         write_features(
             model,
             how,
             source,
-            FeatureFolder(folder, len(source), SHARD),
+            folder,
             spec=name,
             batch=self.options.batch,
             workers=self.options.workers,
+            max_bad=self.options.max_bad,
+            account=account,
             world=self.world,
             tell=partial(self.console.print, style="yellow", markup=False),
         )
-        return read_folder(folder)
+        return read_folder(path), folder.numbers()
 
     def _model(self, name: str) -> tuple[Model, Preprocessing]:
         require(self.path is not None, f"{name!r} are images: name the model that makes features of them")

@@ -75,7 +75,10 @@ def score_source(
     """
     share = share or Share()
     classes = model.spec.classes if columns is None else len(columns)
-    progress = _opened(saved, identity or {}, source, labellers, classes)
+    # What the first has read all go on from: two that begin apart would wait for each other, or count twice. It is no
+    # value for the launcher's store, which takes 8 MiB: a confusion of 21,843 classes may be larger.
+    read, *_ = share.gather(_read(saved, identity or {}) if saved is not None and share.rank == 0 else None)
+    progress = _opened(read, source, labellers, classes)
     progress.account.add((), (), max_bad)  # what is in the file may already be too much
     last_save = time.monotonic()
     fresh, used, bad, done = {name: Scores(classes) for name in labellers}, 0, [], progress.next
@@ -160,24 +163,30 @@ def _save(path: Path, identity: Mapping[str, object], progress: Progress) -> Non
         temporary.write_text(text, encoding="utf-8")
 
 
-def _opened(
-    path: Path | None, identity: Mapping[str, object], source: Source, labellers: Mapping[str, Labeller], classes: int
-) -> Progress:
-    """The progress in the file, or none so far; a file of something else is refused rather than added to."""
-    excluded: Counter[str] = Counter(getattr(source, "excluded", {}))
-    account = Account(len(source) + excluded.total(), excluded)
-    progress = Progress({name: Scores(classes) for name in labellers}, account)
-    if path is None or not path.exists():
-        return progress
-    value = parse_json(path.read_bytes(), path.name)  # our own file: a confusion of 21,843 classes may be large
+def _read(path: Path, identity: Mapping[str, object]) -> dict[str, Any] | None:
+    """What the file holds, if there is one; a file of something else is refused rather than added to."""
+    if not path.exists():
+        return None
+    value = parse_json(path.read_bytes(), path.name)
     keys = {"identity", "next", "scores", "used", "quarantined"}
     advice = f"remove {path} to start again"
     require(isinstance(value, dict) and set(value) == keys, f"{path} is no progress of an evaluation; {advice}")
     given = cast(dict[str, Any], value)
     require(given["identity"] == dict(identity), f"{path} is the progress of another evaluation; {advice}")
+    require(given["used"] + len(given["quarantined"]) == given["next"], f"{path} does not add up; {advice}")
+    return given
+
+
+def _opened(read: object, source: Source, labellers: Mapping[str, Labeller], classes: int) -> Progress:
+    """The progress that was read, or none so far."""
+    excluded: Counter[str] = Counter(getattr(source, "excluded", {}))
+    account = Account(len(source) + excluded.total(), excluded)
+    progress = Progress({name: Scores(classes) for name in labellers}, account)
+    if read is None:
+        return progress
+    given = cast(dict[str, Any], read)
     progress.scores = {name: scores_from_json(given["scores"][name]) for name in labellers}
     progress.next = given["next"]
     bad = [(0, from_json(Quarantined, sample)) for sample in given["quarantined"]]
     account.add([0] * given["used"], bad, 1.0)
-    require(account.used[0] + account.bad[0] == progress.next, f"{path} does not add up; {advice}")
     return progress

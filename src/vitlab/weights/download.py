@@ -18,7 +18,7 @@ from vitlab.weights.fetched import FORMAT, Fetched, read_fetched, write_fetched
 TIMEOUT = 30  # seconds without a byte
 PIECE = 2**20
 REDIRECTS = 5
-Progress = Callable[[int, int], object]  # bytes so far, bytes in all or 0
+Progress = Callable[[int, int], object]  # bytes so far, bytes in all or 0; called before the first one, too
 
 
 def cache_folder() -> Path:
@@ -111,9 +111,11 @@ def _append(release: Release, part: Path, file: Any, answer: Any, progress: Prog
             file.truncate(0)
             have = 0
             _write_tag(part, answer.headers.get("ETag", ""))
-        total = have + _length(answer.headers.get("Content-Length"))
+        length = _length(answer.headers.get("Content-Length"))
+        total = have + length if length else 0
         try:
             _check_size(release, total)
+            progress(have, total)
             while piece := answer.read(PIECE):
                 have += len(piece)
                 _check_size(release, have)

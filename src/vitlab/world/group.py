@@ -71,7 +71,7 @@ class World:
         """Fill the tensor with the first rank's values."""
 
     def first(self, act: Callable[[], Any]) -> Any:
-        """What the first rank makes by this, a JSON value; the others wait for it as long as it lives."""
+        """What the first rank makes by this, a JSON value below 8 MiB; the others wait for it as long as it lives."""
         return act()
 
     def meet(self) -> None:

@@ -119,6 +119,7 @@ def shard(module: nn.Module, device: torch.device, *, is_half: bool) -> None:
         policy["mp_policy"] = half
     for block in getattr(module, "blocks", ()):
         fully_shard(block, **policy)
+    module.register_forward_hook(_own)  # before FSDP's, which then sees what this makes
     fully_shard(module, **policy)
     for method in ("features", "both_logits"):
         if hasattr(module, method):
@@ -127,6 +128,13 @@ def shard(module: nn.Module, device: torch.device, *, is_half: bool) -> None:
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(1.0)  # a sum, as in `_summed`
             part.set_force_sum_reduction_for_comms(True)
+
+
+def _own(module: nn.Module, inputs: object, answer: object) -> object:
+    """The answer in memory of its own: FSDP gathers the weights for the way back by a hook on it, and who writes into
+    a view loses the hook, and with it the gradients. A dense layer on many tokens, as of masked patches, is a view."""
+    is_view = isinstance(answer, Tensor) and answer.requires_grad and answer._is_view()
+    return cast(Tensor, answer).clone() if is_view else answer
 
 
 @torch.no_grad()
