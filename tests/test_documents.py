@@ -18,6 +18,7 @@ from vitlab.data.catalogue import open_source
 from vitlab.models.build import build_from_spec
 from vitlab.paper.models import model_spec
 from vitlab.spec import ViTSpec
+from vitlab.weights.catalogue import find_release
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -85,6 +86,7 @@ def what_the_readme_has(tmp_path, tiny_spec):
     """Small things by the names of the README: weights, folders of photographs, a cat, what the demo leaves."""
     start = build_from_spec(replace(tiny_spec, image=(32, 32), patch=16))
     vitlab.save_model(start, tmp_path / "B_16.npz", "google-npz")
+    vitlab.save_model(start, tmp_path / "cache" / find_release("augreg-Ti_16-i1k-224").file, "google-npz")
     shapes = open_source("shapes?classes=2&images=24&size=40")
     for number in range(24):
         sample = shapes.item(number)
@@ -100,6 +102,7 @@ def what_the_readme_has(tmp_path, tiny_spec):
 @pytest.mark.slow
 def test_the_commands_of_the_readme_run(what_the_readme_has, monkeypatch):
     monkeypatch.chdir(what_the_readme_has)
+    monkeypatch.setenv("VITLAB_CACHE", "cache")
     for program, *words in readme_commands():
         if program == "make":  # CI runs these; here they only have to exist
             assert re.search(rf"^{words[0]}:.*##", (ROOT / "Makefile").read_text(), re.MULTILINE), words

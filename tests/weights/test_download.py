@@ -16,17 +16,19 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from agreement import randomised
-from vitlab import load_model, save_model
+from vitlab import build_model, load_model, save_model
 from vitlab.cli import main
 from vitlab.models.build import build_from_spec
 from vitlab.paper.models import canonical
+from vitlab.run_dir import RunDir
 from vitlab.runs import display
 from vitlab.runs.display import Arrival
 from vitlab.spec import CONVENTIONS, ResNetSpec, ViTSpec
+from vitlab.weights.cache import cache_folder
 from vitlab.weights.catalogue import Release, find_release, releases
 from vitlab.weights.containers import WeightsError
 from vitlab.weights.convert import convert
-from vitlab.weights.download import cache_folder, check_url, download, fetch, fetched
+from vitlab.weights.download import check_url, download, fetch, fetched
 from vitlab.weights.fetched import beside, read_fetched, write_fetched
 
 SMALL = ViTSpec(patch=4, layers=1, width=8, mlp=8, heads=2, image=(8, 8), classes=3, head="linear")
@@ -472,3 +474,31 @@ class TestCatalogue:
         printed = capsys.readouterr().out
         assert "augreg-Ti_16-i1k-224" in printed
         assert "Apache-2.0" in printed
+
+
+def test_released_weights_go_by_their_name_once_they_are_here(tmp_path, monkeypatch, capsys):
+    """In Python and in every command that takes a model."""
+    monkeypatch.setenv("VITLAB_CACHE", str(tmp_path))
+    name = "augreg-Ti_16-i1k-224"
+    with pytest.raises(WeightsError, match=f"not here yet; fetch the 23 MB: vitlab download {name}"):
+        load_model(name)
+    model = randomised(build_model("ViT-Ti/16", image=32, classes=5))
+    save_model(model, tmp_path / find_release(name).file, "google-npz")
+    assert torch.equal(load_model(name, image=32).head.logits.weight, model.head.logits.weight)
+    monkeypatch.chdir(tmp_path)
+    assert main(["convert", name, "out"]) == 0
+    words = ["--data", "digits", "--out", "run", "--image", "16", "--schedule.total", "1", "--batch", "2"]
+    assert main(["finetune", name, *words, "--held-out", "0", "--schedule.warmup", "0"]) == 0
+    assert RunDir(tmp_path / "run").spec().start == str(tmp_path / find_release(name).file)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ViT-B/16", "names a model, not weights; .* or make some: vitlab pretrain ViT-B/16"),
+        ("B_16.npz", "cannot read B_16.npz: there is nothing; give a file, a folder, or a name that vitlab download"),
+    ],
+)
+def test_weights_that_are_nowhere_say_what_to_give(name, said):
+    with pytest.raises(WeightsError, match=said):
+        load_model(name)

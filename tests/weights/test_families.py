@@ -265,7 +265,7 @@ class TestRequests:
             load_model(tmp_path / "bit.npz", image="64")
 
     def test_a_name_of_the_catalogue_is_to_be_fetched_first(self):
-        with pytest.raises(ValueError, match=r"fetch it first: vitlab download timm/deit_tiny_patch16_224\.fb_in1k"):
+        with pytest.raises(ValueError, match=r"fetch the 23 MB: vitlab download timm/deit_tiny_patch16_224\.fb_in1k"):
             load_model("timm/deit_tiny_patch16_224.fb_in1k")
 
 

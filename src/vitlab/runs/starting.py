@@ -30,6 +30,7 @@ from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.strict_json import require, to_json
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.update import freeze, recompute_activations
+from vitlab.weights.cache import located
 from vitlab.weights.load import load_model
 from vitlab.world.device import pick_device
 
@@ -106,6 +107,7 @@ def finetuning_run(
 
     `card` is of the data that is asked for.
     """
+    start = located(start)
     loaded = load_model(start)
     images = card.samples
     on_cpu = pick_device(execution.device).type == "cpu"
@@ -194,10 +196,7 @@ def free_folder(base: Path, *names: str) -> Path:
 
 
 def _run(kind: str, model: ModelSpec, recipe: Recipe, asked: Asked, execution: Execution, held_out: float) -> RunSpec:
-    require(
-        asked.teacher is None or asked.teacher.exists(),
-        f"there is no teacher at {asked.teacher}; give a file or folder of weights",
-    )
+    teacher = None if asked.teacher is None else located(asked.teacher)
     is_two_headed = isinstance(model, ViTSpec) and model.distilled
     require(
         asked.teacher is None or recipe.loss == "softmax" or is_two_headed,
@@ -216,8 +215,8 @@ def _run(kind: str, model: ModelSpec, recipe: Recipe, asked: Asked, execution: E
         validation=asked.validation,
         held_out=held_out,
         test=asked.test,
-        teacher="" if asked.teacher is None else str(asked.teacher.resolve()),
-        teacher_sha256="" if asked.teacher is None else start_sha256(asked.teacher),
+        teacher="" if teacher is None else str(teacher.resolve()),
+        teacher_sha256="" if teacher is None else start_sha256(teacher),
     )
     for why in () if asked.is_swept else unread_fields(run, dict(asked.changes)).values():
         raise ValueError(why)

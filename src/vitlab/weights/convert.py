@@ -12,6 +12,7 @@ from vitlab.models.build import Model
 from vitlab.spec import ConventionName, Conventions, Image, SaveFormat
 from vitlab.store import sha256
 from vitlab.weights import timm
+from vitlab.weights.cache import located
 from vitlab.weights.containers import CONFIGS, WeightsError, explained, is_pickle, open_container
 from vitlab.weights.fetched import read_fetched
 from vitlab.weights.load import load_model
@@ -37,7 +38,7 @@ def convert(
 
     `entry` names the dictionary inside a pickle to take, such as model_ema.
     """
-    notes = []
+    notes, source = [], located(source)
     with _safe(source, entry) as (safe, found):
         known = read_fetched(source) if safe != source else None
         if conventions is None and known is not None:

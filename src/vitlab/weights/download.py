@@ -12,6 +12,7 @@ from typing import Any
 
 from vitlab.store import publish, sha256
 from vitlab.strict_json import require
+from vitlab.weights.cache import cached
 from vitlab.weights.catalogue import Release, find_release
 from vitlab.weights.fetched import FORMAT, Fetched, read_fetched, write_fetched
 
@@ -21,20 +22,12 @@ REDIRECTS = 5
 Progress = Callable[[int, int], object]  # bytes so far, bytes in all or 0; called before the first one, too
 
 
-def cache_folder() -> Path:
-    """VITLAB_CACHE, or `vitlab/weights` in the user's cache."""
-    if own := os.environ.get("VITLAB_CACHE"):
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "vitlab" / "weights"
-
-
 def download(
     name: str, *, cache: Path | None = None, offline: bool = False, progress: Progress = lambda done, total: None
 ) -> Path:
     """The path of released weights, fetched if they are not in the cache yet; VITLAB_OFFLINE=1 forbids fetching."""
     release = find_release(name)
-    path = (cache or cache_folder()) / release.file
+    path = cached(release) if cache is None else cache / release.file
     if path.is_file():
         _check_cached(path, release)
         return path

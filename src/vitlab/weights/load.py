@@ -13,7 +13,7 @@ from vitlab.spec import ConventionName, Conventions, Image, ModelSpec, image_siz
 from vitlab.store import MANIFEST, sha256, verify_folder
 from vitlab.strict_json import require
 from vitlab.weights import bit, folder, google, huggingface, timm, timm_config, timm_resnet, torchvision
-from vitlab.weights.catalogue import releases
+from vitlab.weights.cache import located
 from vitlab.weights.containers import (
     Container,
     NpzError,
@@ -65,17 +65,14 @@ def load_model(
 ) -> Model:
     """A model from weights of Google, timm, Hugging Face, torchvision, DeiT or vitlab, ready for inference.
 
+    `path` is a file, a folder, or the name of released weights that `vitlab download` has fetched.
     The format is recognised from the content and its own conventions are used unless `conventions` says otherwise.
     Positions are resized to `image`; another number of `classes` gets a fresh zero head. Tensors that are missing,
     unexpected or mis-shaped are an error that lists them all; with `allow_partial` the missing ones are initialised
     as the paper does and the others left out. Pickles are refused: see `vitlab convert`.
     """
-    path = Path(path)
+    path = located(path)
     hints = Hints(None if image is None else image_size(image), heads)
-    if str(path) in releases() and not path.exists():
-        raise WeightsError(
-            f"{path} is no file but the name of released weights; fetch it first: vitlab download {path}"
-        )
     container = open_container(path)
     known = _known(path)
     if known is not None:
