@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -33,6 +34,7 @@ from vitlab.models.build import build_from_spec
 from vitlab.paper.finetuning import IMAGE_SETS, REAL_EMPTY
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.report.ledger import read
+from vitlab.runs import display
 from vitlab.runs.evaluate import EvaluateOptions, evaluate, truth_of
 from vitlab.runs.preparing import ModelOptions, check_classes, preprocessing_of
 from vitlab.spec import CONVENTIONS, ViTSpec
@@ -93,6 +95,12 @@ def test_one_table_for_many_models_and_sets_in_four_forms(photos, tmp_path):
             ("bee", "3"),
             ("cat", "2"),
         ]
+
+
+def test_a_long_evaluation_tells_how_far_it_is(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(display, "QUIET", -1.0)
+    _, said = run([saved_model(tmp_path / "m")], [f"folder:{photos}"], tmp_path / "out")
+    assert re.search(r"^scored 9 of 9  [\d.,]+ images/s  0 s left$", said, re.MULTILINE)
 
 
 def test_a_bad_image_stops_unless_allowed_and_is_then_named(photos, tmp_path):

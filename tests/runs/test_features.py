@@ -22,6 +22,7 @@ from vitlab.data.vectors import FeatureFolder, open_vectors, read_folder
 from vitlab.evaluate.features import features_and_labels, fewshot_hook
 from vitlab.models.build import build_from_spec
 from vitlab.pixels import Preprocessing
+from vitlab.runs import display
 from vitlab.runs.features import features, write_features
 from vitlab.runs.fewshot import FewShotOptions, fewshot
 from vitlab.runs.preparing import ModelOptions
@@ -311,6 +312,19 @@ def test_features_and_few_shot_leave_a_folder_of_something_else_alone(model, tmp
     with pytest.raises(FileExistsError, match="thesis holds other things"):
         fewshot(model, [data], [data], tmp_path / "thesis", FewShotOptions(shots=(1,)), quiet())
     assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["fewshot.csv"]
+
+
+def test_long_extractions_tell_how_far_they_are(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(display, "QUIET", -1.0)
+    screen = quiet()
+    features(model, SHAPES.format(40, 0), tmp_path / "out", ModelOptions(), screen, batch=16, shard=30)
+    said = [line.split("  ")[0] for line in screen.export_text().splitlines() if "left" in line]
+    assert said == [f"features of {done} of 40" for done in (16, 30, 40)]
+    screen = quiet()
+    features(model, SHAPES.format(40, 0), tmp_path / "out", ModelOptions(), screen, batch=16, shard=30)
+    assert "left" not in screen.export_text()  # all is there
+    with pytest.raises(ValueError, match="max_bad 5 is a share of the images, between 0 and 1"):
+        features(model, SHAPES.format(40, 0), tmp_path / "other", ModelOptions(), quiet(), max_bad=5)
 
 
 def test_features_made_in_two_ways_or_of_other_classes_are_no_pair(model, tmp_path):

@@ -264,7 +264,7 @@ class TestProgress:
         leave_part(tmp_path, CONTENT[:300_000])
         lines = seen(server, tmp_path / "file.npz", is_terminal=False).splitlines()
         assert lines[0] == "test goes on after 0.3 MB, 1.1 MB in all"
-        assert re.fullmatch(r"1\.1 MB of 1\.1 MB  [\d,.]+ MB/s  0 s left", lines[-1])
+        assert re.fullmatch(r"fetching 1\.1 MB of 1\.1 MB  [\d,.]+ MB/s  0 s left", lines[-1])
 
     def test_a_line_comes_now_and_then_also_of_a_length_nobody_says(self, server, tmp_path, monkeypatch):
         server.says_length = False
@@ -273,7 +273,7 @@ class TestProgress:
         first, *others = seen(server, tmp_path / "two.npz", is_terminal=False).splitlines()
         assert first == "test is fetched"
         assert others
-        assert all(re.fullmatch(r"1\.\d MB  [\d,.]+ MB/s", line) for line in others)
+        assert all(re.fullmatch(r"fetching 1\.\d MB  [\d,.]+ MB/s", line) for line in others)
 
     def test_speed_is_that_of_the_bytes_that_came(self, monkeypatch):
         clock = [100.0]
@@ -287,7 +287,7 @@ class TestProgress:
         arrival.show(520_000_000, 1_000_000_000)
         first, second = screen.file.getvalue().splitlines()  # nothing after ten seconds
         assert first == "test goes on after 500.0 MB, 1,000.0 MB in all"
-        assert second == "520.0 MB of 1,000.0 MB  1.0 MB/s  8.0 min left"  # 20 MB in 20 seconds, and 480 to come
+        assert second == "fetching 520.0 MB of 1,000.0 MB  1.0 MB/s  8.0 min left"  # 20 MB in 20 s, 480 to come
 
     def test_the_command_prints_the_path_alone_and_the_rest_as_complaints(self, server, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("vitlab.weights.download.find_release", lambda name: release_at(server))

@@ -101,6 +101,52 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+class _Coming(_Counted):
+    """What comes steadily: how much is there, how fast it comes, for how long still."""
+
+    tells_the_end = False
+
+    def __init__(self, console: Console, what: str) -> None:
+        super().__init__(console, what, 0, 0, TimeRemainingColumn(), has_bar=True)
+        self.what = what
+        self._began: tuple[float, int] | None = None  # when, and with how much
+        self._spoke = 0.0
+
+    def __enter__(self) -> Self:
+        return self  # the bar waits until something is told
+
+    def show(self, done: int, total: int) -> None:
+        """So much is there, of so much or of nobody knows how much (0); first told before anything comes."""
+        now = time.monotonic()
+        if self._began is None:
+            self._began, self._spoke = (now, done), now
+            self._begin(done, total)
+        started, had = self._began
+        speed = (done - had) / max(now - started, 1e-9)
+        told = f"{self._amount(speed)}/s" if done > had else ""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total or None, now=told)
+        elif done > had and (now - self._spoke > QUIET or (done == total and self.tells_the_end)):
+            self._spoke = now
+            of = f" of {self._amount(total)}" if total else ""
+            left = f"  {duration((total - done) / speed)} left" if total else ""
+            say(self.console, f"{self.what} {self._amount(done)}{of}  {told}{left}")
+
+    def _begin(self, done: int, total: int) -> None:
+        if self._bar is not None:
+            self._bar.start()
+
+    def _amount(self, number: float) -> str:
+        raise NotImplementedError
+
+
+class Images(_Coming):
+    """The images of a set that are done."""
+
+    def _amount(self, number: float) -> str:
+        return f"{number:,}" if isinstance(number, int) else f"{number:,.1f} images"
+
+
 class Tally(_Counted):
     """How many of several runs are done: a bar on a terminal, and a line for whatever happens to one."""
 
@@ -119,40 +165,22 @@ class Tally(_Counted):
             self._bar.update(self._task, completed=self.done, now=said)
 
 
-class Arrival(_Counted):
+class Arrival(_Coming):
     """The bytes of a file as they arrive; one that is there already is not told of."""
 
     count = DownloadColumn
+    tells_the_end = True
 
     def __init__(self, console: Console, name: str) -> None:
-        super().__init__(console, "fetching", 0, 0, TimeRemainingColumn(), has_bar=True)
+        super().__init__(console, "fetching")
         self.name = name
-        self._began: tuple[float, int] | None = None  # when, and with how many bytes
 
-    def __enter__(self) -> Self:
-        return self  # the bar waits for the first bytes
+    def _begin(self, done: int, total: int) -> None:
+        super()._begin(done, total)
+        if self._bar is None:
+            said = f"goes on after {self._amount(done)}" if done else "is fetched"
+            of = f", {self._amount(total)} in all" if total else ""
+            say(self.console, f"{self.name} {said}{of}")
 
-    def show(self, done: int, total: int) -> None:
-        """So many bytes are there, of so many or of nobody knows how many (0); first told before one arrives."""
-        now = time.monotonic()
-        if self._began is None:
-            self._began, self._spoke = (now, done), now
-            said = f"goes on after {_megabytes(done)}" if done else "is fetched"
-            of = f", {_megabytes(total)} in all" if total else ""
-            if self._bar is None:
-                say(self.console, f"{self.name} {said}{of}")
-            else:
-                self._bar.start()
-        started, had = self._began
-        speed = (done - had) / max(now - started, 1e-9)
-        told = f"{speed / 1e6:,.1f} MB/s" if done > had else ""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total or None, now=told)
-        elif done > had and (now - self._spoke > QUIET or done == total):
-            self._spoke = now
-            of, left = (f" of {_megabytes(total)}", f"  {duration((total - done) / speed)} left") if total else ("", "")
-            say(self.console, f"{_megabytes(done)}{of}  {told}{left}")
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
+    def _amount(self, number: float) -> str:
+        return f"{number / 1e6:,.1f} MB"

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from vitlab.data.batch import Batch
@@ -22,6 +21,7 @@ from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
+from vitlab.runs.display import Images
 from vitlab.runs.evaluation_table import Row, results, write
 from vitlab.runs.preparing import ModelOptions, check_classes, load
 from vitlab.runs.scoring import SAVE, Labeller, Share, fingerprint_of, score_source
@@ -152,9 +152,7 @@ def _score(
     if outdated and not saved.exists():
         changed = f"{printable(spec)}: files changed since they were scored; all are scored again"
         console.print(Text(changed, style="yellow"))
-    columns = (TextColumn("scoring"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=len(source))
+    with Images(console, "scored") as shown:
         done = score_source(
             model,
             source,
@@ -168,7 +166,7 @@ def _score(
             identity={**identity, "files": files},
             share=share,
             save_every=options.save_every,
-            say=lambda number: bar.update(task, completed=number),
+            say=lambda number: shown.show(number, len(source)),
         )
     if share is None or share.rank == 0:
         for file in outdated:

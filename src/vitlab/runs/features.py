@@ -26,10 +26,11 @@ from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
+from vitlab.runs.display import Images
 from vitlab.runs.preparing import ModelOptions, load
 from vitlab.runs.scoring import fingerprint_of
 from vitlab.store import refuse_strange
-from vitlab.strict_json import to_json
+from vitlab.strict_json import require, to_json
 from vitlab.world.group import ALONE, World
 
 SHARD = 4096  # samples; 12 MB of ViT-B
@@ -49,6 +50,7 @@ def features(
     world: World = ALONE,
 ) -> FeatureFolder:
     """Write the features of a data set to a folder; called again, it makes what is missing or outdated."""
+    require(0 <= max_bad <= 1, f"max_bad {max_bad} is a share of the images, between 0 and 1")
     world.first(lambda: refuse_strange(out, (CARD,)))
     loaded, how = load(model, options)
     source = open_source(spec)
@@ -57,7 +59,8 @@ def features(
     console.print(Text(f"{folder.shards - len(folder.missing()):,} of {folder.shards:,} shards are there"))
     tell = partial(console.print, style="yellow", markup=False)
     how_much = {"batch": batch, "workers": workers, "max_bad": max_bad}
-    write_features(loaded, how, source, folder, spec=spec, **how_much, world=world, tell=tell)
+    with Images(console, "features of") as shown:
+        write_features(loaded, how, source, folder, spec=spec, **how_much, world=world, tell=tell, say=shown.show)
     if bad := len(folder.bad()):
         console.print(Text(f"{bad:,} of {len(source):,} have no features: the shards' arrays `bad` name them"))
     console.print(Text(f"{printable(str(out))}: {len(source) - bad:,} samples, {loaded.spec.width} features each"))
@@ -77,10 +80,12 @@ def write_features(
     account: Account | None = None,
     world: World = ALONE,
     tell: Callable[[str], object] = lambda text: None,
+    say: Callable[[int, int], object] = lambda done, total: None,
 ) -> None:
     """Make the shards of a folder that are missing or whose files changed; ranks take them in turn, and all wait.
 
-    `account` is that of a larger set, where the source is a part of one: the share of bad images is judged there.
+    `say` hears how many images of this rank are done, of how many. `account` is that of a larger set, where the source
+    is a part of one: the share of bad images is judged there.
     """
     card = {
         **making(model, how, source),
@@ -100,9 +105,11 @@ def write_features(
     account = account or Account(len(source))
     account.add((), [(0, sample) for sample in folder.bad()], max_bad)
     device = next(model.parameters()).device
-    for number in folder.missing():
-        if number not in parts:
-            continue
+    missing = [number for number in folder.missing() if number in parts]
+    done, total = 0, sum(len(parts[number]) for number in missing)
+    if missing:
+        say(done, total)
+    for number in missing:
         batches = evaluation_batches(
             parts[number],
             batch=batch,
@@ -113,7 +120,11 @@ def write_features(
             max_bad=max_bad,
         )
         made = outputs(model, on_device(batches, device), partial(normalised, how=how), model.features)
-        arrays = [(cast(Batch, one), x.float().cpu().numpy().astype(np.float32)) for one, x in made]
+        arrays = []
+        for one, x in made:
+            arrays.append((cast(Batch, one), x.float().cpu().numpy().astype(np.float32)))
+            done += len(arrays[-1][0].ids) + len(arrays[-1][0].bad)
+            say(done, total)
         folder.write(number, arrays, states[number])
     world.meet()
     if world.ranks > 1:

@@ -23,6 +23,7 @@ from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
+from vitlab.runs.display import Images
 from vitlab.runs.features import SHARD, making, write_features
 from vitlab.runs.preparing import ModelOptions, load
 from vitlab.runs.scoring import fingerprint_of
@@ -151,19 +152,21 @@ class Maker:
         identity = [fingerprint_of(model), to_json(how), name, fingerprint(source)]
         path = self.out / "features" / hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
         folder = FeatureFolder(path, len(source), SHARD)
-        write_features(
-            model,
-            how,
-            source,
-            folder,
-            spec=name,
-            batch=self.options.batch,
-            workers=self.options.workers,
-            max_bad=self.options.max_bad,
-            account=account,
-            world=self.world,
-            tell=partial(self.console.print, style="yellow", markup=False),
-        )
+        with Images(self.console, "features of") as shown:
+            write_features(
+                model,
+                how,
+                source,
+                folder,
+                spec=name,
+                batch=self.options.batch,
+                workers=self.options.workers,
+                max_bad=self.options.max_bad,
+                account=account,
+                world=self.world,
+                tell=partial(self.console.print, style="yellow", markup=False),
+                say=shown.show,
+            )
         return read_folder(path), folder.numbers()
 
     def _model(self, name: str) -> tuple[Model, Preprocessing]:

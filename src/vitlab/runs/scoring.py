@@ -80,6 +80,7 @@ def score_source(
     read, *_ = share.gather(_read(saved, identity or {}) if saved is not None and share.rank == 0 else None)
     progress = _opened(read, source, labellers, classes)
     progress.account.add((), (), max_bad)  # what is in the file may already be too much
+    say(progress.next)
     last_save = time.monotonic()
     fresh, used, bad, done = {name: Scores(classes) for name in labellers}, 0, [], progress.next
     device = next(model.parameters()).device
