@@ -26,7 +26,7 @@ from vitlab.run_dir import RunDir
 from vitlab.runs.choice import Judged, pick
 from vitlab.runs.grid import Point, SweepOptions, points_of, row_rates
 from vitlab.runs.search import read_space
-from vitlab.runs.sweep import _plan
+from vitlab.runs.sweep_plan import make_plan
 from vitlab.spec import ViTSpec
 
 TRAIN, TEST = "shapes?classes=3&images=40&size=16", "shapes?classes=3&images=30&size=16&seed=1"
@@ -276,7 +276,7 @@ def test_what_only_some_points_read_is_a_part_of_the_grid(model, in_memory):
         changes=(("partners", "rolled"),),
         execution=Execution(device="cpu"),
     )
-    plan = _plan(model, TRAIN, TEST, in_memory / "out", options, Console(quiet=True))
+    plan = make_plan(model, TRAIN, TEST, in_memory / "out", options, Console(quiet=True))
     assert [plan.run_of(point).recipe.partners for point in plan.points] == ["rolled", "rolled"]
 
 
@@ -306,7 +306,7 @@ def begin(monkeypatch, command):
         raise Begun
 
     with monkeypatch.context() as patch:
-        patch.setattr("vitlab.runs.sweep._Plan.judge_all", stop)
+        patch.setattr("vitlab.runs.sweep_plan.Plan.judge_all", stop)
         with pytest.raises(Begun):
             main(command)
 
