@@ -47,6 +47,8 @@ def _value(field: str, last: str, text: str, old: object) -> object:
     if isinstance(old, str):
         return text
     if isinstance(old, tuple | list):
+        if text.lower() == "none":
+            return []
         return [_plain(part) for part in text.split(",") if part]
     return _plain(text)
 

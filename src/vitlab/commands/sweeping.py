@@ -45,7 +45,8 @@ def sweep(
 ) -> int:
     """Fine-tune as the paper did: try a grid on a development split, retrain the best on everything, test; three times.
 
-    Every run is a folder; stopped or killed, the same command continues. Any field of the recipe is a flag.
+    Every run is a folder; stopped or killed, the same command continues. Any field of the recipe is a flag:
+    `vitlab recipes NAME` lists them.
 
     Args:
         model: Weights of any supported format: a file or a folder.
@@ -125,7 +126,8 @@ def transfer(
 ) -> int:
     """Fine-tune a model on the paper's transfer sets, several times each: mean and deviation as in table 2.
 
-    Every run is a folder; interrupted and started again, the command continues. Any field of the recipes is a flag.
+    Every run is a folder; interrupted and started again, the command continues. Any field of the recipes is a flag:
+    `vitlab recipes NAME` lists them.
 
     Args:
         model: Weights of any supported format.

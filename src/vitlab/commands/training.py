@@ -1,4 +1,4 @@
-"""vitlab recipes, pretrain, finetune, resume, reproduce."""
+"""vitlab pretrain, finetune, resume, reproduce."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from vitlab.commands.terminal import Size, complain, console, print_json, size_of
-from vitlab.counting import count
-from vitlab.paper.augreg import LEVELS
-from vitlab.paper.finetuning_recipes import development_share, finetuning_names, finetuning_recipe
-from vitlab.paper.models import list_models
-from vitlab.paper.pretraining import DATA
-from vitlab.paper.pretraining_recipes import pretraining_data, pretraining_model, pretraining_names, pretraining_recipe
+from vitlab.commands.recipes import recipes
+from vitlab.commands.terminal import Size, complain, console, size_of
 from vitlab.recipe import Execution, Recipe
 
 if TYPE_CHECKING:
@@ -32,29 +26,6 @@ FIELDS = {
     "resume": EXECUTION_FIELDS,
 }
 AUTOMATIC = Execution(device="auto")
-FLOPS = 2 * 3  # of a multiply-accumulate, forward and twice back
-
-
-def recipes(json: bool = False) -> None:
-    """List the recipes of the paper, with images seen, steps and exaFLOPs.
-
-    Args:
-        json: Print JSON instead of tables.
-    """
-    before, after = [_pretraining_entry(name) for name in pretraining_names()], []
-    for name in finetuning_names():
-        recipe = finetuning_recipe(name)
-        after.append({"recipe": name, **_numbers(recipe), "held_out": development_share(name), "source": recipe.source})
-    if json:
-        print_json({"pretrain": before, "finetune": after})
-        return
-    _print_table("vitlab pretrain NAME --data SPEC", before)
-    _print_table("vitlab finetune MODEL --data SPEC --recipe NAME", after)
-    for line in (
-        "Any field is a flag: --schedule.peak 3e-4 --optimizer.weight_decay 0.1 --batch 256",
-        f"After -augreg a level of augmentation may follow, as -augreg-strong1: {', '.join(LEVELS)}",
-    ):
-        console().print(line, highlight=False)
 
 
 def pretrain(
@@ -74,7 +45,8 @@ def pretrain(
     yes: bool = False,
 ) -> int:
     """Train a model from fresh weights with a row of the paper's table 3. Any field of the recipe is a flag too:
-    --schedule.peak 3e-4, --batch 256, --model.layers 4; `vitlab recipes` lists the rows.
+    --schedule.peak 3e-4, --batch 256, --model.layers 4; `vitlab recipes` lists the rows,
+    `vitlab recipes NAME` the fields of one.
 
     Args:
         recipe: A row such as ViT-B/16@imagenet21k, or a model, which gets the row of the nearest data size.
@@ -118,12 +90,13 @@ def finetune(
     yes: bool = False,
 ) -> int:
     """Teach a trained model the classes of your own images: new head, positions resized, the paper's table 4. Any
-    field of the recipe is a flag too: --schedule.peak 0.003, --batch 64, --frozen backbone; `vitlab recipes` lists all.
+    field of the recipe is a flag too: --schedule.peak 0.003, --batch 64, --frozen backbone; `vitlab recipes` lists the
+    recipes, `vitlab recipes NAME` the fields of one, such as quick, the default without an accelerator.
 
     Args:
         model: Weights of any supported format: a file or a folder.
         data: The images, such as folder:photos with one folder a class; `vitlab data kinds` lists all kinds.
-        recipe: A row of table 4 such as cifar10; chosen by the size of the data if left out, and told.
+        recipe: A row of table 4 such as cifar10, or quick; chosen by the size of the data if left out, and told.
         out: The run folder; a new one under runs/ if left out.
         image: Resolution; the recipe's if left out.
         validation: Images to validate on.
@@ -244,47 +217,3 @@ def pairs(changes: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 def _kind(data: str) -> str:
     """The last word of what names the data, for a folder's name."""
     return data.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition(":")[2]
-
-
-def _pretraining_entry(name: str) -> dict[str, object]:
-    recipe = pretraining_recipe(name)
-    data = DATA[pretraining_data(name)]
-    model = pretraining_model(name)
-    entry = {"recipe": name, **_numbers(recipe), "exaflops": None, "source": recipe.source}
-    if model in list_models():
-        classes = data.classes if recipe.masking is None else 0
-        macs = count(model, image=recipe.image, classes=classes).macs
-        entry["exaflops"] = FLOPS * macs * recipe.batch * recipe.schedule.total / 1e18
-    return entry
-
-
-def _numbers(recipe: Recipe) -> dict[str, object]:
-    steps = recipe.schedule.total
-    return {
-        "images": steps * recipe.batch,
-        "steps": steps,
-        "batch": recipe.batch,
-        "pixels": recipe.image[0],
-        "optimizer": recipe.optimizer.kind,
-        "peak": recipe.schedule.peak,
-    }
-
-
-def _print_table(title: str, rows: list[dict[str, object]]) -> None:
-    table = Table(title=title, title_justify="left", box=None, header_style="bold")
-    for name in rows[0]:
-        table.add_column(
-            name.replace("_", " "), justify="left" if name in ("recipe", "source", "optimizer") else "right"
-        )
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
-    console().print(table)
-    console().print()
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value >= 10 else f"{value:g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
