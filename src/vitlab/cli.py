@@ -12,10 +12,11 @@ from rich.text import Text
 from vitlab import __version__
 from vitlab.commands.data import DATA_COMMANDS, data
 from vitlab.commands.evaluation import EVALUATION
+from vitlab.commands.flags import check_flags, with_field_flags
 from vitlab.commands.looking import LOOKING
 from vitlab.commands.sweeping import SWEEPING
 from vitlab.commands.terminal import complain, console, one_line
-from vitlab.commands.training import TRAINING_COMMANDS, with_field_flags
+from vitlab.commands.training import TRAINING_COMMANDS
 from vitlab.commands.weights import WEIGHTS
 
 
@@ -67,11 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         commands, program, about, arguments = DATA_COMMANDS, "vitlab data", data.__doc__ or "", arguments[1:]
     try:
         _check_ranks(arguments)
-        words = with_field_flags(arguments)
-        result = tyro.extras.subcommand_cli_from_dict(
-            commands, prog=program, description=about, args=words, console_outputs=is_first
-        )
-        return result or 0
+        return _run(commands, program, about, arguments, is_heard=is_first) or 0
     except NotForRanks as error:
         if is_first:
             complain(f"vitlab: {error}")
@@ -93,6 +90,18 @@ def main(arguments: list[str] | None = None) -> int:
         return 3
     except KeyboardInterrupt:
         return 130
+
+
+def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str], *, is_heard: bool) -> int | None:
+    words = with_field_flags(arguments)
+    name = words[0] if words else ""
+    if name not in commands:
+        return tyro.extras.subcommand_cli_from_dict(
+            commands, prog=program, description=about, args=words, console_outputs=is_heard
+        )
+    check_flags(name, commands[name], words[1:])
+    # One command alone: a flag that is not known is not looked for in the others.
+    return tyro.cli(commands[name], prog=f"{program} {name}", args=words[1:], console_outputs=is_heard)
 
 
 class NotForRanks(ValueError):  # noqa: N818 - says what is wrong

@@ -1,11 +1,14 @@
 """vitlab recipes, pretrain, finetune, resume and reproduce as a user types them."""
 
+import dataclasses
 import json
+import re
 
 import pytest
 
 from vitlab.cli import main
-from vitlab.commands.training import with_field_flags
+from vitlab.commands.flags import with_field_flags
+from vitlab.recipe import Execution
 
 SMALL = [
     *("pretrain", "ViT-Ti/4", "--data", "digits?split=test", "--image", "8", "--batch", "32"),
@@ -51,7 +54,10 @@ def test_fields_of_the_recipe_are_flags():
             "3",
         )
     ]
-    assert with_field_flags(["resume", "run", "--micro-batch", "8"]) == ["resume", "run", "--set", "micro_batch=8"]
+    assert with_field_flags(["resume", "r", "--no-compile", "--recompute", "--workers", "2", "--exact-elastic"]) == [
+        *("resume", "r", "--compile", "false", "--recompute", "true", "--workers", "2", "--exact-elastic", "true")
+    ]
+    assert with_field_flags(["resume", "r", "--recompute", "false"]) == ["resume", "r", "--recompute", "false"]
     assert with_field_flags(["predict", "--batch", "8"]) == ["predict", "--batch", "8"]
     with pytest.raises(ValueError, match="--batch needs a value"):
         with_field_flags(["pretrain", "--batch"])
@@ -110,3 +116,31 @@ def test_other_mistakes(tmp_path, capsys):
         capsys, "pretrain", "ViT-B/16@mars", "--data", "digits"
     )
     assert "x.npz" in refusal(capsys, "finetune", str(tmp_path / "x.npz"), "--data", "digits")
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [
+        ("--bacth", "--batch"),
+        ("--shedule.peak", "--schedule.peak"),
+        ("--peak=3", "--schedule.peak"),
+        ("--weight_decay", "--optimizer.weight-decay"),
+        ("--lr", "--schedule.peak"),
+        ("--micro-bach", "--micro-batch"),
+    ],
+)
+def test_an_unknown_flag_is_told_with_the_one_that_was_meant(flag, meant, capsys):
+    told = refusal(capsys, "finetune", "M", "--data", "digits", flag, "3")
+    assert f"vitlab finetune has no flag {flag.partition('=')[0].replace('_', '-')}; did you mean {meant}" in told
+    assert "evaluate" not in told
+
+
+@pytest.mark.parametrize("command", ["pretrain", "finetune", "sweep", "transfer", "resume"])
+def test_every_flag_of_the_execution_has_a_word_of_help(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = " ".join(re.sub("[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
+    for name in (field.name for field in dataclasses.fields(Execution)):
+        meaning = re.search(rf"^ +{name}: (.+)$", Execution.__doc__, re.MULTILINE)[1]
+        assert f"--{name.replace('_', '-')}" in shown
+        assert meaning in shown

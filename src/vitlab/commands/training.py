@@ -1,6 +1,5 @@
 """vitlab pretrain, finetune, resume, reproduce."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -9,9 +8,10 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
+from vitlab.commands.flags import UNCHANGED, ChangedExecution, changed_fields
 from vitlab.commands.recipes import recipes
 from vitlab.commands.terminal import Size, complain, console, size_of
-from vitlab.recipe import Execution, Recipe
+from vitlab.recipe import Execution
 
 if TYPE_CHECKING:
     from vitlab.data.card import DataCard
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="set", metavar="FIELD=VALUE")]
-RECIPE_FIELDS = frozenset(field.name for field in dataclasses.fields(Recipe)) - {"name", "source", "image"} | {"model"}
-EXECUTION_FIELDS = frozenset(field.name for field in dataclasses.fields(Execution))
-FIELDS = {
-    **dict.fromkeys(("pretrain", "finetune", "sweep", "transfer"), RECIPE_FIELDS),
-    "resume": EXECUTION_FIELDS,
-}
 AUTOMATIC = Execution(device="auto")
 
 
@@ -118,9 +112,15 @@ def finetune(
     return _start(out, names, data, execution, make, yes)
 
 
-def resume(run: Folder, data: str = "", teacher: Path | None = None, changes: Changes = ()) -> int:
+def resume(
+    run: Folder,
+    data: str = "",
+    teacher: Path | None = None,
+    execution: ChangedExecution = UNCHANGED,
+    changes: Changes = (),
+) -> int:
     """Continue a run that was stopped or killed, from its last checkpoint; it ends as if nothing had happened. How it
-    is carried out may change: --micro-batch 8, --workers 2, --recompute true, --device cuda.
+    is carried out may change: --micro-batch 8, --workers 2, --recompute true, --device cuda. What is left out stays.
 
     Args:
         run: The run folder.
@@ -130,8 +130,9 @@ def resume(run: Folder, data: str = "", teacher: Path | None = None, changes: Ch
     """
     from vitlab.runs.together import resume_together
 
+    changed = (*changed_fields(execution), *pairs(changes))
     moved = "" if teacher is None else str(teacher.resolve())
-    return _ended(*resume_together(run, console(), data=data, teacher=moved, changes=pairs(changes)))
+    return _ended(*resume_together(run, console(), data=data, teacher=moved, changes=changed))
 
 
 def reproduce(run: Folder, out: Path | None = None) -> int:
@@ -164,25 +165,6 @@ TRAINING_COMMANDS = {
     "resume": resume,
     "reproduce": reproduce,
 }
-
-
-def with_field_flags(arguments: list[str]) -> list[str]:
-    """Flags that are fields of what a command runs, such as `--schedule.peak 3e-4`, as `--set` of the command."""
-    fields = FIELDS.get(arguments[0], frozenset()) if arguments else frozenset()
-    rewritten: list[str] = []
-    waiting = iter(arguments)
-    for word in waiting:
-        name, equals, value = word.partition("=")
-        field = name.removeprefix("--").replace("-", "_")
-        if not name.startswith("--") or field.partition(".")[0] not in fields:
-            rewritten.append(word)
-            continue
-        if not equals:
-            value = next(waiting, None)
-            if value is None:
-                raise ValueError(f"{word} needs a value")
-        rewritten += ["--set", f"{field}={value}"]
-    return rewritten
 
 
 def _start(
