@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 
 import pytest
@@ -144,3 +145,35 @@ def test_every_flag_of_the_execution_has_a_word_of_help(command, capsys):
         meaning = re.search(rf"^ +{name}: (.+)$", Execution.__doc__, re.MULTILINE)[1]
         assert f"--{name.replace('_', '-')}" in shown
         assert meaning in shown
+
+
+def test_a_folder_that_cannot_be_written_is_told_by_its_name(tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    no_data = [word if word != "digits?split=test" else "folder:nowhere" for word in SMALL]
+    for out in (file, file / "below"):
+        told = refusal(capsys, *no_data, "--out", str(out))  # before the data is looked for
+        assert told == f"vitlab: {out} cannot be a folder: {file} is a file; choose another folder"
+    told = refusal(capsys, *SMALL, "--out", "/proc/x")
+    assert re.search(r"vitlab: /proc/x cannot be written \(.+\); choose another folder", told)
+    assert "Errno" not in told
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_told_by_its_name(tmp_path, capsys):
+    tmp_path.chmod(0o500)
+    told = refusal(capsys, *SMALL, "--out", str(tmp_path / "x"))
+    assert told == f"vitlab: {tmp_path / 'x'} cannot be written (Permission denied); choose another folder"
+
+
+def test_a_folder_of_other_things_or_a_finished_run_is_refused(tmp_path, capsys):
+    (tmp_path / "photos.txt").write_text("mine")
+    assert "holds other things; choose another folder" in refusal(capsys, *SMALL, "--out", str(tmp_path))
+    assert [file.name for file in tmp_path.iterdir()] == ["photos.txt"]
+    for name in ("run.json", "result.json"):
+        (tmp_path / name).write_text("{}")
+    told = refusal(capsys, *SMALL, "--out", str(tmp_path))
+    assert "holds a finished run" in told
+    assert "choose another --out" in told
+    assert "resume" not in told
