@@ -88,7 +88,10 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         complain(f"vitlab: {one_line(error)}")
         return 3
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if is_first:
+            unbegun = "stopped; nothing was begun" if arguments[:1] in (["pretrain"], ["finetune"]) else "stopped"
+            complain(f"vitlab: {next((word for word in error.args if isinstance(word, str)), unbegun)}")
         return 130
 
 

@@ -177,7 +177,19 @@ def _start(
 ) -> int:
     from vitlab.runs.together import begin_together
 
-    return _ended(*begin_together(out, names, data, execution, make, console(), is_wanted=is_wanted))
+    made = []
+
+    def note(card: "DataCard", screen: Console) -> "RunSpec":
+        made.append(make(card, screen))
+        return made[0]
+
+    try:
+        return _ended(*begin_together(out, names, data, execution, note, console(), is_wanted=is_wanted))
+    except KeyboardInterrupt:
+        if made:  # from here on there may be a folder, which its line has told
+            where = f": vitlab resume {out}" if out is not None else ""
+            raise KeyboardInterrupt(f"stopped; if the run was begun, it can be continued{where}") from None
+        raise
 
 
 def _ended(code: int, path: Path | None) -> int:
