@@ -1,6 +1,7 @@
 """The command line: every command has help, tables and JSON say the same, mistakes are told."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -59,6 +60,14 @@ def test_output_into_a_closed_pipe_is_no_traceback():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stdout == "[\n"
     assert "Traceback" not in done.stderr
+
+
+def test_a_stream_shows_what_it_cannot_encode_as_escapes():
+    """As the name of a picture where the terminal knows only ASCII."""
+    code = "from vitlab.cli import COMMANDS, main; COMMANDS['doctor'] = lambda: print('gr\\xfcn'); main(['doctor'])"
+    surroundings = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=surroundings)
+    assert (done.stdout, done.stderr) == ("gr\\xfcn\n", "")
 
 
 def test_names_of_the_package():

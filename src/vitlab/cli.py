@@ -1,5 +1,6 @@
 """The command line: one table of commands, each a short function that loads what it needs when it is called."""
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -58,6 +59,9 @@ TOGETHER = {"pretrain", "finetune", "resume", "evaluate", "features", "fewshot"}
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; user errors are one line on standard error and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that a terminal cannot show is no reason to stop
     if arguments == ["--version"]:
         console().print(f"vitlab {__version__}", highlight=False)
         return 0
