@@ -93,7 +93,19 @@ def test_a_reproduction_that_differs_is_told(tmp_path, capsys):
     ("change", "complaint"),
     [
         (["--schedule.peek", "1"], "it has peak, total, warmup, decay, end, boundaries"),
-        (["--batch", "lots"], "--batch 'lots' must be a whole number"),
+        (["--schedule.peek", "1"], "did you mean --schedule.peak?"),
+        (["--model.layer", "1"], "--model.layer: a ViTSpec has no 'layer' there"),
+        (["--model.layer", "1"], "did you mean --model.layers?"),
+        (["--batch", "lots"], "--batch 'lots' must be a whole number, 1 or more"),
+        (["--batch", "-5"], "--batch '-5' must be a whole number, 1 or more"),
+        (["--schedule.warmup", "-5"], "--schedule.warmup '-5' must be a whole number, 0 or more"),
+        (["--schedule.peak", "abc"], "--schedule.peak 'abc': a number is expected"),
+        (["--optimizer.clip", "abc"], "--optimizer.clip 'abc': a number is expected"),
+        (["--label-smoothing", "none"], "--label-smoothing None: a number is expected"),
+        (["--shards", "1.5"], "--shards 1.5: a whole number is expected"),
+        (["--augmentation.flip", "perhaps"], "--augmentation.flip 'perhaps': true or false is expected"),
+        (["--schedule.decay", "steep"], "--schedule.decay is 'steep'; allowed are 'linear', 'cosine'"),
+        (["--model.layers", "many"], "--model.layers 'many': a whole number is expected"),
         (["--image", "9"], "image 9x9 is not a whole number of 4x4 patches"),
         (["--device", "tpu"], "no device is named 'tpu'; known are auto, cpu, cuda, mps"),
         (["--held-out", "2"], "held_out 2.0 is outside [0, 1)"),
@@ -117,6 +129,20 @@ def test_other_mistakes(tmp_path, capsys):
         capsys, "pretrain", "ViT-B/16@mars", "--data", "digits"
     )
     assert "x.npz" in refusal(capsys, "finetune", str(tmp_path / "x.npz"), "--data", "digits")
+
+
+def test_a_row_that_does_not_exist_is_told_with_the_nearest_ones(capsys):
+    told = refusal(capsys, "pretrain", "ViT-Ti/4@imagnet", "--data", "digits")
+    assert "did you mean ViT-Ti/16@imagenet-augreg" in told
+    assert "ViT-Ti/4 alone gets the row nearest to your data" in told
+    assert told.count("@") < 6
+    assert "did you mean ViT-Ti/4" in refusal(capsys, "pretrain", "VitTi/4", "--data", "digits")
+
+
+@pytest.mark.parametrize("name", ["ViT-Ti/4", "DeiT-S/16"])
+def test_what_is_suggested_for_a_misspelt_model_is_that_model(name, capsys):
+    for spelt in (name.replace("-", ""), name.lower(), name.replace("/", "-")):
+        assert f"did you mean {name}" in refusal(capsys, "pretrain", spelt, "--data", "digits")
 
 
 @pytest.mark.parametrize(
