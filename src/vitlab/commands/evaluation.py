@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from rich.console import Console
 from rich.text import Text
 
-from vitlab.commands.terminal import Size, command_line, complain, console, size_of
+from vitlab.commands.terminal import Size, command_line, complain, console, printable, size_of
 from vitlab.spec import ConventionName
 
 Models = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL ...")]
@@ -72,6 +73,7 @@ def evaluate(
         rows = run(models, data, out, options, screen, Share(world.rank, world.ranks, world.gather))
         if ledger is not None and world.leads:
             record(rows, ledger, command_line(), expected, expected_from)
+        _tell_where(screen, out, "results", "each row's classes and confusions")
     return 0
 
 
@@ -161,7 +163,15 @@ def fewshot(
     loading = ModelOptions(conventions, size_of(image), preprocessing, device)
     options = FewShotOptions(loading, shots, seeds, l2, neighbours, probe, batch, workers, max_bad)
     with together(device, console()) as (world, screen):
+        for name in (name for name, other in zip(train, test, strict=False) if name == other and world.leads):
+            complain(f"{printable(name)} is learnt from and tested on: the accuracy says little of other samples")
         run(model, train, test, out, options, screen, world)
+        _tell_where(screen, out, "fewshot", "with the features, if they were made here")
+
+
+def _tell_where(screen: Console, out: Path, name: str, more: str) -> None:
+    """The last line: what was printed is kept, with more than that."""
+    screen.print(Text(f"{printable(str(out))}: the table as {name}.csv, .md and .json; {more}"), soft_wrap=True)
 
 
 def report(ledger: Path = Path("results/ledger.jsonl"), out: Path | None = None, json: bool = False) -> int:

@@ -1,5 +1,6 @@
 """vitlab pretrain, finetune, resume, reproduce."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -132,7 +133,12 @@ def resume(
 
     changed = (*changed_fields(execution), *pairs(changes))
     moved = "" if teacher is None else str(teacher.resolve())
-    return _ended(*resume_together(run, console(), data=data, teacher=moved, changes=changed))
+    try:
+        return _ended(*resume_together(run, console(), data=data, teacher=moved, changes=changed))
+    except ValueError as error:  # of what opens data and teacher, which does not know the folder
+        told = str(error).replace("vitlab resume RUN ", f"vitlab resume {shlex.quote(str(run))} ")
+        error.args = (told,)
+        raise
 
 
 def reproduce(run: Folder, out: Path | None = None) -> int:
