@@ -11,7 +11,18 @@ from rich.text import Text
 
 from vitlab.commands.flags import UNCHANGED, ChangedExecution, changed_fields
 from vitlab.commands.recipes import recipes
-from vitlab.commands.terminal import Size, complain, console, size_of
+from vitlab.commands.terminal import (
+    Given,
+    MaybeNumber,
+    MaybePath,
+    MaybeWhole,
+    Size,
+    Spec,
+    Words,
+    complain,
+    console,
+    size_of,
+)
 from vitlab.recipe import Execution
 
 if TYPE_CHECKING:
@@ -19,21 +30,21 @@ if TYPE_CHECKING:
     from vitlab.run_dir import RunSpec
 
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="set", metavar="FIELD=VALUE")]
+Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FIELD=VALUE", name="set")]
 AUTOMATIC = Execution(device="auto")
 
 
 def pretrain(
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL[@DATA]")],
-    data: str,
-    out: Path | None = None,
+    data: Given,
+    out: MaybePath = None,
     image: Size = "",
     objective: Literal["labels", "masked-patches"] = "labels",
-    epochs: int | None = None,
-    validation: str = "",
-    held_out: float | None = None,
-    test: str = "",
-    teacher: Path | None = None,
+    epochs: MaybeWhole = None,
+    validation: Spec = "",
+    held_out: MaybeNumber = None,
+    test: Spec = "",
+    teacher: MaybePath = None,
     seed: int = 0,
     execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
     changes: Changes = (),
@@ -71,14 +82,14 @@ def pretrain(
 
 def finetune(
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
-    data: str,
-    recipe: str = "",
-    out: Path | None = None,
+    data: Given,
+    recipe: Words = "",
+    out: MaybePath = None,
     image: Size = "",
-    validation: str = "",
-    held_out: float | None = None,
-    test: str = "",
-    teacher: Path | None = None,
+    validation: Spec = "",
+    held_out: MaybeNumber = None,
+    test: Spec = "",
+    teacher: MaybePath = None,
     seed: int = 0,
     execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
     changes: Changes = (),
@@ -115,8 +126,8 @@ def finetune(
 
 def resume(
     run: Folder,
-    data: str = "",
-    teacher: Path | None = None,
+    data: Spec = "",
+    teacher: MaybePath = None,
     execution: ChangedExecution = UNCHANGED,
     changes: Changes = (),
 ) -> int:
@@ -141,7 +152,7 @@ def resume(
         raise
 
 
-def reproduce(run: Folder, out: Path | None = None) -> int:
+def reproduce(run: Folder, out: MaybePath = None) -> int:
     """Train a finished run again, same recipe and seed, and compare it step by step.
 
     Args:
@@ -176,7 +187,7 @@ TRAINING_COMMANDS = {
 def _start(
     out: Path | None,
     names: tuple[str, str],
-    data: str,
+    data: Given,
     execution: Execution,
     make: Callable[["DataCard", Console], "RunSpec"],
     is_wanted: bool,
