@@ -1,6 +1,8 @@
 """The command line: every command has help, tables and JSON say the same, mistakes are told."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 
@@ -8,6 +10,7 @@ import pytest
 
 import vitlab
 from vitlab.cli import COMMANDS, main
+from vitlab.commands.data import DATA_COMMANDS
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -16,6 +19,21 @@ def test_every_command_has_help(command, capsys):
         main([command, "--help"])
     assert stopped.value.code == 0
     assert COMMANDS[command].__doc__.splitlines()[0][:40] in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("words", [*([name] for name in COMMANDS), *(["data", name] for name in DATA_COMMANDS)])
+def test_help_shows_nothing_of_how_a_default_is_stored(words, capsys):
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    shown = " ".join(re.sub("[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
+    for internal in ("{None", "default: ''", "default: None", "default: )"):
+        assert internal not in shown
+
+
+def test_a_word_that_may_be_left_out_looks_so(capsys):
+    with pytest.raises(SystemExit):
+        main(["download", "--help"])
+    assert "[NAME]" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_version(capsys):
@@ -59,6 +77,14 @@ def test_output_into_a_closed_pipe_is_no_traceback():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stdout == "[\n"
     assert "Traceback" not in done.stderr
+
+
+def test_a_stream_shows_what_it_cannot_encode_as_escapes():
+    """As the name of a picture where the terminal knows only ASCII."""
+    code = "from vitlab.cli import COMMANDS, main; COMMANDS['doctor'] = lambda: print('gr\\xfcn'); main(['doctor'])"
+    surroundings = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=surroundings)
+    assert (done.stdout, done.stderr) == ("gr\\xfcn\n", "")
 
 
 def test_names_of_the_package():

@@ -13,7 +13,7 @@ from PIL import Image
 import vitlab
 from test_house import LAZY, MAY_IMPORT
 from vitlab.cli import COMMANDS, DATA_COMMANDS, main
-from vitlab.commands.training import EXECUTION_FIELDS, RECIPE_FIELDS
+from vitlab.commands.flags import EXECUTION_FIELDS, RECIPE_FIELDS
 from vitlab.data.catalogue import open_source
 from vitlab.models.build import build_from_spec
 from vitlab.paper.models import model_spec

@@ -62,7 +62,7 @@ def test_fields_that_depend_on_each_other_may_come_in_any_order():
         ("schedule.peek", "1", "no 'peek' there; it has peak, total, warmup"),
         ("sched", "1", "no 'sched' there; it has name, source, batch"),
         ("batch.size", "1", "it has no parts"),
-        ("batch", "many", "Recipe.batch must be int, not 'many'"),
+        ("batch", "many", "--batch 'many': a whole number is expected"),
         ("batch", "0", "batch 0 is outside 1.."),
         ("schedule", "1", "--schedule has parts; set one of them, such as --schedule.peak"),
         ("optimizer", "lion", "known are adamw, sgd"),

@@ -1,5 +1,6 @@
 """The command line: one table of commands, each a short function that loads what it needs when it is called."""
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -12,10 +13,11 @@ from rich.text import Text
 from vitlab import __version__
 from vitlab.commands.data import DATA_COMMANDS, data
 from vitlab.commands.evaluation import EVALUATION
+from vitlab.commands.flags import check_flags, with_field_flags
 from vitlab.commands.looking import LOOKING
 from vitlab.commands.sweeping import SWEEPING
 from vitlab.commands.terminal import complain, console, one_line
-from vitlab.commands.training import TRAINING_COMMANDS, with_field_flags
+from vitlab.commands.training import TRAINING_COMMANDS
 from vitlab.commands.weights import WEIGHTS
 
 
@@ -57,6 +59,9 @@ TOGETHER = {"pretrain", "finetune", "resume", "evaluate", "features", "fewshot"}
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; user errors are one line on standard error and exit code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that a terminal cannot show is no reason to stop
     if arguments == ["--version"]:
         console().print(f"vitlab {__version__}", highlight=False)
         return 0
@@ -67,11 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
         commands, program, about, arguments = DATA_COMMANDS, "vitlab data", data.__doc__ or "", arguments[1:]
     try:
         _check_ranks(arguments)
-        words = with_field_flags(arguments)
-        result = tyro.extras.subcommand_cli_from_dict(
-            commands, prog=program, description=about, args=words, console_outputs=is_first
-        )
-        return result or 0
+        return _run(commands, program, about, arguments, is_heard=is_first) or 0
     except NotForRanks as error:
         if is_first:
             complain(f"vitlab: {error}")
@@ -91,8 +92,23 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         complain(f"vitlab: {one_line(error)}")
         return 3
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        if is_first:
+            unbegun = "stopped; nothing was begun" if arguments[:1] in (["pretrain"], ["finetune"]) else "stopped"
+            complain(f"vitlab: {next((word for word in error.args if isinstance(word, str)), unbegun)}")
         return 130
+
+
+def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str], *, is_heard: bool) -> int | None:
+    words = with_field_flags(arguments)
+    name = words[0] if words else ""
+    if name not in commands:
+        return tyro.extras.subcommand_cli_from_dict(
+            commands, prog=program, description=about, args=words, console_outputs=is_heard
+        )
+    check_flags(name, commands[name], words[1:])
+    # One command alone: a flag that is not known is not looked for in the others.
+    return tyro.cli(commands[name], prog=f"{program} {name}", args=words[1:], console_outputs=is_heard)
 
 
 class NotForRanks(ValueError):  # noqa: N818 - says what is wrong

@@ -238,10 +238,20 @@ class Recipe:
 class Execution:
     """How a run is carried out; it decides speed and memory, and what is learnt only by rounding and dropout's draws.
 
-    `micro_batch` images are in memory at once, 0 for the whole batch; `recompute` forgets activations and computes them
-    again; `save_every` 0 saves twenty times a run. On several ranks `parallel` says whether each has the whole model
-    (ddp) or a part of it (fsdp), by memory if `auto`; `exact_elastic` gives the same bits on any number, more slowly;
-    `timeout` is how long they wait for one that does not answer.
+    Args:
+        device: Such as cpu, cuda:1 or mps; auto is a GPU where there is one.
+        micro_batch: Images in memory at once; 0 for the whole batch. The batch is what is learnt from either way.
+        precision: bf16 is faster and takes less memory on GPUs that have it; fp32 rounds less.
+        recompute: Forget activations and compute them again: less memory, more time.
+        compile: Let torch.compile make the model faster; the first steps take longer.
+        workers: Processes that decode images; 0 for none but the training itself.
+        save_every: Steps between checkpoints; 0 saves twenty times a run.
+        keep: Checkpoints to keep, the newest.
+        max_bad: Share of the training images that may be unreadable before the run stops.
+        tensorboard: Also write what is logged for TensorBoard; needs the extra vitlab[log].
+        parallel: On several ranks: ddp has the whole model on each, fsdp a part of it; auto decides by memory.
+        exact_elastic: The same bits on any number of ranks, more slowly.
+        timeout: Seconds that ranks wait for one that does not answer.
     """
 
     device: str = "cpu"
@@ -250,13 +260,13 @@ class Execution:
     recompute: bool = False
     compile: bool = False
     workers: int = 0
-    save_every: int = 0  # steps
-    keep: int = 2  # checkpoints
-    max_bad: float = 0.001  # share of the training images that may be unreadable
+    save_every: int = 0
+    keep: int = 2
+    max_bad: float = 0.001
     tensorboard: bool = False
     parallel: Parallel = "auto"
     exact_elastic: bool = False
-    timeout: float = 60.0  # seconds
+    timeout: float = 60.0
 
     def __post_init__(self) -> None:
         check_fields(self)

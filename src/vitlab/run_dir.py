@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from vitlab.recipe import HARD, Execution, Recipe
 from vitlab.spec import ModelSpec
-from vitlab.store import json_writer, locked, remove_leftovers, replacing
+from vitlab.store import json_writer, locked, refuse_strange, refuse_unwritable, remove_leftovers, replacing
 from vitlab.strict_json import from_json, read_json, require, to_json
 
 VERSION = 1
@@ -89,7 +89,7 @@ class RunDir:
     def create(cls, path: Path, spec: RunSpec, card: Mapping[str, object]) -> "RunDir":
         """Make a folder for a new run; one that holds a run already is an error that says how to continue it."""
         with locked(path):
-            require(not (path / RUN).exists(), f"{path} holds a run already; continue it with: vitlab resume {path}")
+            _refuse_run(path)
             run = cls(path)
             run.write(DATA, dict(card))
             run.write(RUN, to_json(spec))  # the last: a folder with it is whole
@@ -168,6 +168,21 @@ class RunDir:
     def history(self, kind: str, value: str) -> dict[int, float]:
         """A value by step; a step that was repeated after a crash counts once, as it was repeated."""
         return {event["step"]: float(event[value]) for event in self.events(kind)}
+
+
+def check_new(path: Path) -> None:
+    """Raise unless a new run may begin in `path`: it holds no run and nothing else, and can be written."""
+    refuse_unwritable(path)
+    _refuse_run(path)
+    refuse_strange(path, (DATA,))  # the first file of a run that a crash kept from being made
+
+
+def _refuse_run(path: Path) -> None:
+    require(
+        not (path / RESULT).exists() or not (path / RUN).exists(),
+        f"{path} holds a finished run, with its model in {path / MODEL}; choose another --out",
+    )
+    require(not (path / RUN).exists(), f"{path} holds a run already; continue it with: vitlab resume {path}")
 
 
 def _plain(values: Mapping[str, object]) -> dict[str, object]:

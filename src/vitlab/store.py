@@ -1,6 +1,7 @@
 """The one way anything durable is written: under a temporary name, synced, hashed, then renamed."""
 
 import contextlib
+import errno
 import fcntl
 import functools
 import hashlib
@@ -81,9 +82,12 @@ def finish_folder(path: Path, temporary: Path, entries: Mapping[str, Entry]) -> 
 
 def make_folder(path: Path) -> None:
     """Make a folder and those above it that are missing; their names are synced: power may be lost."""
-    for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
-        folder.mkdir(exist_ok=True)
-        _sync(folder.parent)
+    try:
+        for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
+            folder.mkdir(exist_ok=True)
+            _sync(folder.parent)
+    except OSError as error:
+        raise Unwritable(path, error) from None
 
 
 def remove_folder(path: Path) -> None:
@@ -100,6 +104,15 @@ def remove_leftovers(folder: Path) -> None:
             _remove(path)
 
 
+def refuse_unwritable(folder: Path) -> None:
+    """Raise where it is plain that a folder cannot be made or written into; nothing is made to find out."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise FileExistsError(f"{folder} cannot be a folder: {nearest} is a file; choose another folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise Unwritable(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
 def refuse_existing(path: Path) -> None:
     """Raise unless `path` is free: nothing here ever writes over what a user has."""
     if path.exists() or path.is_symlink():
@@ -110,6 +123,8 @@ def refuse_strange(folder: Path, marks: Iterable[str]) -> None:
     """Raise unless a folder is new, empty but for hidden files, or has one of `marks`, names that tell it is ours."""
     if not folder.exists() or any((folder / mark).exists() for mark in marks):
         return
+    if not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file; choose another name for the folder")
     if any(not path.name.startswith(".") for path in folder.iterdir()):
         raise FileExistsError(f"{folder} holds other things; choose another folder, or an empty one")
 
@@ -136,6 +151,13 @@ def verify_folder(path: Path, required: Iterable[str], part: tuple[int, int] = (
         require(sha256(file) == entry["sha256"], f"{file} does not match its SHA-256; it is damaged or was edited")
 
 
+class Unwritable(OSError):  # noqa: N818 - says what is wrong
+    """A folder cannot be made or written into."""
+
+    def __init__(self, folder: Path, why: OSError) -> None:
+        super().__init__(f"{folder} cannot be written ({why.strerror or why}); choose another folder")
+
+
 class Locked(OSError):  # noqa: N818 - says what is wrong
     """Another process works in the folder."""
 
@@ -151,7 +173,10 @@ def locked(folder: Path) -> Iterator[None]:
     if key in _held:
         raise Locked(f"{folder} is in use by this process already")
     # A record lock: unlike flock's it is not inherited by data workers, which may outlive a killed run for seconds.
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise Unwritable(folder, error) from None
     try:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,11 +1,15 @@
 """vitlab recipes, pretrain, finetune, resume and reproduce as a user types them."""
 
+import dataclasses
 import json
+import os
+import re
 
 import pytest
 
 from vitlab.cli import main
-from vitlab.commands.training import with_field_flags
+from vitlab.commands.flags import with_field_flags
+from vitlab.recipe import Execution
 
 SMALL = [
     *("pretrain", "ViT-Ti/4", "--data", "digits?split=test", "--image", "8", "--batch", "32"),
@@ -51,7 +55,10 @@ def test_fields_of_the_recipe_are_flags():
             "3",
         )
     ]
-    assert with_field_flags(["resume", "run", "--micro-batch", "8"]) == ["resume", "run", "--set", "micro_batch=8"]
+    assert with_field_flags(["resume", "r", "--no-compile", "--recompute", "--workers", "2", "--exact-elastic"]) == [
+        *("resume", "r", "--compile", "false", "--recompute", "true", "--workers", "2", "--exact-elastic", "true")
+    ]
+    assert with_field_flags(["resume", "r", "--recompute", "false"]) == ["resume", "r", "--recompute", "false"]
     assert with_field_flags(["predict", "--batch", "8"]) == ["predict", "--batch", "8"]
     with pytest.raises(ValueError, match="--batch needs a value"):
         with_field_flags(["pretrain", "--batch"])
@@ -86,7 +93,19 @@ def test_a_reproduction_that_differs_is_told(tmp_path, capsys):
     ("change", "complaint"),
     [
         (["--schedule.peek", "1"], "it has peak, total, warmup, decay, end, boundaries"),
-        (["--batch", "lots"], "--batch 'lots' must be a whole number"),
+        (["--schedule.peek", "1"], "did you mean --schedule.peak?"),
+        (["--model.layer", "1"], "--model.layer: a ViTSpec has no 'layer' there"),
+        (["--model.layer", "1"], "did you mean --model.layers?"),
+        (["--batch", "lots"], "--batch 'lots' must be a whole number, 1 or more"),
+        (["--batch", "-5"], "--batch '-5' must be a whole number, 1 or more"),
+        (["--schedule.warmup", "-5"], "--schedule.warmup '-5' must be a whole number, 0 or more"),
+        (["--schedule.peak", "abc"], "--schedule.peak 'abc': a number is expected"),
+        (["--optimizer.clip", "abc"], "--optimizer.clip 'abc': a number is expected"),
+        (["--label-smoothing", "none"], "--label-smoothing None: a number is expected"),
+        (["--shards", "1.5"], "--shards 1.5: a whole number is expected"),
+        (["--augmentation.flip", "perhaps"], "--augmentation.flip 'perhaps': true or false is expected"),
+        (["--schedule.decay", "steep"], "--schedule.decay is 'steep'; allowed are 'linear', 'cosine'"),
+        (["--model.layers", "many"], "--model.layers 'many': a whole number is expected"),
         (["--image", "9"], "image 9x9 is not a whole number of 4x4 patches"),
         (["--device", "tpu"], "no device is named 'tpu'; known are auto, cpu, cuda, mps"),
         (["--held-out", "2"], "held_out 2.0 is outside [0, 1)"),
@@ -110,3 +129,77 @@ def test_other_mistakes(tmp_path, capsys):
         capsys, "pretrain", "ViT-B/16@mars", "--data", "digits"
     )
     assert "x.npz" in refusal(capsys, "finetune", str(tmp_path / "x.npz"), "--data", "digits")
+
+
+def test_a_row_that_does_not_exist_is_told_with_the_nearest_ones(capsys):
+    told = refusal(capsys, "pretrain", "ViT-Ti/4@imagnet", "--data", "digits")
+    assert "did you mean ViT-Ti/16@imagenet-augreg" in told
+    assert "ViT-Ti/4 alone gets the row nearest to your data" in told
+    assert told.count("@") < 6
+    assert "did you mean ViT-Ti/4" in refusal(capsys, "pretrain", "VitTi/4", "--data", "digits")
+
+
+@pytest.mark.parametrize("name", ["ViT-Ti/4", "DeiT-S/16"])
+def test_what_is_suggested_for_a_misspelt_model_is_that_model(name, capsys):
+    for spelt in (name.replace("-", ""), name.lower(), name.replace("/", "-")):
+        assert f"did you mean {name}" in refusal(capsys, "pretrain", spelt, "--data", "digits")
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [
+        ("--bacth", "--batch"),
+        ("--shedule.peak", "--schedule.peak"),
+        ("--peak=3", "--schedule.peak"),
+        ("--weight_decay", "--optimizer.weight-decay"),
+        ("--lr", "--schedule.peak"),
+        ("--micro-bach", "--micro-batch"),
+    ],
+)
+def test_an_unknown_flag_is_told_with_the_one_that_was_meant(flag, meant, capsys):
+    told = refusal(capsys, "finetune", "M", "--data", "digits", flag, "3")
+    assert f"vitlab finetune has no flag {flag.partition('=')[0].replace('_', '-')}; did you mean {meant}" in told
+    assert "evaluate" not in told
+
+
+@pytest.mark.parametrize("command", ["pretrain", "finetune", "sweep", "transfer", "resume"])
+def test_every_flag_of_the_execution_has_a_word_of_help(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = " ".join(re.sub("[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
+    for name in (field.name for field in dataclasses.fields(Execution)):
+        meaning = re.search(rf"^ +{name}: (.+)$", Execution.__doc__, re.MULTILINE)[1]
+        assert f"--{name.replace('_', '-')}" in shown
+        assert meaning in shown
+
+
+def test_a_folder_that_cannot_be_written_is_told_by_its_name(tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    no_data = [word if word != "digits?split=test" else "folder:nowhere" for word in SMALL]
+    for out in (file, file / "below"):
+        told = refusal(capsys, *no_data, "--out", str(out))  # before the data is looked for
+        assert told == f"vitlab: {out} cannot be a folder: {file} is a file; choose another folder"
+    told = refusal(capsys, *SMALL, "--out", "/proc/x")
+    assert re.search(r"vitlab: /proc/x cannot be written \(.+\); choose another folder", told)
+    assert "Errno" not in told
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_told_by_its_name(tmp_path, capsys):
+    tmp_path.chmod(0o500)
+    told = refusal(capsys, *SMALL, "--out", str(tmp_path / "x"))
+    assert told == f"vitlab: {tmp_path / 'x'} cannot be written (Permission denied); choose another folder"
+
+
+def test_a_folder_of_other_things_or_a_finished_run_is_refused(tmp_path, capsys):
+    (tmp_path / "photos.txt").write_text("mine")
+    assert "holds other things; choose another folder" in refusal(capsys, *SMALL, "--out", str(tmp_path))
+    assert [file.name for file in tmp_path.iterdir()] == ["photos.txt"]
+    for name in ("run.json", "result.json"):
+        (tmp_path / name).write_text("{}")
+    told = refusal(capsys, *SMALL, "--out", str(tmp_path))
+    assert "holds a finished run" in told
+    assert "choose another --out" in told
+    assert "resume" not in told

@@ -96,7 +96,7 @@ def test_only_the_teacher_of_the_run_is_taken(teacher, tmp_path, monkeypatch, ca
         assert main([*STUDENT, "--teacher", str(own), "--out", str(out)]) != 0
     own.rename(tmp_path / "moved")
     told = refusal(capsys, "resume", str(out))
-    assert "if it has moved: vitlab resume RUN --teacher MODEL" in told
+    assert f"if it has moved: vitlab resume {out} --teacher MODEL" in told
     assert main([*TEACHER, "--seed", "1", "--out", str(tmp_path / "other")]) == 0
     told = refusal(capsys, "resume", str(out), "--teacher", str(tmp_path / "other" / "model"))
     assert "is not the one the run began with" in told

@@ -286,8 +286,11 @@ def test_the_command_prints_the_table_and_adds_to_the_ledger(photos, tmp_path, c
     ledger = tmp_path / "ledger.jsonl"
     more = ["--ledger", str(ledger), "--expected", "33.3", "--expected-from", "chance"]
     assert main([*command, *more]) == 0
-    assert "top-1 %" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "top-1 %" in told
+    assert told.splitlines()[-1].startswith(f"{tmp_path / 'out'}: the table as results.csv")
     (entry,), _ = read(ledger)
+    assert f" {entry.got:.2f} " in told
     assert (entry.n, entry.expected, entry.expected_from) == (9, 33.3, "chance")
     assert main(["report", "--ledger", str(ledger), "--out", str(tmp_path / "report")]) == 0
     assert "33.3" in capsys.readouterr().out

@@ -216,10 +216,17 @@ def test_features_written_once_serve_few_shot_without_a_model(model, tmp_path, c
     capsys.readouterr()
     sets = ["--train", str(tmp_path / "train"), "--test", str(tmp_path / "test"), "--out", str(tmp_path / "out")]
     assert main(["fewshot", *sets, "--shots", "2", "--l2", "1024"]) == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines()[-1].startswith(f"{tmp_path / 'out'}: the table as fewshot.csv")
+    assert told.err == ""
     (row,) = json.loads((tmp_path / "out" / "fewshot.json").read_text())
     train, test = (open_vectors(str(tmp_path / name)) for name in ("train", "test"))
     assert row["accuracy %"] == 100 * vitlab.fewshot(train.x, train.y, test.x, test.y, shots=2, l2=1024.0).accuracy
     assert row["l2 or rate"] == 1024.0
+    assert f" {row['accuracy %']:.2f} " in told.out
+    same = ["--train", str(tmp_path / "train"), "--test", str(tmp_path / "train"), "--out", str(tmp_path / "same")]
+    assert main(["fewshot", *same, "--shots", "2"]) == 0
+    assert f"{tmp_path / 'train'} is learnt from and tested on" in capsys.readouterr().err
     assert main(["fewshot", "--train", "shapes", "--test", "shapes", "--out", str(tmp_path / "x")]) == 2
     assert "name the model" in capsys.readouterr().err
 

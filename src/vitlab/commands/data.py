@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import tyro
 from rich.text import Text
 
-from vitlab.commands.terminal import Size, console, printable, size_of
+from vitlab.commands.terminal import Size, Spec, console, printable, size_of
 
 
 def data() -> None:
@@ -15,7 +15,7 @@ def data() -> None:
 
 def data_check(
     spec: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SPEC")],
-    against: str = "",
+    against: Spec = "",
     out: Path = Path("data-check"),
     image: Size = "224",
     workers: int = 2,

@@ -5,13 +5,25 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from rich.console import Console
 from rich.text import Text
 
-from vitlab.commands.terminal import Size, command_line, complain, console, size_of
-from vitlab.spec import ConventionName
+from vitlab.commands.terminal import (
+    MaybeConventions,
+    MaybeNumber,
+    MaybePath,
+    Size,
+    Words,
+    command_line,
+    complain,
+    console,
+    printable,
+    shown_as,
+    size_of,
+)
 
-Models = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL ...")]
-Specs = Annotated[tuple[str, ...], tyro.conf.arg(metavar="SPEC ...")]
+Models = Annotated[tuple[Path, ...], tyro.conf.Positional, shown_as("MODEL ...")]
+Specs = Annotated[tuple[str, ...], shown_as("SPEC ...")]
 Seeing = Literal["own", "few-shot", "paper", "timm", "hf", "torchvision", "deit"]
 
 
@@ -19,20 +31,20 @@ def evaluate(
     models: Models,
     data: Specs,
     out: Path = Path("evaluation"),
-    real: Path | None = None,
-    label_map: Path | None = None,
+    real: MaybePath = None,
+    label_map: MaybePath = None,
     restrict: bool = False,
     by_number: bool = False,
     max_bad: float = 0.0,
     preprocessing: Seeing = "own",
-    conventions: ConventionName | None = None,
+    conventions: MaybeConventions = None,
     image: Size = "",
     batch: int = 32,
     workers: int = 2,
     device: str = "auto",
-    ledger: Path | None = None,
-    expected: float | None = None,
-    expected_from: str = "",
+    ledger: MaybePath = None,
+    expected: MaybeNumber = None,
+    expected_from: Words = "",
 ) -> int:
     """Score models on data, every image exactly once: accuracy, loss, calibration, classes, confusion.
 
@@ -72,6 +84,7 @@ def evaluate(
         rows = run(models, data, out, options, screen, Share(world.rank, world.ranks, world.gather))
         if ledger is not None and world.leads:
             record(rows, ledger, command_line(), expected, expected_from)
+        _tell_where(screen, out, "results", "each row's classes and confusions")
     return 0
 
 
@@ -80,7 +93,7 @@ def features(
     data: Annotated[str, tyro.conf.arg(metavar="SPEC")],
     out: Path,
     preprocessing: Seeing = "own",
-    conventions: ConventionName | None = None,
+    conventions: MaybeConventions = None,
     image: Size = "",
     max_bad: float = 0.0,
     shard: int = 4096,
@@ -118,15 +131,15 @@ def features(
 def fewshot(
     train: Specs,
     test: Specs,
-    model: Path | None = None,
+    model: MaybePath = None,
     shots: tuple[int, ...] = (1, 5, 10, 25),
-    seeds: tuple[int, ...] = (),
+    seeds: Annotated[tuple[int, ...], shown_as("INT ...")] = (),
     l2: Literal["mean-rank", "held-out"] | float = "mean-rank",
     neighbours: int = 0,
     probe: int = 0,
     out: Path = Path("fewshot"),
     preprocessing: Seeing = "few-shot",
-    conventions: ConventionName | None = None,
+    conventions: MaybeConventions = None,
     image: Size = "",
     max_bad: float = 0.0,
     batch: int = 32,
@@ -161,10 +174,18 @@ def fewshot(
     loading = ModelOptions(conventions, size_of(image), preprocessing, device)
     options = FewShotOptions(loading, shots, seeds, l2, neighbours, probe, batch, workers, max_bad)
     with together(device, console()) as (world, screen):
+        for name in (name for name, other in zip(train, test, strict=False) if name == other and world.leads):
+            complain(f"{printable(name)} is learnt from and tested on: the accuracy says little of other samples")
         run(model, train, test, out, options, screen, world)
+        _tell_where(screen, out, "fewshot", "with the features, if they were made here")
 
 
-def report(ledger: Path = Path("results/ledger.jsonl"), out: Path | None = None, json: bool = False) -> int:
+def _tell_where(screen: Console, out: Path, name: str, more: str) -> None:
+    """The last line: what was printed is kept, with more than that."""
+    screen.print(Text(f"{printable(str(out))}: the table as {name}.csv, .md and .json; {more}"), soft_wrap=True)
+
+
+def report(ledger: Path = Path("results/ledger.jsonl"), out: MaybePath = None, json: bool = False) -> int:
     """Show what was measured beside what was expected and what the paper published.
 
     Args:

@@ -8,15 +8,24 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.commands.terminal import Size, complain, console, print_json, printable, size_of
-from vitlab.spec import ConventionName
+from vitlab.commands.terminal import (
+    MaybeConventions,
+    MaybeWhole,
+    Size,
+    complain,
+    console,
+    print_json,
+    printable,
+    shown_as,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from vitlab.deploy.predict import Answer
     from vitlab.models.build import Model as Loaded
 
 Model = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-Pictures = Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE ...")]
+Pictures = Annotated[tuple[Path, ...], tyro.conf.Positional, shown_as("IMAGE ...")]
 
 
 @dataclass(frozen=True)
@@ -31,9 +40,9 @@ class Loading:
         allow_nonfinite: Load weights that hold NaN or infinity.
     """
 
-    conventions: ConventionName | None = None
+    conventions: MaybeConventions = None
     image: Size = ""
-    heads: int | None = None
+    heads: MaybeWhole = None
     allow_partial: bool = False
     allow_nonfinite: bool = False
 

@@ -5,7 +5,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitlab.commands.terminal import Size, command_line, complain, console, size_of
+from vitlab.commands.terminal import (
+    Given,
+    MaybeNumber,
+    MaybePath,
+    MaybeWhole,
+    Size,
+    Spec,
+    Words,
+    command_line,
+    complain,
+    console,
+    shown_as,
+    size_of,
+)
 from vitlab.commands.training import AUTOMATIC, Changes, pairs
 from vitlab.recipe import Execution
 
@@ -13,7 +26,7 @@ if TYPE_CHECKING:
     from vitlab.jobs.job import Workers
 
 Model = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-TrainTest = Annotated[tuple[str, str], tyro.conf.arg(metavar="TRAIN TEST")]
+TrainTest = Annotated[tuple[str, str] | None, shown_as("TRAIN TEST")]
 Grid = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FIELD=A,B")]
 Space = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FIELD=log:LOW:HIGH")]
 CONTINUE = "stopped and saved; the same command continues"
@@ -21,31 +34,32 @@ CONTINUE = "stopped and saved; the same command continues"
 
 def sweep(
     model: Model,
-    data: str,
-    test: str,
-    recipe: str = "",
-    rates: Annotated[str, tyro.conf.arg(metavar="A,B")] = "",
+    data: Given,
+    test: Given,
+    recipe: Words = "",
+    rates: Annotated[str, shown_as("A,B")] = "",
     grid: Grid = (),
     search: Literal["grid", "optuna"] = "grid",
     trials: int = 20,
     space: Space = (),
-    also: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RECIPE ...")] = (),
+    also: Annotated[tuple[str, ...], shown_as("RECIPE ...")] = (),
     seeds: int = 3,
     out: Path = Path("sweep"),
-    jobs: int | None = None,
-    ray: Annotated[str, tyro.conf.arg(metavar="local|ADDRESS")] = "",
+    jobs: MaybeWhole = None,
+    ray: Annotated[str, shown_as("local|ADDRESS")] = "",
     image: Size = "",
-    validation: str = "",
-    held_out: float | None = None,
-    teacher: Path | None = None,
+    validation: Spec = "",
+    held_out: MaybeNumber = None,
+    teacher: MaybePath = None,
     execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
     changes: Changes = (),
-    ledger: Path | None = None,
+    ledger: MaybePath = None,
     yes: bool = False,
 ) -> int:
     """Fine-tune as the paper did: try a grid on a development split, retrain the best on everything, test; three times.
 
-    Every run is a folder; stopped or killed, the same command continues. Any field of the recipe is a flag.
+    Every run is a folder; stopped or killed, the same command continues. Any field of the recipe is a flag:
+    `vitlab recipes NAME` lists them.
 
     Args:
         model: Weights of any supported format: a file or a folder.
@@ -107,25 +121,26 @@ def sweep(
 
 def transfer(
     model: Model,
-    imagenet: TrainTest | None = None,
-    cifar10: TrainTest | None = None,
-    cifar100: TrainTest | None = None,
-    pets: TrainTest | None = None,
-    flowers: TrainTest | None = None,
+    imagenet: TrainTest = None,
+    cifar10: TrainTest = None,
+    cifar100: TrainTest = None,
+    pets: TrainTest = None,
+    flowers: TrainTest = None,
     sweep: Literal["auto", "yes", "no"] = "auto",
     out: Path = Path("transfer"),
     runs: int = 3,
-    jobs: int | None = None,
-    ray: Annotated[str, tyro.conf.arg(metavar="local|ADDRESS")] = "",
+    jobs: MaybeWhole = None,
+    ray: Annotated[str, shown_as("local|ADDRESS")] = "",
     image: Size = "",
     execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
     changes: Changes = (),
-    ledger: Path | None = None,
+    ledger: MaybePath = None,
     yes: bool = False,
 ) -> int:
     """Fine-tune a model on the paper's transfer sets, several times each: mean and deviation as in table 2.
 
-    Every run is a folder; interrupted and started again, the command continues. Any field of the recipes is a flag.
+    Every run is a folder; interrupted and started again, the command continues. Any field of the recipes is a flag:
+    `vitlab recipes NAME` lists them.
 
     Args:
         model: Weights of any supported format.

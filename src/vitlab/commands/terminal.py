@@ -3,15 +3,34 @@
 import json as json_text
 import shlex
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, get_args
 
 import tyro
 from rich.console import Console
 from rich.text import Text
 
-from vitlab.spec import parse_size
+from vitlab.spec import ConventionName, parse_size
 
-Size = Annotated[str, tyro.conf.arg(metavar="SIDE|HEIGHTxWIDTH")]
+
+def _default(formatted: str) -> str:
+    """What help says of a default; nothing of one that stands for nothing."""
+    return "" if formatted in ("", "''", "None") else f"(default: {formatted})"
+
+
+def shown_as(metavar: str) -> object:
+    """How a parameter looks in help: by a word for what it takes, without a default that says nothing."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=_default)
+
+
+Size = Annotated[str, shown_as("SIDE|HEIGHTxWIDTH")]
+Words = Annotated[str, shown_as("STR")]
+Given = Annotated[str, tyro.conf.arg(metavar="SPEC")]  # required
+Spec = Annotated[str, shown_as("SPEC")]
+MaybePath = Annotated[Path | None, shown_as("PATH")]
+MaybeWhole = Annotated[int | None, shown_as("INT")]
+MaybeNumber = Annotated[float | None, shown_as("FLOAT")]
+MaybeConventions = Annotated[ConventionName | None, shown_as("{" + ",".join(get_args(ConventionName)) + "}")]
 
 
 def printable(text: str) -> str:

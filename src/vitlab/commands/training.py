@@ -1,80 +1,58 @@
-"""vitlab recipes, pretrain, finetune, resume, reproduce."""
+"""vitlab pretrain, finetune, resume, reproduce."""
 
-import dataclasses
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from vitlab.commands.terminal import Size, complain, console, print_json, size_of
-from vitlab.counting import count
-from vitlab.paper.augreg import LEVELS
-from vitlab.paper.finetuning_recipes import development_share, finetuning_names, finetuning_recipe
-from vitlab.paper.models import list_models
-from vitlab.paper.pretraining import DATA
-from vitlab.paper.pretraining_recipes import pretraining_data, pretraining_model, pretraining_names, pretraining_recipe
-from vitlab.recipe import Execution, Recipe
+from vitlab.commands.flags import UNCHANGED, ChangedExecution, changed_fields
+from vitlab.commands.recipes import recipes
+from vitlab.commands.terminal import (
+    Given,
+    MaybeNumber,
+    MaybePath,
+    MaybeWhole,
+    Size,
+    Spec,
+    Words,
+    complain,
+    console,
+    size_of,
+)
+from vitlab.recipe import Execution
 
 if TYPE_CHECKING:
     from vitlab.data.card import DataCard
     from vitlab.run_dir import RunSpec
 
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(name="set", metavar="FIELD=VALUE")]
-RECIPE_FIELDS = frozenset(field.name for field in dataclasses.fields(Recipe)) - {"name", "source", "image"} | {"model"}
-EXECUTION_FIELDS = frozenset(field.name for field in dataclasses.fields(Execution))
-FIELDS = {
-    **dict.fromkeys(("pretrain", "finetune", "sweep", "transfer"), RECIPE_FIELDS),
-    "resume": EXECUTION_FIELDS,
-}
+Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FIELD=VALUE", name="set")]
 AUTOMATIC = Execution(device="auto")
-FLOPS = 2 * 3  # of a multiply-accumulate, forward and twice back
-
-
-def recipes(json: bool = False) -> None:
-    """List the recipes of the paper, with images seen, steps and exaFLOPs.
-
-    Args:
-        json: Print JSON instead of tables.
-    """
-    before, after = [_pretraining_entry(name) for name in pretraining_names()], []
-    for name in finetuning_names():
-        recipe = finetuning_recipe(name)
-        after.append({"recipe": name, **_numbers(recipe), "held_out": development_share(name), "source": recipe.source})
-    if json:
-        print_json({"pretrain": before, "finetune": after})
-        return
-    _print_table("vitlab pretrain NAME --data SPEC", before)
-    _print_table("vitlab finetune MODEL --data SPEC --recipe NAME", after)
-    for line in (
-        "Any field is a flag: --schedule.peak 3e-4 --optimizer.weight_decay 0.1 --batch 256",
-        f"After -augreg a level of augmentation may follow, as -augreg-strong1: {', '.join(LEVELS)}",
-    ):
-        console().print(line, highlight=False)
 
 
 def pretrain(
     recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL[@DATA]")],
-    data: str,
-    out: Path | None = None,
+    data: Given,
+    out: MaybePath = None,
     image: Size = "",
     objective: Literal["labels", "masked-patches"] = "labels",
-    epochs: int | None = None,
-    validation: str = "",
-    held_out: float | None = None,
-    test: str = "",
-    teacher: Path | None = None,
+    epochs: MaybeWhole = None,
+    validation: Spec = "",
+    held_out: MaybeNumber = None,
+    test: Spec = "",
+    teacher: MaybePath = None,
     seed: int = 0,
     execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
     changes: Changes = (),
     yes: bool = False,
 ) -> int:
     """Train a model from fresh weights with a row of the paper's table 3. Any field of the recipe is a flag too:
-    --schedule.peak 3e-4, --batch 256, --model.layers 4; `vitlab recipes` lists the rows.
+    --schedule.peak 3e-4, --batch 256, --model.layers 4; `vitlab recipes` lists the rows,
+    `vitlab recipes NAME` the fields of one.
 
     Args:
         recipe: A row such as ViT-B/16@imagenet21k, or a model, which gets the row of the nearest data size.
@@ -104,26 +82,27 @@ def pretrain(
 
 def finetune(
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
-    data: str,
-    recipe: str = "",
-    out: Path | None = None,
+    data: Given,
+    recipe: Words = "",
+    out: MaybePath = None,
     image: Size = "",
-    validation: str = "",
-    held_out: float | None = None,
-    test: str = "",
-    teacher: Path | None = None,
+    validation: Spec = "",
+    held_out: MaybeNumber = None,
+    test: Spec = "",
+    teacher: MaybePath = None,
     seed: int = 0,
     execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
     changes: Changes = (),
     yes: bool = False,
 ) -> int:
     """Teach a trained model the classes of your own images: new head, positions resized, the paper's table 4. Any
-    field of the recipe is a flag too: --schedule.peak 0.003, --batch 64, --frozen backbone; `vitlab recipes` lists all.
+    field of the recipe is a flag too: --schedule.peak 0.003, --batch 64, --frozen backbone; `vitlab recipes` lists the
+    recipes, `vitlab recipes NAME` the fields of one, such as quick, the default without an accelerator.
 
     Args:
         model: Weights of any supported format: a file or a folder.
         data: The images, such as folder:photos with one folder a class; `vitlab data kinds` lists all kinds.
-        recipe: A row of table 4 such as cifar10; chosen by the size of the data if left out, and told.
+        recipe: A row of table 4 such as cifar10, or quick; chosen by the size of the data if left out, and told.
         out: The run folder; a new one under runs/ if left out.
         image: Resolution; the recipe's if left out.
         validation: Images to validate on.
@@ -145,9 +124,15 @@ def finetune(
     return _start(out, names, data, execution, make, yes)
 
 
-def resume(run: Folder, data: str = "", teacher: Path | None = None, changes: Changes = ()) -> int:
+def resume(
+    run: Folder,
+    data: Spec = "",
+    teacher: MaybePath = None,
+    execution: ChangedExecution = UNCHANGED,
+    changes: Changes = (),
+) -> int:
     """Continue a run that was stopped or killed, from its last checkpoint; it ends as if nothing had happened. How it
-    is carried out may change: --micro-batch 8, --workers 2, --recompute true, --device cuda.
+    is carried out may change: --micro-batch 8, --workers 2, --recompute true, --device cuda. What is left out stays.
 
     Args:
         run: The run folder.
@@ -157,11 +142,17 @@ def resume(run: Folder, data: str = "", teacher: Path | None = None, changes: Ch
     """
     from vitlab.runs.together import resume_together
 
+    changed = (*changed_fields(execution), *pairs(changes))
     moved = "" if teacher is None else str(teacher.resolve())
-    return _ended(*resume_together(run, console(), data=data, teacher=moved, changes=pairs(changes)))
+    try:
+        return _ended(*resume_together(run, console(), data=data, teacher=moved, changes=changed))
+    except ValueError as error:  # of what opens data and teacher, which does not know the folder
+        told = str(error).replace("vitlab resume RUN ", f"vitlab resume {shlex.quote(str(run))} ")
+        error.args = (told,)
+        raise
 
 
-def reproduce(run: Folder, out: Path | None = None) -> int:
+def reproduce(run: Folder, out: MaybePath = None) -> int:
     """Train a finished run again, same recipe and seed, and compare it step by step.
 
     Args:
@@ -193,36 +184,29 @@ TRAINING_COMMANDS = {
 }
 
 
-def with_field_flags(arguments: list[str]) -> list[str]:
-    """Flags that are fields of what a command runs, such as `--schedule.peak 3e-4`, as `--set` of the command."""
-    fields = FIELDS.get(arguments[0], frozenset()) if arguments else frozenset()
-    rewritten: list[str] = []
-    waiting = iter(arguments)
-    for word in waiting:
-        name, equals, value = word.partition("=")
-        field = name.removeprefix("--").replace("-", "_")
-        if not name.startswith("--") or field.partition(".")[0] not in fields:
-            rewritten.append(word)
-            continue
-        if not equals:
-            value = next(waiting, None)
-            if value is None:
-                raise ValueError(f"{word} needs a value")
-        rewritten += ["--set", f"{field}={value}"]
-    return rewritten
-
-
 def _start(
     out: Path | None,
     names: tuple[str, str],
-    data: str,
+    data: Given,
     execution: Execution,
     make: Callable[["DataCard", Console], "RunSpec"],
     is_wanted: bool,
 ) -> int:
     from vitlab.runs.together import begin_together
 
-    return _ended(*begin_together(out, names, data, execution, make, console(), is_wanted=is_wanted))
+    made = []
+
+    def note(card: "DataCard", screen: Console) -> "RunSpec":
+        made.append(make(card, screen))
+        return made[0]
+
+    try:
+        return _ended(*begin_together(out, names, data, execution, note, console(), is_wanted=is_wanted))
+    except KeyboardInterrupt:
+        if made:  # from here on there may be a folder, which its line has told
+            where = f": vitlab resume {out}" if out is not None else ""
+            raise KeyboardInterrupt(f"stopped; if the run was begun, it can be continued{where}") from None
+        raise
 
 
 def _ended(code: int, path: Path | None) -> int:
@@ -244,47 +228,3 @@ def pairs(changes: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 def _kind(data: str) -> str:
     """The last word of what names the data, for a folder's name."""
     return data.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition(":")[2]
-
-
-def _pretraining_entry(name: str) -> dict[str, object]:
-    recipe = pretraining_recipe(name)
-    data = DATA[pretraining_data(name)]
-    model = pretraining_model(name)
-    entry = {"recipe": name, **_numbers(recipe), "exaflops": None, "source": recipe.source}
-    if model in list_models():
-        classes = data.classes if recipe.masking is None else 0
-        macs = count(model, image=recipe.image, classes=classes).macs
-        entry["exaflops"] = FLOPS * macs * recipe.batch * recipe.schedule.total / 1e18
-    return entry
-
-
-def _numbers(recipe: Recipe) -> dict[str, object]:
-    steps = recipe.schedule.total
-    return {
-        "images": steps * recipe.batch,
-        "steps": steps,
-        "batch": recipe.batch,
-        "pixels": recipe.image[0],
-        "optimizer": recipe.optimizer.kind,
-        "peak": recipe.schedule.peak,
-    }
-
-
-def _print_table(title: str, rows: list[dict[str, object]]) -> None:
-    table = Table(title=title, title_justify="left", box=None, header_style="bold")
-    for name in rows[0]:
-        table.add_column(
-            name.replace("_", " "), justify="left" if name in ("recipe", "source", "optimizer") else "right"
-        )
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row.values()))
-    console().print(table)
-    console().print()
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value >= 10 else f"{value:g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -9,13 +9,30 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.commands.terminal import Size, complain, console, print_json, printable, size_of
+from vitlab.commands.terminal import (
+    MaybeConventions,
+    MaybePath,
+    MaybeWhole,
+    Size,
+    Words,
+    complain,
+    console,
+    print_json,
+    printable,
+    shown_as,
+    size_of,
+)
 from vitlab.counting import count_spec
 from vitlab.paper.models import MODELS, list_models, model_spec, name_of
-from vitlab.spec import ConventionName, HeadKind, ResNetSpec, SaveFormat, ViTSpec
+from vitlab.spec import HeadKind, ResNetSpec, SaveFormat, ViTSpec
 
 
-def models(image: Size = "224", classes: int = 1000, head: HeadKind | None = None, json: bool = False) -> None:
+def models(
+    image: Size = "224",
+    classes: int = 1000,
+    head: Annotated[HeadKind | None, shown_as("{mlp,linear}")] = None,
+    json: bool = False,
+) -> None:
     """List every model with tokens, parameters, GMACs and where it stands in the paper.
 
     Args:
@@ -59,10 +76,10 @@ def convert(
     target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
     to: SaveFormat = "vitlab",
     image: Size = "",
-    classes: int | None = None,
-    conventions: ConventionName | None = None,
-    heads: int | None = None,
-    entry: str = "",
+    classes: MaybeWhole = None,
+    conventions: MaybeConventions = None,
+    heads: MaybeWhole = None,
+    entry: Words = "",
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
 ) -> None:
@@ -103,8 +120,8 @@ def convert(
 
 
 def download(
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = "",
-    cache: Path | None = None,
+    name: Annotated[str, tyro.conf.Positional, shown_as("[NAME]")] = "",
+    cache: MaybePath = None,
     offline: bool = False,
 ) -> None:
     """Fetch released weights into the cache and print where they are; without a name, list what there is.

@@ -109,6 +109,7 @@ LONG = re.compile(
     r"(\d{1,5})(?:[-_](\d{1,5}))?(-distilled)?(?:-in21k)?(?:\..*)?",
     re.ASCII,
 )
+_LOOSE = re.compile(rf"(vit|deit)[-_/ ]*({_SIZE})[-_/ ]*(\d{{1,5}})", re.IGNORECASE | re.ASCII)
 _TORCHVISION = re.compile(r"vit_([blh])_(\d{1,5})", re.ASCII)
 
 
@@ -126,13 +127,24 @@ def canonical(name: str) -> str:
     found = _spelt(name) if isinstance(name, str) else None
     hybrid = VIT.fullmatch(found or "")
     if found is None or (hybrid and hybrid[1] and (hybrid[1], int(hybrid[4])) not in HYBRIDS):
-        near = difflib.get_close_matches(str(name), MODELS, n=3, cutoff=0.4)
+        near = _meant(str(name))
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(
             f"no model is named {name!r:.80}; {hint}names are ViT-SIZE/PATCH with SIZE one of {', '.join(SIZES)}, "
             f"R(DEPTH)x(WIDTH) with DEPTH one of {', '.join(STAGES)}, and the others of vitlab models"
         )
     return found
+
+
+def _meant(name: str) -> list[str]:
+    """Models that a misspelt name may be: the one of its size and patch, or those of similar letters and digits."""
+    if match := _LOOSE.fullmatch(name):
+        family = "DeiT" if match[1].lower() == "deit" else "ViT"
+        size = next(size for size in (match[2], match[2].title()) if size in SIZES)
+        return [f"{family}-{size}/{int(match[3])}"]
+    plain = {re.sub(r"[^a-z0-9]", "", known.lower()): known for known in MODELS}
+    near = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", name.lower()), plain, n=3, cutoff=0.4)
+    return [plain[found] for found in near]
 
 
 def _spelt(name: str) -> str | None:

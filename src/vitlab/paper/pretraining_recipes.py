@@ -4,6 +4,7 @@ Those of two later papers, AugReg and DeiT, are here by their names only. A reci
 where the table has several.
 """
 
+import difflib
 from collections.abc import Iterator
 from typing import Final
 
@@ -40,10 +41,7 @@ def pretraining_recipe(name: str, length: Length = OWN) -> Recipe:
     rows = rows_by_name()
     plain = name.removesuffix(SGD_MARK)
     if plain not in rows or (plain != name and not _has_sgd(plain)):
-        near = [known for known in pretraining_names() if known.startswith(name.partition("@")[0] + "@")]
-        known = ", ".join(near or pretraining_names())
-        levels = f"; after {augreg.MARK} a level may follow, as -strong1: {', '.join(augreg.LEVELS)}"
-        raise ValueError(f"no pre-training is named {name!r}; known are {known}{levels if augreg.MARK in name else ''}")
+        raise ValueError(f"no pre-training is named {name!r:.80}; {_instead_of(name)}")
     row, epochs, cited = rows[plain]
     data = DATA[row.data]
     total = length.steps(images=data.training_images, epochs=epochs, batch=pretraining.BATCH)
@@ -66,6 +64,20 @@ def pretraining_recipe(name: str, length: Length = OWN) -> Recipe:
         label_smoothing=data.label_smoothing,
         dropout=row.dropout,
     )
+
+
+def _instead_of(name: str) -> str:
+    """What a name that does not exist may have meant: the rows of its model, or those that are spelt alike."""
+    model = pretraining_model(name)
+    own = [known for known in pretraining_names() if known.startswith(f"{model}@")]
+    levels = f"; after {augreg.MARK} a level may follow, as -strong1: {', '.join(augreg.LEVELS)}"
+    if own:
+        return f"known are {', '.join(own)}{levels if augreg.MARK in name else ''}"
+    size = [known for known in pretraining_names() if known.startswith(f"{model.partition('/')[0]}/")]
+    near = difflib.get_close_matches(name, size or pretraining_names(), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    alone = f"{model} alone gets the row nearest to your data; " if "@" in name else ""
+    return f"{hint}{alone}known are those of vitlab recipes, such as ViT-B/16@imagenet"
 
 
 def pretraining_head(name: str) -> HeadKind | None:

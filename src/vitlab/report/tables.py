@@ -36,7 +36,8 @@ class Results:
             is_number = any(isinstance(row[place], int | float) for row in self.rows)
             table.add_column(Text(column), justify="right" if is_number else "left", no_wrap=is_number)
         for row in self.rows:
-            table.add_row(*(Text(printable(shown(cell))) for cell in row))
+            cells = zip(self.columns, row, strict=True)
+            table.add_row(*(Text(printable(_on_screen(column, cell))) for column, cell in cells))
         return table
 
     def to_csv(self) -> str:
@@ -72,6 +73,13 @@ def shown(cell: Cell) -> str:
     if isinstance(cell, float):
         return f"{cell:.4f}".rstrip("0").rstrip(".")
     return f"{cell:,}" if isinstance(cell, int) else cell
+
+
+def _on_screen(column: str, cell: Cell) -> str:
+    """As `shown`, but percents to two places, which stand under each other; the files have them all."""
+    if column.endswith("%") and isinstance(cell, float) and math.isfinite(cell):
+        return f"{cell:.2f}"
+    return shown(cell)
 
 
 def printable(text: str) -> str:

@@ -226,7 +226,11 @@ def _run(kind: str, model: ModelSpec, recipe: Recipe, asked: Asked, execution: E
 def _whole(asked: Asked, field: str) -> int | None:
     """A number that the recipe's length depends on, where the user gave one."""
     text = dict(asked.changes).get(field)
-    require(text is None or text.isdecimal(), f"--{field} {text!r} must be a whole number")
+    least = 0 if field == "schedule.warmup" else 1
+    require(
+        text is None or (text.isdecimal() and int(text) >= least),
+        f"--{field} {text!r} must be a whole number, {least} or more",
+    )
     return None if text is None else int(text)
 
 
@@ -263,7 +267,7 @@ def _with_rates(model: ModelSpec, recipe: Recipe) -> ModelSpec:
 
 def _changed_model(model: ModelSpec, asked: Asked) -> ModelSpec:
     changes = [(field.removeprefix(OF_MODEL), text) for field, text in asked.changes if field.startswith(OF_MODEL)]
-    return with_fields(model, changes)
+    return with_fields(model, changes, OF_MODEL)
 
 
 def _classes(card: DataCard) -> int:

@@ -10,7 +10,7 @@ from rich.console import Console
 from vitlab.changes import with_fields
 from vitlab.data.card import DataCard
 from vitlab.recipe import SHARDS, Execution
-from vitlab.run_dir import RUN, RunDir, RunSpec
+from vitlab.run_dir import RUN, RunDir, RunSpec, check_new
 from vitlab.runs.display import say
 from vitlab.runs.material import Material, material_of, open_data
 from vitlab.runs.starting import create, free_folder
@@ -53,9 +53,12 @@ def begin_together(
                 "ranks that are restarted must know their run: give --out, or torchrun --max-restarts 0",
             )
             path = out or free_folder(Path("runs"), *names)
+            goes_on = life and (path / RUN).is_file()
+            if not goes_on:
+                check_new(path)  # before the data takes its time
             found = open_data(data)
             spec = _with_shards(make(found.card, screen), world)
-            if life and (path / RUN).is_file():
+            if goes_on:
                 say(screen, f"restart {life}: the run in {path} goes on")
                 _check_same(RunDir(path).spec(), spec, path)
                 opened.append(material_of(spec, found, from_json(DataCard, RunDir(path).card())))

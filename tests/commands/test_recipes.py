@@ -1,0 +1,81 @@
+"""vitlab recipes: the list, and the fields of one recipe as flags."""
+
+import json
+
+import pytest
+
+from vitlab.changes import with_fields
+from vitlab.cli import main
+from vitlab.commands.recipe_fields import MEANINGS, fields_of
+from vitlab.paper.finetuning_recipes import finetuning_names, finetuning_recipe, quick_recipe
+from vitlab.paper.pretraining_recipes import MASKED, pretraining_names, pretraining_recipe
+from vitlab.strict_json import to_json
+
+
+def every_recipe():
+    return [
+        *map(pretraining_recipe, pretraining_names()),
+        *map(finetuning_recipe, finetuning_names()),
+        quick_recipe(1000, (224, 196)),
+    ]
+
+
+def leaves(values, path=""):
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
+
+
+def test_every_field_of_every_recipe_is_listed_and_means_something():
+    named = set()
+    for recipe in every_recipe():
+        fields = set(leaves(to_json(recipe))) - {"name", "source", "masking"}
+        fields = fields - {"optimizer.kind"} | {"optimizer"}
+        assert set(fields_of(recipe)) == fields
+        named |= fields
+    assert named == set(MEANINGS)
+
+
+def test_what_is_listed_can_be_typed_back():
+    for recipe in every_recipe():
+        values = fields_of(recipe)
+        del values["optimizer"]  # brings the defaults of its kind
+        assert with_fields(recipe, values.items()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "value"),
+    [
+        ("cifar10", "--schedule.total", "10000"),  # table 4
+        ("ViT-B/16@imagenet21k", "--optimizer.weight-decay", "0.03"),  # table 3
+        ("quick", "--batch", "64"),
+        (MASKED, "--masking.corrupted", "0.5"),  # appendix B.1.2
+    ],
+)
+def test_the_fields_of_one_recipe_as_table_and_as_json(name, flag, value, capsys):
+    assert main(["recipes", name]) == 0
+    table = capsys.readouterr().out
+    assert main(["recipes", name, "--json"]) == 0
+    fields = {row["flag"]: row for row in json.loads(capsys.readouterr().out)["fields"]}
+    assert fields[flag]["value"] == value
+    line = next(line for line in table.splitlines() if line.split()[:1] == [flag])
+    assert line.split()[1] == value
+    assert fields[flag]["meaning"] in line
+
+
+def test_quick_stands_in_the_list(capsys):
+    assert main(["recipes"]) == 0
+    table = capsys.readouterr().out
+    assert any(line.split()[:1] == ["quick"] for line in table.splitlines())
+    assert "vitlab recipes NAME" in table
+    assert "--optimizer.weight-decay" in table
+
+
+@pytest.mark.parametrize(("name", "near"), [("cifar11", "cifar10"), ("ViT-H/14", "ViT-H/14@jft300m")])
+def test_a_name_that_is_no_recipe_is_told_with_the_nearest(name, near, capsys):
+    assert main(["recipes", name]) == 2
+    told = capsys.readouterr().err
+    assert f"no recipe is named '{name}'" in told
+    assert near in told
