@@ -196,10 +196,17 @@ class TestCommand:
         assert "rollout" in captured.out
         assert "gone.png: missing" in (out / "report.html").read_text()
 
-    def test_pictures_that_are_all_bad_leave_the_weights(self, folder, tmp_path):
+    def test_pictures_that_are_all_bad_leave_nothing_so_that_the_mended_command_runs(
+        self, folder, files, tmp_path, capsys
+    ):
         out = tmp_path / "out"
         assert main(["inspect", str(folder), str(tmp_path / "gone.png"), "--out", str(out)]) == 1
-        assert {path.name for path in out.iterdir()} >= WEIGHTS_ALONE
+        captured = capsys.readouterr()
+        assert "gone.png: missing" in captured.err
+        assert "1 of 1 pictures could not be read; nothing was written" in captured.err
+        assert "Open this" not in captured.out
+        assert not out.exists()
+        assert main(["inspect", str(folder), str(files[0]), "--out", str(out)]) == 0
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -58,7 +58,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was written: the folder's files, and how many pictures went in and could not be read."""
+    """What was written: the folder's files, if any, and how many pictures went in and could not be read."""
 
     files: tuple[str, ...]
     images: int
@@ -68,7 +68,8 @@ class Inspection:
 def inspect(model: Model, pictures: Sequence[str | Path], out: Path, *, maps: int, console: Console) -> Inspection:
     """Look at the model and at `pictures` with it; write figures, numbers and one report into the new folder `out`.
 
-    Head maps are drawn for the first `maps` pictures. A picture that cannot be read is named, the others are used.
+    Head maps are drawn for the first `maps` pictures. A picture that cannot be read is named, the others are used;
+    where there is no other, nothing is written and `out` stays free for the next try.
     """
     if not isinstance(model, ViT):
         raise ValueError("this model has no attention between patches to look at; a ViT or a hybrid has")
@@ -82,6 +83,8 @@ def inspect(model: Model, pictures: Sequence[str | Path], out: Path, *, maps: in
             task = progress.add_task("", total=len(pictures))
             for done in examine(model, pictures, found, maps):
                 progress.update(task, completed=done)
+        if not found.images:
+            return Inspection((), 0, tuple(found.bad))
     figures, sections, numbers = _found(model, found)
     files = _files(figures)
     text = page(f"Inside {name_of(model.spec)}", _about(model, found), sections, found.bad)
