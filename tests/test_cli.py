@@ -18,6 +18,14 @@ def test_every_command_has_help(command, capsys):
     assert COMMANDS[command].__doc__.splitlines()[0][:40] in " ".join(capsys.readouterr().out.split())
 
 
+def test_the_help_of_the_demo_names_its_three_trainings_and_its_report(capsys):
+    with pytest.raises(SystemExit):
+        main(["demo", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    for words in ("Pre-train", "fine-tune", "from scratch", "report"):
+        assert words in printed
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"vitlab {vitlab.__version__}\n"
