@@ -120,7 +120,7 @@ def inspect(
     from vitlab.runs.inspection import inspect as run
 
     loaded = loading.load(model)
-    done = run(loaded, images, out, maps=maps, console=console())
+    done = run(loaded, images, out, maps=maps, console=console(), name=str(model))
     for line in done.bad:
         complain(printable(line), style="red")
     if done.bad:
