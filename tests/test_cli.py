@@ -36,6 +36,14 @@ def test_a_word_that_may_be_left_out_looks_so(capsys):
     assert "[NAME]" in capsys.readouterr().out.splitlines()[0]
 
 
+def test_the_help_of_the_demo_names_its_three_trainings_and_its_report(capsys):
+    with pytest.raises(SystemExit):
+        main(["demo", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    for words in ("Pre-train", "fine-tune", "from scratch", "report"):
+        assert words in printed
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"vitlab {vitlab.__version__}\n"

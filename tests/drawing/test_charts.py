@@ -1,5 +1,7 @@
 """Charts: the numbers they show, and the same bytes every time."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -29,3 +31,14 @@ def test_a_table_of_a_page_runs_nothing():
     assert "&lt;img src=x onerror=alert(1)&gt;" in text
     assert "<th>name</th>" in text
     assert "<td>3</td>" in text
+
+
+def test_narrow_sections_share_columns_and_wide_ones_stand_alone():
+    sections = [Section("a", ""), Section("b", ""), Section("c", "", wide=True), Section("d", "")]
+    text = page("t", "", sections)
+    groups = re.findall(r'<div class="(narrow|wide)">(.*?)</section>\n</div>', text, re.DOTALL)
+    assert [(kind, re.findall("<h2>(.)</h2>", body)) for kind, body in groups] == [
+        ("narrow", ["a", "b"]),
+        ("wide", ["c"]),
+        ("narrow", ["d"]),
+    ]

@@ -14,11 +14,11 @@ import vitlab
 from agreement import randomised
 from vitlab.inspection import attention as streaming
 from vitlab.inspection.attention import batch_size, head_maps
-from vitlab.inspection.distance import attention_distance
-from vitlab.inspection.filters import as_pictures, principal_filters
+from vitlab.inspection.distance import attention_distance, even_distance
+from vitlab.inspection.filters import as_pictures, neighbour_agreement, principal_filters
 from vitlab.inspection.look import look
 from vitlab.inspection.rollout import rendered, rollout
-from vitlab.inspection.similarity import position_similarity
+from vitlab.inspection.similarity import likeness, position_similarity
 from vitlab.models.build import build_from_spec
 from vitlab.spec import Backbone, ResNetSpec, ViTSpec
 
@@ -176,6 +176,29 @@ def test_filters_equal_the_eigenvectors_of_the_covariance_up_to_sign(model):
         assert got[np.abs(got).argmax()] > 0
     np.testing.assert_allclose(found.share, values[::-1][:number] / values.sum(), rtol=1e-9)
     assert len(principal_filters(model, 5).share) == 5
+    assert found.number == principal_filters(model, 5).number == number
+
+
+def test_the_distance_of_even_attention_is_that_of_a_head_that_weighs_all_tokens_alike(model):
+    tokens = model.spec.tokens
+    alike = np.full((1, 1, tokens, tokens), 1 / tokens)
+    assert even_distance(model.spec) == pytest.approx(numpy_distance(alike, model.spec).item(), rel=1e-12)
+
+
+def test_neighbouring_pixels_agree_as_loops_say():
+    directions = torch.randn(2, 3, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    cosines = []
+    for one in directions.numpy():
+        for step in ((0, 1), (1, 0)):
+            places = [(y, x) for y in range(4 - step[0]) for x in range(4 - step[1])]
+            here = np.concatenate([one[:, y, x] for y, x in places])
+            there = np.concatenate([one[:, y + step[0], x + step[1]] for y, x in places])
+            cosines.append(here @ there / np.sqrt((here @ here) * (there @ there)))
+    assert neighbour_agreement(directions) == pytest.approx(np.mean(cosines), rel=1e-12)
+    assert neighbour_agreement(torch.ones(2, 3, 4, 4)) == pytest.approx(1)
+    checkers = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).expand(1, 3, 2, 2)
+    assert neighbour_agreement(checkers) == pytest.approx(-1)
+    assert neighbour_agreement(torch.ones(2, 3, 1, 1)) is None
 
 
 def test_filters_as_pictures_have_grey_for_zero(model):
@@ -196,6 +219,18 @@ def test_position_similarity_equals_loops_over_pairs(model):
         for j, b in enumerate(table):
             wanted = np.dot(a, b) / math.sqrt(np.dot(a, a) * np.dot(b, b))
             assert found[i // columns, i % columns, j // columns, j % columns] == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("grid", [(3, 4), (1, 4), (2, 2), (1, 1)])
+def test_likeness_is_the_mean_over_three_kinds_of_pairs(grid):
+    similarity = torch.rand(*grid, *grid, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    kinds = {"beside": [], "in_line": [], "elsewhere": []}
+    for (r, c, i, j), value in np.ndenumerate(similarity.numpy()):
+        apart = abs(r - i) + abs(c - j)
+        if apart:
+            kinds["beside" if apart == 1 else "in_line" if r == i or c == j else "elsewhere"].append(value)
+    for kind, value in likeness(similarity)._asdict().items():
+        assert value == (pytest.approx(np.mean(kinds[kind]), rel=1e-12) if kinds[kind] else None)
 
 
 class LargeTensors(TorchDispatchMode):

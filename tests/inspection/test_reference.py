@@ -28,6 +28,8 @@ def test_the_committed_figures_come_from_the_real_checkpoint(reference, tmp_path
     )
     for numbers in ("attention_distance", "filters_share_of_variance"):
         np.testing.assert_allclose(made[numbers], kept[numbers], rtol=1e-3)
+    ranges = [[picture["rollout_range"] for picture in found["pictures"]] for found in (made, kept)]
+    np.testing.assert_allclose(*ranges, rtol=1e-3)
     answers = [[picture["answer"].partition(",")[0] for picture in found["pictures"]] for found in (made, kept)]
     assert answers[0] == answers[1]
     assert answers[0][:3] == ["wall clock", "traffic light", "balloon"]

@@ -2,6 +2,10 @@
 
 import io
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -56,3 +60,38 @@ def test_both_ways_have_the_same_recipe_and_differ_in_their_start_alone(tmp_path
 
 def test_a_second_run_gets_a_folder_of_its_own(tmp_path):
     assert [demo._free(tmp_path / "out").name for _ in range(3)] == ["out", "out-2", "out-3"]
+
+
+@pytest.mark.slow
+def test_a_stopped_demo_says_where_it_wrote_what_is_left_and_how_to_go_on(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    command = [sys.executable, "-m", "vitlab.cli", "demo", "--out", str(out)]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    begun = tmp_path / "out-2" / demo.PRETRAINED / "checkpoints"
+    while not begun.exists() and started.poll() is None:
+        time.sleep(0.05)
+    started.send_signal(signal.SIGINT)
+    said, complained = started.communicate(timeout=300)
+    assert started.returncode == 130
+    assert said.splitlines()[0] == f"{out} exists; this demo is written to {tmp_path / 'out-2'}"
+    left = tmp_path / "out-2" / demo.PRETRAINED
+    (line,) = [line for line in complained.splitlines() if "stopped" in line]
+    assert f"vitlab resume {left}" in line
+    assert "vitlab demo" in line
+    assert left.is_dir()
+
+
+def test_what_is_left_of_a_stopped_demo(tmp_path):
+    assert demo.left_over(tmp_path / "out", "vitlab") == "stopped before anything was written"
+    first, second = tmp_path / "out" / demo.PRETRAINED, tmp_path / "out" / demo.FINE_TUNED
+    for path, is_finished in ((first, True), (second, False)):
+        path.mkdir(parents=True)
+        (path / ("result.json" if is_finished else "run.json")).touch()
+    line = demo.left_over(tmp_path / "out", "vitlab")
+    assert f"{tmp_path / 'out'} holds 1-pretrained, and 2-fine-tuned unfinished" in line
+    assert f"vitlab resume {second} goes on with it" in line
+    (second / "result.json").touch()
+    line = demo.left_over(tmp_path / "out", "vitlab")
+    assert "holds 1-pretrained, 2-fine-tuned, but no report" in line
+    assert "resume" not in line

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -19,8 +20,13 @@ from agreement import randomised
 from pictures import photo
 from vitlab.cli import main
 from vitlab.data.transforms import evaluation_pixels
+from vitlab.drawing.canvas import coloured
+from vitlab.inspection import captions
 from vitlab.inspection.distance import attention_distance
+from vitlab.inspection.rollout import rollout
+from vitlab.inspection.similarity import Likeness
 from vitlab.models.build import build_from_spec
+from vitlab.pixels import Preprocessing
 from vitlab.runs import inspection as run
 from vitlab.spec import Backbone, ViTSpec
 from vitlab.store import verify_folder
@@ -98,8 +104,46 @@ def test_cards_show_the_picture_its_rollout_and_its_answer(model, files):
         pixels = evaluation_pixels(Image.open(path), (12, 20), how).permute(1, 2, 0).numpy()
         assert np.array_equal(card.pixels, pixels)
         assert np.abs(card.seen - pixels * mask[..., None]).max() <= 0.51
+        assert np.array_equal(card.attention, coloured(mask))
         assert card.answer.startswith(model.class_names[index])
     assert len(found.maps) == 1
+    for path, card, rolled in zip(files, found.cards, rollout(model, images).numpy(), strict=True):
+        least, most = rolled.min() / rolled.mean(), rolled.max() / rolled.mean()
+        assert f"{least:.2f} to {most:.2f} times the mean" in card.notes[1]
+        with Image.open(path) as image:
+            size = f"{image.height}x{image.width}"
+        assert card.notes[0].startswith(f"{size} pixels (height x width), stretched")
+        assert card.notes[0].endswith("to 12x20")
+
+
+def test_what_was_done_to_a_picture_is_said_with_both_sizes(model):
+    spec = model.spec
+    assert run._resizing((24, 40), spec) == "24x40 pixels (height x width), resized to 12x20"
+    assert run._resizing((40, 40), spec).endswith("stretched, which changes its shape, to 12x20")
+    shorter = Preprocessing(resize="shorter", fraction=0.875)
+    kept = replace(spec, conventions=replace(spec.conventions, preprocessing=shorter))
+    assert run._resizing((40, 40), kept).endswith("its shape kept, then its centre taken: 12x20")
+
+
+def test_captions_say_what_was_measured_and_call_no_model_untrained(model, files):
+    titles = {section.title: section.text for section in run.sections_of(model, files)}
+    distances = attention_distance(model, vitlab.preprocess(model, files))
+    far = titles["How far each head looks"]
+    assert f"{distances[0].min():.1f} to {distances[0].max():.1f} px in layer 1" in far
+    assert f"{distances[1].min():.1f} to {distances[1].max():.1f} px in layer 2, the last" in far
+    assert "23 of 23 components hold 100% of the variance" in titles["What a patch is turned into"]
+    table = torch.nn.functional.normalize(model.positions.table.detach()[0, 1:].double(), dim=1).unflatten(0, (3, 5))
+    across, down = (table[:, 1:] * table[:, :-1]).sum(dim=-1), (table[1:] * table[:-1]).sum(dim=-1)
+    beside = torch.cat([across.flatten(), down.flatten()]).mean()
+    assert f"{beside:.2f} for patches side by side" in titles["What it knows about the plane"]
+    assert all("the paper's" in titles[title] for title in titles if title != "What each head looks at")
+    assert not any("trained" in text or "fresh" in text for text in titles.values())
+
+
+def test_captions_of_the_smallest_models_leave_out_what_there_is_not():
+    assert "layer 1; attention" in captions.distance_caption(np.ones((1, 1)), 1.0)
+    assert "Here" not in captions.positions_caption(Likeness(None, None, None))
+    assert captions.filters_caption([1.0], 1, None).endswith("single pixels, without neighbours.")
 
 
 def test_without_pictures_the_weights_alone_are_drawn(model, tmp_path):
@@ -144,7 +188,7 @@ def html(tmp_path_factory):
 def test_the_report_is_one_file_that_asks_nobody_for_anything(html):
     page = Page(html)
     pictures = [a["src"] for tag, a in page.tags if tag == "img"]
-    assert len(pictures) == 2 * 2 + 1 + 1 + 2  # cards, heads, distance, filters and positions
+    assert len(pictures) == 1 + 3 * 2 + 1 + 1 + 2  # scale, cards, heads, distance, filters and positions
     assert all(source.startswith("data:image/") for source in pictures)
     assert all(a.get("alt") for tag, a in page.tags if tag == "img")
     assert "http:" not in html
@@ -185,7 +229,9 @@ class TestCommand:
         printed = capsys.readouterr().out
         assert "rollout, distance, heads-001, filters, positions: each as SVG and PNG" in printed
         assert printed.strip().splitlines()[-1].strip() == str(out / "report.html")
-        assert "16x8 pixels as 4x2 patches of 4x4" in (out / "report.html").read_text()
+        page = (out / "report.html").read_text()
+        assert "16x8 pixels as 4x2 patches of 4x4" in page
+        assert f"<h1>Inside {folder}</h1>" in page
 
     def test_a_bad_picture_is_named_and_the_others_are_used(self, folder, files, tmp_path, capsys):
         out = tmp_path / "out"
@@ -196,10 +242,17 @@ class TestCommand:
         assert "rollout" in captured.out
         assert "gone.png: missing" in (out / "report.html").read_text()
 
-    def test_pictures_that_are_all_bad_leave_the_weights(self, folder, tmp_path):
+    def test_pictures_that_are_all_bad_leave_nothing_so_that_the_mended_command_runs(
+        self, folder, files, tmp_path, capsys
+    ):
         out = tmp_path / "out"
         assert main(["inspect", str(folder), str(tmp_path / "gone.png"), "--out", str(out)]) == 1
-        assert {path.name for path in out.iterdir()} >= WEIGHTS_ALONE
+        captured = capsys.readouterr()
+        assert "gone.png: missing" in captured.err
+        assert "1 of 1 pictures could not be read; nothing was written" in captured.err
+        assert "Open this" not in captured.out
+        assert not out.exists()
+        assert main(["inspect", str(folder), str(files[0]), "--out", str(out)]) == 0
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

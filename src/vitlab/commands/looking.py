@@ -129,11 +129,14 @@ def inspect(
     from vitlab.runs.inspection import inspect as run
 
     loaded = loading.load(model)
-    done = run(loaded, images, out, maps=maps, console=console())
+    done = run(loaded, images, out, maps=maps, console=console(), name=str(model))
     for line in done.bad:
         complain(printable(line), style="red")
     if done.bad:
-        complain(f"{len(done.bad)} of {len(images)} pictures could not be read")
+        end = "" if done.files else "; nothing was written"
+        complain(f"{len(done.bad)} of {len(images)} pictures could not be read{end}")
+    if not done.files:
+        return 1
     output = console()
     figures = ", ".join(name.removesuffix(".svg") for name in done.files if name.endswith(".svg"))
     output.print(Text(f"figures  {figures}: each as SVG and PNG in {printable(str(out))}"))

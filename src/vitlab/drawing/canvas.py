@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -18,6 +20,7 @@ SETTINGS = {
     "axes.spines.right": False,
 }
 PIXELS_PER_INCH = 150  # of the PNG
+ATTENTION = "viridis"  # colours of maps of attention: equal steps look equal, also near 0 and also in grey
 
 
 class Drawn(NamedTuple):
@@ -47,6 +50,24 @@ def figure_of(width: float, height: float) -> Iterator[tuple["Figure", "Axes"]]:
         matplotlib.rcParams.update(SETTINGS)
         figure = Figure(figsize=(width, height))
         yield figure, figure.subplots()
+
+
+def coloured(values: np.ndarray) -> np.ndarray:
+    """(H, W) of 0..1 -> (H, W, 3) of uint8, in the colours of maps of attention."""
+    require_matplotlib()
+    import matplotlib
+
+    return matplotlib.colormaps[ATTENTION](values, bytes=True)[..., :3]
+
+
+def add_scale(figure: "Figure", axes: "Axes", label: str) -> None:
+    """A bar at the right of `axes`, as high as they are, that says what the colours of attention mean, from 0 to 1."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    place = axes.inset_axes((1.015, 0, 0.02, 1))
+    bar = figure.colorbar(ScalarMappable(Normalize(0, 1), ATTENTION), cax=place, label=label)
+    bar.outline.set_visible(False)
 
 
 def drawn(figure: "Figure") -> Drawn:

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,16 +16,20 @@ STYLE = """
 body { margin: 0 auto; max-width: 70rem; padding: 1.5rem; color: #1c2330; background: #fff;
        font: 16px/1.5 system-ui, sans-serif; }
 h1 { margin: 0 0 .2rem; font-size: 1.7rem; }
-h2 { margin: 2rem 0 .3rem; padding-top: .8rem; border-top: 1px solid #dde2ea; font-size: 1.25rem; }
+section { padding-top: 1.5rem; break-inside: avoid; }
+h2 { margin: 0 0 .3rem; padding-top: .8rem; border-top: 1px solid #dde2ea; font-size: 1.25rem; }
 p { max-width: 48rem; margin: .3rem 0 .8rem; color: #48536a; }
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(21rem, 1fr)); gap: 1rem; }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(30rem, 100%), 1fr)); gap: 1rem; }
 figure { margin: 0; }
 .card { padding: .6rem; border: 1px solid #dde2ea; border-radius: .5rem; background: #f8f9fb; }
-.card div { display: flex; gap: .4rem; }
-.card img { flex: 1; min-width: 0; width: 50%; border-radius: .25rem; }
-figcaption { margin-top: .4rem; font-size: .9rem; overflow-wrap: anywhere; }
-.sections { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(32rem, 100%), 1fr)); gap: 0 1.5rem; }
-.wide { grid-column: 1 / -1; }
+.views { display: flex; gap: .4rem; }
+.views div { flex: 1; min-width: 0; text-align: center; font-size: .8rem; color: #48536a; }
+.views img { display: block; width: 100%; border-radius: .25rem; }
+figcaption { margin-top: .2rem; font-size: .9rem; overflow-wrap: anywhere; }
+.note { color: #48536a; font-size: .8rem; }
+.narrow { columns: 2 30rem; column-gap: 1.5rem; }
+.narrow .plot { width: 100%; }
+.plots { display: flex; flex-wrap: wrap; gap: 0 1.5rem; align-items: flex-start; }
 .plot { display: block; max-width: 100%; height: auto; margin-bottom: 1rem; }
 .bad { color: #a4262c; }
 table { border-collapse: collapse; margin-bottom: 1rem; }
@@ -34,12 +39,14 @@ th, td { padding: .3rem 1rem .3rem 0; border-bottom: 1px solid #dde2ea; text-ali
 
 @dataclass(frozen=True)
 class Card:
-    """One picture: `pixels` and `seen` are (H, W, 3) of uint8; `answer` may be empty."""
+    """One picture, its map of attention and the product of both: (H, W, 3) of uint8; `answer` may be empty."""
 
     name: str
     pixels: np.ndarray
+    attention: np.ndarray
     seen: np.ndarray
     answer: str
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,8 @@ def page(title: str, about: str, sections: Sequence[Section], bad: Sequence[str]
         body.append("<h2>Pictures that could not be read</h2><ul>")
         body += [f'<li class="bad">{_safe(line)}</li>' for line in bad]
         body.append("</ul>")
-    body += ['<div class="sections">', *map(_section, sections), "</div>"]
+    for is_wide, together in itertools.groupby(sections, key=lambda section: section.wide):
+        body += [f'<div class="{"wide" if is_wide else "narrow"}">', *map(_section, together), "</div>"]
     return "\n".join([_head(title), *body, "</body></html>", ""])
 
 
@@ -79,10 +87,16 @@ def _head(title: str) -> str:
 def _card(number: int, card: Card) -> str:
     name = _safe(card.name)
     answer = f"<br>{_safe(card.answer)}" if card.answer else ""
+    notes = "".join(f'<div class="note">{_safe(note)}</div>' for note in card.notes)
+    views = (
+        (f"picture {number}", card.pixels, "picture"),
+        (f"attention rollout of picture {number}", card.attention, "rollout"),
+        (f"picture {number} times its rollout", card.seen, "picture × rollout"),
+    )
+    shown = "".join(f'<div><img alt="{alt}" src="{_photo(pixels)}">{under}</div>' for alt, pixels, under in views)
     return (
-        f'<figure class="card"><div><img alt="picture {number}" src="{_photo(card.pixels)}">'
-        f'<img alt="attention of picture {number}" src="{_photo(card.seen)}"></div>'
-        f"<figcaption><b>{number}</b> {name}{answer}</figcaption></figure>"
+        f'<figure class="card"><div class="views">{shown}</div>'
+        f"<figcaption><b>{number}</b> {name}{answer}{notes}</figcaption></figure>"
     )
 
 
@@ -94,14 +108,16 @@ def _section(section: Section) -> str:
             *(_row(row, "td" if number else "th") for number, row in enumerate(section.table)),
             "</table>",
         ]
+    if section.figures:
+        plots = (f'<img class="plot" alt="{_safe(alt)}" src="{_data("svg+xml", svg)}">' for alt, svg in section.figures)
+        parts += ['<div class="plots">', *plots, "</div>"]
     if section.cards:
         parts += [
             '<div class="cards">',
             *(_card(number, card) for number, card in enumerate(section.cards, 1)),
             "</div>",
         ]
-    parts += [f'<img class="plot" alt="{_safe(alt)}" src="{_data("svg+xml", svg)}">' for alt, svg in section.figures]
-    return "\n".join([f'<section class="{"wide" if section.wide else ""}">', *parts, "</section>"])
+    return "\n".join(["<section>", *parts, "</section>"])
 
 
 def _row(cells: Sequence[str], kind: str) -> str:

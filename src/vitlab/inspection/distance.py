@@ -29,6 +29,12 @@ def mean_distance(attention: Tensor, pixels: Tensor) -> Tensor:
     return torch.einsum("bhij,ij->bh", between, pixels.to(between)) / len(pixels)
 
 
+def even_distance(spec: ViTSpec) -> float:
+    """Pixels: the distance of a head that gives every token the same attention, to compare others with."""
+    pixels = patch_distances(spec)
+    return (pixels.sum() / (len(pixels) * spec.tokens)).item()
+
+
 def patch_distances(spec: ViTSpec) -> Tensor:
     """(N, N): distances between the centres of patches, in pixels of the model's input."""
     (rows, columns), (height, width) = spec.grid, spec.image

@@ -7,29 +7,34 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitlab.drawing.canvas import Drawn, drawn, figure_of
+from vitlab.drawing.canvas import ATTENTION, Drawn, add_scale, coloured, drawn, figure_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ACROSS = 7  # filters in a row, as in figure 7
+TILE = 0.75  # inches of a head's map at most
 
 
-def draw_distance(distances: np.ndarray, images: int) -> Drawn:
-    """(L, h) in pixels -> figure 7 right: a dot for each head, by depth."""
+def draw_distance(distances: np.ndarray, images: int, even: float) -> Drawn:
+    """(L, h) in pixels -> figure 7 right: a dot for each head, by depth; a line where attention is spread evenly."""
     layers, heads = distances.shape
     with figure_of(5.6, 3.8) as (figure, axes):
         depth = np.arange(layers)
         for head in range(heads):
             shade = (0.15 + 0.7 * head / max(heads - 1, 1),) * 2
             axes.plot(depth, distances[:, head], "o", ms=4, color=(0.12, *shade), label=f"head {head + 1}")
+        axes.axhline(even, color="0.45", linestyle="--", linewidth=0.9, label="even", zorder=0)
         axes.set_xlabel("network depth (layer)")
         axes.set_ylabel("mean attention distance (pixels)")
         axes.set_title(f"Attention distance by head and depth, {_count(images)}")
-        axes.set_ylim(0, 1.08 * float(distances.max()) or 1)
+        axes.set_ylim(0, 1.08 * max(float(distances.max()), even) or 1)
         axes.set_xticks(depth[:: -(-layers // 16)], [str(layer + 1) for layer in depth[:: -(-layers // 16)]])
         axes.grid(alpha=0.25)
-        axes.legend(fontsize=7, ncols=-(-heads // 16), loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+        axes.legend(
+            fontsize=7, ncols=-(-(heads + 1) // 17), loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False
+        )
         return drawn(figure)
 
 
@@ -68,43 +73,60 @@ def draw_positions(similarity: np.ndarray) -> Drawn:
         return drawn(figure)
 
 
-def draw_heads(maps: np.ndarray, picture: int) -> Drawn:
-    """(L, h, rows, columns) -> a map for each head, layers from left to right, each scaled to its own maximum."""
+def draw_heads(maps: np.ndarray, number: int, picture: np.ndarray) -> Drawn:
+    """(L, h, rows, columns) and (H, W, 3) of uint8 -> the picture, then a map for each head.
+
+    Layers run from left to right; each map is scaled to its own maximum.
+    """
     layers, heads, rows, columns = maps.shape
     tiles = (maps / np.maximum(maps.max(axis=(2, 3), keepdims=True), 1e-30)).swapaxes(0, 1)
     tall, wide = heads * rows, layers * columns
-    scale = min(9.0 / wide, 9.0 / tall)
+    scale = min(8.0 / wide, 9.0 / tall, TILE / max(rows, columns))
     with figure_of(max(1.0 + scale * wide, 3.4), 1.0 + scale * tall) as (figure, axes):
         sheet, x, y = _mosaic(tiles, gap=max(1, max(rows, columns) // 10), fill=np.nan)
-        axes.imshow(sheet, vmin=0, vmax=1, cmap="magma", interpolation="none")
+        axes.imshow(sheet, vmin=0, vmax=1, cmap=ATTENTION, interpolation="none")
         axes.set_xticks(*_thinned(x))
         axes.set_yticks(*_thinned(y))
         axes.set_xlabel("layer")
         axes.set_ylabel("head")
-        axes.set_title(f"Picture {picture}: attention of each head")
+        axes.set_title(f"Picture {number}: attention of each head")
         _bare(axes)
+        add_scale(figure, axes, "share of the map's most")
+        _beside(figure, axes, picture)
         return drawn(figure)
 
 
-def draw_rollouts(pictures: np.ndarray, seen: np.ndarray) -> Drawn:
-    """(n, H, W, 3) of uint8, as they are and as the model sees them -> figures 6 and 14: numbered pairs."""
+def draw_rollouts(pictures: np.ndarray, maps: np.ndarray, seen: np.ndarray) -> Drawn:
+    """(n, H, W, 3) of uint8: pictures, their rollouts in colours, and figures 6 and 14, the product of both."""
     number, height, width = pictures.shape[:3]
-    across = min(number, 2 if number <= 6 else 4 if number <= 32 else 8)
+    across = min(number, 2 if number <= 6 else 3 if number <= 30 else 6)
     down = -(-number // across)
-    tiles = np.full((down * across, 2, height, width, 3), 255, np.uint8)
-    tiles[:number, 0], tiles[:number, 1] = pictures, seen
-    inches = min(9.0, 4.4 * across)
-    with figure_of(inches, 0.7 + inches * down * height / (2 * across * width)) as (figure, axes):
+    tiles = np.full((down * across, 3, height, width, 3), 255, np.uint8)
+    tiles[:number] = np.stack((pictures, maps, seen), axis=1)
+    inches = min(10.0, 5.4 * across)
+    with figure_of(inches, 0.7 + inches * down * height / (3 * across * width)) as (figure, axes):
         gap = max(2, width // 16)
-        sheet, x, y = _mosaic(tiles.reshape(down, across * 2, height, width, 3), gap=gap, fill=255)
+        sheet, x, y = _mosaic(tiles.reshape(down, across * 3, height, width, 3), gap=gap, fill=255)
         axes.imshow(sheet, interpolation="none")
-        axes.set_xticks(x, ["input", "attention"] * across)
+        axes.set_xticks(x, ["input", "rollout", "input × rollout"] * across)
         first = [1 + row * across for row in range(down)]
         last = [min((row + 1) * across, number) for row in range(down)]
         axes.set_yticks(y, [f"{a}" if a == b else f"{a}–{b}" for a, b in zip(first, last, strict=True)])
         axes.set_ylabel("picture")
         axes.set_title("Attention rollout")
-        axes.tick_params(axis="x", labelsize=8 if across <= 4 else 5)
+        axes.tick_params(axis="x", labelsize=8 if across <= 3 else 5)
+        _bare(axes)
+        add_scale(figure, axes, "rollout, least to most of each picture")
+        return drawn(figure)
+
+
+def draw_scale() -> Drawn:
+    """What the colours of a rollout mean, alone."""
+    with figure_of(3.0, 0.22) as (figure, axes):
+        axes.imshow(coloured(np.linspace(0, 1, 256)[None]), aspect="auto", extent=(0, 1, 0, 1))
+        axes.set_xticks([0, 1], ["least of the picture", "most of the picture"])
+        axes.set_yticks([])
+        axes.set_title("attention rollout", fontsize=9)
         _bare(axes)
         return drawn(figure)
 
@@ -120,6 +142,26 @@ def _mosaic(tiles: np.ndarray, *, gap: int, fill: float) -> tuple[np.ndarray, np
     x = np.arange(across) * (width + gap) + (width - 1) / 2
     y = np.arange(down) * (height + gap) + (height - 1) / 2
     return sheet, x, y
+
+
+def _beside(figure: "Figure", axes: "Axes", picture: np.ndarray) -> None:
+    """Put a picture at the left of `axes`, with its upper edge."""
+    axes.apply_aspect()  # else its place is that before the tiles became square
+    height, width = picture.shape[:2]
+    across, down = (side * part for side, part in zip(figure.get_size_inches(), axes.get_position().size, strict=True))
+    inches = 1.2 / max(height, width)
+    box = (
+        -(inches * width + 0.5) / across,
+        1 - inches * height / down,
+        inches * width / across,
+        inches * height / down,
+    )
+    beside = axes.inset_axes(box)
+    beside.imshow(picture, interpolation="none")
+    beside.set_xticks([])
+    beside.set_yticks([])
+    beside.set_title("input", fontsize=9)
+    _bare(beside)
 
 
 def _thinned(places: np.ndarray) -> tuple[np.ndarray, list[str]]:

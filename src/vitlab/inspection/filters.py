@@ -11,10 +11,13 @@ COMPONENTS = 28  # as the paper shows
 
 
 class Components(NamedTuple):
-    """`directions` (k, 3, P, P) of length 1, largest variance first, and the `share` (k,) of the variance of each."""
+    """`directions` (k, 3, P, P) of length 1, largest variance first, the `share` (k,) of the variance of each, and the
+    `number` of all there are.
+    """
 
     directions: Tensor
     share: Tensor
+    number: int
 
 
 def principal_filters(model: nn.Module, components: int = COMPONENTS) -> Components:
@@ -33,12 +36,24 @@ def principal_filters(model: nn.Module, components: int = COMPONENTS) -> Compone
     require(bool(filters.isfinite().all()), "the embedding filters hold NaN or infinity")
     _, sizes, basis = torch.linalg.svd(filters - filters.mean(dim=0), full_matrices=False)
     variance = sizes.square()
-    number = min(components, len(filters) - 1, basis.shape[1])  # centring takes one
+    number = min(len(filters) - 1, basis.shape[1])  # centring takes one
     require(number >= 1, "one filter alone has no principal components")
-    basis = basis[:number]
+    basis, share = basis[:number][:components], (variance / variance.sum())[:number][:components]
     signs = basis.gather(1, basis.abs().argmax(dim=1, keepdim=True)).sign()
     shape = weight.shape[1:]
-    return Components((basis * signs).unflatten(1, shape), variance[:number] / variance.sum())
+    return Components((basis * signs).unflatten(1, shape), share, number)
+
+
+def neighbour_agreement(directions: Tensor) -> float | None:
+    """(k, 3, P, P) -> mean cosine of each component with itself one pixel further: 1 is flat, 0 noise; None for P 1."""
+    if directions.shape[-1] == 1:
+        return None
+    pairs = (
+        (directions[..., :, 1:], directions[..., :, :-1]),
+        (directions[..., 1:, :], directions[..., :-1, :]),
+    )
+    cosines = [torch.cosine_similarity(a.flatten(1), b.flatten(1), dim=1) for a, b in pairs]  # (k,) each
+    return torch.stack(cosines).mean().item()
 
 
 def as_pictures(directions: Tensor) -> Tensor:

@@ -1,9 +1,33 @@
 """Similarity of position embeddings (figures 7 centre and 10): what the model has learnt about the plane."""
 
+from typing import NamedTuple
+
+import torch
 from torch import Tensor, nn
 
 from vitlab.spec import ViTSpec
 from vitlab.strict_json import require
+
+
+class Likeness(NamedTuple):
+    """Mean similarity of patches side by side, of others in one row or column, of all others; None for no pairs."""
+
+    beside: float | None
+    in_line: float | None
+    elsewhere: float | None
+
+
+def likeness(similarity: Tensor) -> Likeness:
+    """(rows, columns, rows, columns) -> what figure 7 shows of it, as three numbers."""
+    rows, columns = similarity.shape[:2]
+    down = (torch.arange(rows)[:, None] - torch.arange(rows)).abs()[:, None, :, None]
+    across = (torch.arange(columns)[:, None] - torch.arange(columns)).abs()[None, :, None, :]
+    down, across = torch.broadcast_tensors(down, across)  # (rows, columns, rows, columns)
+    beside = down + across == 1
+    in_line = ((down == 0) | (across == 0)) & (down + across > 1)
+    elsewhere = (down > 0) & (across > 0)
+    means = (similarity[pairs].mean().item() if pairs.any() else None for pairs in (beside, in_line, elsewhere))
+    return Likeness(*means)
 
 
 def position_similarity(model: nn.Module) -> Tensor:

@@ -29,7 +29,7 @@ from vitlab.paper.length import Length
 from vitlab.paper.pretraining_recipes import pretraining_recipe
 from vitlab.pixels import Augmentation
 from vitlab.recipe import Execution, Recipe
-from vitlab.run_dir import MODEL, VERSION, RunDir, RunSpec
+from vitlab.run_dir import MODEL, RESULT, VERSION, RunDir, RunSpec
 from vitlab.runs.inspection import sections_of
 from vitlab.runs.material import open_material, start_sha256
 from vitlab.runs.training import carry_out
@@ -48,10 +48,25 @@ PRETRAINED, FINE_TUNED, SCRATCH = "1-pretrained", "2-fine-tuned", "3-from-scratc
 
 
 def run_demo(out: Path, console: Console, program: str = "vitlab") -> None:
-    """Train three models under `out` and write a report; everything printed was measured in this run."""
+    """Train three models under `out` and write a report; everything printed was measured in this run.
+
+    Stopped by Ctrl-C it raises KeyboardInterrupt with a line that says what is left and how to go on.
+    """
     require_matplotlib()
     torch.set_num_threads(1)  # models this small gain nothing from more, and lose much where others are at work
-    out = _free(out)
+    wanted, out = out, _free(out)
+    if out != wanted:
+        _say(console, f"{wanted} exists; this demo is written to {out}")
+    try:
+        _tell(out, console, program)
+    except KeyboardInterrupt:
+        if not any(out.iterdir()):
+            out.rmdir()
+        raise KeyboardInterrupt(left_over(out, program)) from None
+
+
+def _tell(out: Path, console: Console, program: str) -> None:
+    """The whole story, in the order in which it is printed."""
     size = f"{count_spec(SPEC).parameters:,} parameters, {SPEC.layers} layers of {SPEC.heads} heads"
     _say(
         console,
@@ -82,6 +97,20 @@ def run_demo(out: Path, console: Console, program: str = "vitlab") -> None:
         ["inspect", where, *map(str, pictures[:2]), "--out", str(out / "inside")],
     ):
         _say(console, f"  {shlex.join([program, *words])}", style="bold")
+
+
+def left_over(out: Path, program: str) -> str:
+    """One line on a demo that was stopped: what it left under `out`, and the commands that go on."""
+    runs = [out / name for name in (PRETRAINED, FINE_TUNED, SCRATCH) if (out / name).exists()]
+    if not runs:
+        return "stopped before anything was written"
+    again = f"{program} demo begins again in a new folder"
+    finished = ", ".join(run.name for run in runs if (run / RESULT).exists())
+    if (runs[-1] / RESULT).exists():
+        return f"stopped: {out} holds {finished}, but no report; {again}"
+    holds = f"{finished}, and {runs[-1].name}" if finished else runs[-1].name
+    resume = shlex.join([program, "resume", str(runs[-1])])
+    return f"stopped: {out} holds {holds} unfinished; {resume} goes on with it, {again}"
 
 
 def pretraining() -> RunSpec:

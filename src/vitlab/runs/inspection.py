@@ -14,34 +14,41 @@ from vitlab.data.gate import read_image
 from vitlab.data.refusals import BadImage
 from vitlab.data.transforms import evaluation_pixels, normalised
 from vitlab.deploy.predict import class_names
-from vitlab.drawing.canvas import Drawn, require_matplotlib
+from vitlab.drawing.canvas import Drawn, coloured, require_matplotlib
 from vitlab.drawing.page import Card, Section, page
 from vitlab.inspection.attention import at_rest, batch_size
+from vitlab.inspection.captions import (
+    ROLLOUT,
+    distance_caption,
+    filters_caption,
+    heads_caption,
+    positions_caption,
+    rollout_range,
+)
+from vitlab.inspection.distance import even_distance
 from vitlab.inspection.figures import (
     draw_distance,
     draw_filters,
     draw_heads,
     draw_positions,
     draw_rollouts,
+    draw_scale,
 )
-from vitlab.inspection.filters import as_pictures, principal_filters
+from vitlab.inspection.filters import as_pictures, neighbour_agreement, principal_filters
 from vitlab.inspection.look import look
 from vitlab.inspection.rollout import rendered
-from vitlab.inspection.similarity import position_similarity
+from vitlab.inspection.similarity import likeness, position_similarity
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
+from vitlab.spec import ViTSpec
 from vitlab.store import Writer, json_writer, refuse_existing, write_folder
 from vitlab.strict_json import require
 
 REPORT = "report.html"
-ROLLOUT = (
-    "Attention rollout: averaged over heads, multiplied through all layers with the residual connections. Bright is "
-    "what reaches the output most; each picture has its own scale. It shows where information can come from, not why "
-    "the answer is what it is: even fresh weights outline what stands out."
-)
 FILTERS_NAME, POSITIONS_NAME = "principal components of the embedding filters", "similarity of position embeddings"
 SHOWN = 128  # pictures that are drawn, as many as figure 14 has; all count for the attention distance
+HALF_PAGE = 6  # layers whose head maps fit into half the width of the page
 THUMBNAIL = 112  # pixels of a picture in a large sheet
 
 
@@ -50,6 +57,8 @@ class Findings:
     """What was seen in the pictures: `cards` and `maps` of the first ones, distances over all."""
 
     cards: list[Card] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)  # height and width of the cards' files
+    ranges: list[tuple[float, float]] = field(default_factory=list)  # of the cards' rollouts, times their mean
     maps: list[np.ndarray] = field(default_factory=list)
     distance: np.ndarray | None = None  # (L, h), summed over `images`
     images: int = 0
@@ -58,17 +67,21 @@ class Findings:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was written: the folder's files, and how many pictures went in and could not be read."""
+    """What was written: the folder's files, if any, and how many pictures went in and could not be read."""
 
     files: tuple[str, ...]
     images: int
     bad: tuple[str, ...]
 
 
-def inspect(model: Model, pictures: Sequence[str | Path], out: Path, *, maps: int, console: Console) -> Inspection:
+def inspect(
+    model: Model, pictures: Sequence[str | Path], out: Path, *, maps: int, console: Console, name: str = ""
+) -> Inspection:
     """Look at the model and at `pictures` with it; write figures, numbers and one report into the new folder `out`.
 
-    Head maps are drawn for the first `maps` pictures. A picture that cannot be read is named, the others are used.
+    Head maps are drawn for the first `maps` pictures. A picture that cannot be read is named, the others are used;
+    where there is no other, nothing is written and `out` stays free for the next try. `name` of the model stands in
+    the title, its kind if left out.
     """
     if not isinstance(model, ViT):
         raise ValueError("this model has no attention between patches to look at; a ViT or a hybrid has")
@@ -82,9 +95,11 @@ def inspect(model: Model, pictures: Sequence[str | Path], out: Path, *, maps: in
             task = progress.add_task("", total=len(pictures))
             for done in examine(model, pictures, found, maps):
                 progress.update(task, completed=done)
+        if not found.images:
+            return Inspection((), 0, tuple(found.bad))
     figures, sections, numbers = _found(model, found)
     files = _files(figures)
-    text = page(f"Inside {name_of(model.spec)}", _about(model, found), sections, found.bad)
+    text = page(f"Inside {name or name_of(model.spec)}", _about(model, found), sections, found.bad)
     files[REPORT] = lambda path: path.write_text(text, encoding="utf-8")
     files["inspection.json"] = json_writer(_numbers(found) | numbers)
     write_folder(out, files)
@@ -104,10 +119,8 @@ def _found(model: ViT, found: Findings) -> tuple[dict[str, Drawn], list[Section]
     """Figures by name, sections of the page, and numbers: what the pictures show, then what the weights do."""
     figures, sections, numbers = _weights(model)
     if found.cards:
-        seen = "the class token looks" if model.spec.pool == "class" else "patches look on average"
-        seen_figures, seen_sections = _pictures(found, seen)
-        rollout = Section("What it looks at", ROLLOUT, cards=found.cards, wide=True)
-        figures, sections = seen_figures | figures, [rollout, *seen_sections, *sections]
+        seen_figures, seen_sections = _pictures(model.spec, found)
+        figures, sections = seen_figures | figures, [*seen_sections, *sections]
     return figures, sections, numbers
 
 
@@ -117,29 +130,37 @@ def examine(model: ViT, pictures: Sequence[str | Path], found: Findings, maps: i
     batch = batch_size(model)
     for start in range(0, len(pictures), batch):
         chosen = pictures[start : start + batch]
-        good, pixels = _read(model, chosen, found)
+        good = _read(model, chosen, found)
         if good:
-            _see(model, good, torch.stack(pixels), names, found, maps)
+            _see(model, good, names, found, maps)
         yield start + len(chosen)
 
 
-def _read(model: ViT, pictures: Sequence[str | Path], found: Findings) -> tuple[list[str], list[Tensor]]:
-    good: list[str] = []
-    pixels: list[Tensor] = []
+@dataclass(frozen=True)
+class Read:
+    """A picture's path, the (height, width) of its file, and (3, H, W) of uint8 for the model."""
+
+    path: str
+    size: tuple[int, int]
+    pixels: Tensor
+
+
+def _read(model: ViT, pictures: Sequence[str | Path], found: Findings) -> list[Read]:
+    good: list[Read] = []
     for picture in pictures:
         try:
             image = read_image(picture).image
-            pixels.append(evaluation_pixels(image, model.spec.image, model.spec.conventions.preprocessing))
-            good.append(str(picture))
+            pixels = evaluation_pixels(image, model.spec.image, model.spec.conventions.preprocessing)
+            good.append(Read(str(picture), (image.height, image.width), pixels))
         except BadImage as bad:
             found.bad.append(f"{picture}: {bad.reason}: {bad.detail}")
-    return good, pixels
+    return good
 
 
 @torch.no_grad()
-def _see(model: ViT, good: list[str], pixels: Tensor, names: tuple[str, ...], found: Findings, maps: int) -> None:
-    """One small batch: (B, 3, H, W) of uint8."""
-    weight = model.norm.weight
+def _see(model: ViT, good: list[Read], names: tuple[str, ...], found: Findings, maps: int) -> None:
+    """One small batch."""
+    weight, pixels = model.norm.weight, torch.stack([read.pixels for read in good])
     images = normalised(pixels.to(weight.device), model.spec.conventions.preprocessing).to(weight.dtype)
     saw = look(model, images)
     distance = saw.distance.double().sum(dim=0).cpu().numpy()
@@ -153,10 +174,30 @@ def _see(model: ViT, good: list[str], pixels: Tensor, names: tuple[str, ...], fo
         picture = pixels[number].permute(1, 2, 0).numpy()
         answer = _answer(model, images[number : number + 1], names) if names else ""
         # The mask is the authors' alpha over a dark background, here black.
-        found.cards.append(
-            Card(Path(good[number]).name, picture, np.rint(picture * mask[..., None]).astype(np.uint8), answer)
-        )
+        seen = np.rint(picture * mask[..., None]).astype(np.uint8)
+        rolled = saw.rollout[number].float() / saw.rollout[number].float().mean()
+        found.sizes.append(good[number].size)
+        found.ranges.append((rolled.min().item(), rolled.max().item()))
+        notes = (_resizing(good[number].size, model.spec), rollout_range(*found.ranges[-1]))
+        found.cards.append(Card(Path(good[number].path).name, picture, coloured(mask), seen, answer, notes))
     found.images += len(good)
+
+
+def _resizing(size: tuple[int, int], spec: ViTSpec) -> str:
+    """What was done to a file of (height, width) before the model saw it: shapes may have changed."""
+    (height, width), how = spec.image, spec.conventions.preprocessing
+    if how.resize == "shorter":
+        done = "resized with its shape kept, then its centre taken:"
+    elif size[0] * width == size[1] * height:
+        done = "resized to"
+    else:
+        done = "stretched, which changes its shape, to"
+    cut = (
+        f", of which the outer {1 - how.fraction:.0%} were cut off"
+        if how.resize == "square" and how.fraction < 1
+        else ""
+    )
+    return f"{size[0]}x{size[1]} pixels (height x width), {done} {height}x{width}{cut}"
 
 
 def _answer(model: ViT, image: Tensor, names: tuple[str, ...]) -> str:
@@ -168,22 +209,18 @@ def _weights(model: ViT) -> tuple[dict[str, Drawn], list[Section], dict[str, obj
     """What can be seen without any picture; what a model has not, its section says."""
     figures: dict[str, Drawn] = {}
     numbers: dict[str, object] = {}
-    filters_text = (
-        "The principal components of the linear map on patches: grey is zero. A trained model shows smooth waves and "
-        "colour edges, a basis for the fine structure inside a patch; a fresh one shows noise."
-    )
-    positions_text = (
-        "Each tile compares one patch's position with all others. A trained model makes near patches alike and shows "
-        "rows and columns, although nobody told it about two dimensions."
-    )
     try:
         components = principal_filters(model)
-        numbers["filters_share_of_variance"] = components.share.tolist()
-        figures["filters"] = draw_filters(as_pictures(components.directions).numpy(), sum(components.share.tolist()))
+        share = components.share.tolist()
+        numbers["filters_share_of_variance"] = share
+        figures["filters"] = draw_filters(as_pictures(components.directions).numpy(), sum(share))
+        filters_text = filters_caption(share, components.number, neighbour_agreement(components.directions))
     except ValueError as error:
         filters_text = f"Not here: {error}."
     try:
-        figures["positions"] = draw_positions(position_similarity(model).numpy())
+        similarity = position_similarity(model)
+        figures["positions"] = draw_positions(similarity.numpy())
+        positions_text = positions_caption(likeness(similarity))
     except ValueError as error:
         positions_text = f"Not here: {error}."
     sections = [
@@ -197,26 +234,27 @@ def _plots(figures: dict[str, Drawn], key: str, name: str) -> list[tuple[str, by
     return [(name, figures[key].svg)] if key in figures else []
 
 
-def _pictures(found: Findings, query: str) -> tuple[dict[str, Drawn], list[Section]]:
+def _pictures(spec: ViTSpec, found: Findings) -> tuple[dict[str, Drawn], list[Section]]:
     shrink = THUMBNAIL / max(found.cards[0].pixels.shape[:2]) if len(found.cards) > 8 else 1.0
-    pictures = np.stack([_shrunk(card.pixels, shrink) for card in found.cards])
-    seen = np.stack([_shrunk(card.seen, shrink) for card in found.cards])
-    figures = {"rollout": draw_rollouts(pictures, seen)}
-    heads = {f"heads-{number:03}": draw_heads(maps, number) for number, maps in enumerate(found.maps, 1)}
+    views = [(card.pixels, card.attention, card.seen) for card in found.cards]
+    shrunk = [np.stack([_shrunk(view, shrink) for view in same]) for same in zip(*views, strict=True)]
+    figures = {"rollout": draw_rollouts(*shrunk)}
+    heads = {
+        f"heads-{number:03}": draw_heads(maps, number, card.pixels)
+        for number, (maps, card) in enumerate(zip(found.maps, found.cards, strict=False), 1)
+    }
     assert found.distance is not None
-    figures["distance"] = draw_distance(found.distance / found.images, found.images)
-    sections = []
+    distance, even = found.distance / found.images, even_distance(spec)
+    figures["distance"] = draw_distance(distance, found.images, even)
+    scale = [("colours of the rollout, from least to most", draw_scale().svg)]
+    sections = [Section("What it looks at", ROLLOUT, scale, cards=found.cards, wide=True)]
     if heads:
-        text = f"One map for each layer and head: where {query}. Each map has its own scale."
+        is_wide = len(heads) > 1 or spec.layers > HALF_PAGE
         shown = [(f"attention of each head, picture {n}", drawn.svg) for n, drawn in enumerate(heads.values(), 1)]
-        sections.append(Section("What each head looks at", text, shown, wide=True))
-    far = Section(
-        "How far each head looks",
-        "The mean distance between a patch and those it gathers from, in pixels. Near the input some heads of a "
-        "trained model look close by, as a convolution would, and others already across the whole picture.",
-        [("attention distance by head and depth", figures["distance"].svg)],
-    )
-    return figures | heads, [*sections, far]
+        sections.append(Section("What each head looks at", heads_caption(spec.pool), shown, wide=is_wide))
+    far = [("attention distance by head and depth", figures["distance"].svg)]
+    sections.append(Section("How far each head looks", distance_caption(distance, even), far))
+    return figures | heads, sections
 
 
 def _shrunk(pixels: np.ndarray, scale: float) -> np.ndarray:
@@ -244,8 +282,8 @@ def _files(figures: dict[str, Drawn]) -> dict[str, Writer]:
 def _about(model: ViT, found: Findings) -> str:
     spec = model.spec
     (height, width), (rows, columns) = spec.image, spec.grid
-    what = f"{spec.layers} layers of {spec.heads} heads; {height}x{width} pixels as {rows}x{columns} patches of "
-    what += f"{spec.patch}x{spec.patch}; read from "
+    what = f"{name_of(spec)}: {spec.layers} layers of {spec.heads} heads; {height}x{width} pixels as "
+    what += f"{rows}x{columns} patches of {spec.patch}x{spec.patch}; read from "
     what += "the class token." if spec.pool == "class" else "the mean of all patches."
     if found.images > len(found.cards):
         what += f" {found.images:,} pictures were looked at; the first {len(found.cards)} are shown."
@@ -256,6 +294,9 @@ def _about(model: ViT, found: Findings) -> str:
 def _numbers(found: Findings) -> dict[str, object]:
     """What the figures show, for a plot of one's own."""
     distance = [] if found.distance is None else (found.distance / found.images).tolist()
-    numbered = enumerate(found.cards, 1)
-    pictures = [{"number": number, "image": card.name, "answer": card.answer} for number, card in numbered]
+    shown = zip(found.cards, found.sizes, found.ranges, strict=True)
+    pictures = [
+        {"number": n, "image": card.name, "answer": card.answer, "size": list(size), "rollout_range": list(extremes)}
+        for n, (card, size, extremes) in enumerate(shown, 1)
+    ]
     return {"images": found.images, "attention_distance": distance, "pictures": pictures, "bad": found.bad}
