@@ -23,6 +23,7 @@ from vitlab.commands.terminal import (
     console,
     size_of,
 )
+from vitlab.interrupts import raise_when_interrupted
 from vitlab.recipe import Execution
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ def _start(
 
     def note(card: "DataCard", screen: Console) -> "RunSpec":
         made.append(make(card, screen))
+        raise_when_interrupted()  # the next is the run's folder
         return made[0]
 
     try:
