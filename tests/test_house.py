@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data"},
     "report": {"spec", "strict_json", "paper", "counting", "store"},
     "doctor": set(),
+    "interrupts": set(),
     "runs": {
         *(
             "pixels",
@@ -54,10 +55,10 @@ MAY_IMPORT = {
         ),
         *("data", "train", "evaluate", "drawing", "inspection", "deploy", "report", "__init__"),
     },
-    "commands": {"spec", "recipe", "paper", "counting"},
+    "commands": {"spec", "recipe", "paper", "counting", "interrupts"},
     "__init__": {"counting", "paper"},
-    "cli": {"__init__", "commands"},
-    "__main__": {"cli"},
+    "cli": {"__init__", "commands", "interrupts"},
+    "__main__": {"cli", "interrupts"},
 }
 LAZY = {  # inside functions only
     "__init__": {"models", "weights", "evaluate", "inspection", "deploy"},
@@ -74,6 +75,7 @@ WITHOUT_TORCH = {
         "paper",
         "counting",
         "scaling",
+        "interrupts",
         "store",
         "run_dir",
         "report",

@@ -2,14 +2,14 @@
 
 import sys
 
+from vitlab.interrupts import leave_when_interrupted
+
 
 def start() -> int:
     """Run the command line; it is imported here, so that an interrupt has an answer while that takes its time."""
-    try:
-        from vitlab.cli import main
-    except KeyboardInterrupt:
-        sys.stderr.write("vitlab: stopped; nothing was begun\n")
-        return 130
+    leave_when_interrupted()
+    from vitlab.cli import main
+
     return main()
 
 

@@ -19,6 +19,7 @@ from vitlab.commands.sweeping import SWEEPING
 from vitlab.commands.terminal import complain, console, one_line
 from vitlab.commands.training import TRAINING_COMMANDS
 from vitlab.commands.weights import WEIGHTS
+from vitlab.interrupts import raise_when_interrupted
 
 
 def demo(out: Path = Path("demo-out")) -> int:
@@ -76,6 +77,9 @@ def main(arguments: list[str] | None = None) -> int:
     about = "The Vision Transformer paper as a working laboratory. --version prints the version."
     if arguments[:1] == ["data"]:
         commands, program, about, arguments = DATA_COMMANDS, "vitlab data", data.__doc__ or "", arguments[1:]
+    is_start_of_run = arguments[:1] in (["pretrain"], ["finetune"])
+    if not is_start_of_run:
+        raise_when_interrupted()
     try:
         _check_ranks(arguments)
         return _run(commands, program, about, arguments, is_heard=is_first) or 0
@@ -100,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 3
     except KeyboardInterrupt as error:
         if is_first:
-            unbegun = "stopped; nothing was begun" if arguments[:1] in (["pretrain"], ["finetune"]) else "stopped"
+            unbegun = "stopped; nothing was begun" if is_start_of_run else "stopped"
             complain(f"vitlab: {next((word for word in error.args if isinstance(word, str)), unbegun)}")
         return 130
 

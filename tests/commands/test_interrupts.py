@@ -17,8 +17,18 @@ class Interrupt(abc.MetaPathFinder):
         if name == module:
             os.kill(os.getpid(), signal.SIGINT)
 
+def swallowing(importing=__import__):
+    # some libraries take an interrupt of an import for a part that is missing
+    def found(*words, **more):
+        try:
+            return importing(*words, **more)
+        except KeyboardInterrupt:
+            return importing("types")
+    return found
+
 sys.meta_path.insert(0, Interrupt())
 from vitlab.__main__ import start
+__builtins__.__import__ = swallowing()
 sys.exit(start())
 """
 

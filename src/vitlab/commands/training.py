@@ -23,6 +23,7 @@ from vitlab.commands.terminal import (
     console,
     size_of,
 )
+from vitlab.interrupts import raise_when_interrupted
 from vitlab.recipe import Execution
 
 if TYPE_CHECKING:
@@ -187,26 +188,28 @@ TRAINING_COMMANDS = {
 def _start(
     out: Path | None,
     names: tuple[str, str],
-    data: Given,
+    data: str,
     execution: Execution,
     make: Callable[["DataCard", Console], "RunSpec"],
     is_wanted: bool,
 ) -> int:
+    from vitlab.run_dir import RUN
     from vitlab.runs.together import begin_together
 
     made = []
 
     def note(card: "DataCard", screen: Console) -> "RunSpec":
         made.append(make(card, screen))
+        raise_when_interrupted()  # the next is the run's folder
         return made[0]
 
     try:
         return _ended(*begin_together(out, names, data, execution, note, console(), is_wanted=is_wanted))
     except KeyboardInterrupt:
-        if made:  # from here on there may be a folder, which its line has told
-            where = f": vitlab resume {out}" if out is not None else ""
-            raise KeyboardInterrupt(f"stopped; if the run was begun, it can be continued{where}") from None
-        raise
+        if not made or (out is not None and not (out / RUN).is_file()):
+            raise
+        how = "if a run is named above, vitlab resume continues it" if out is None else f"vitlab resume {out} continues"
+        raise KeyboardInterrupt(f"stopped; {how}") from None
 
 
 def _ended(code: int, path: Path | None) -> int:
