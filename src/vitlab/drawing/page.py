@@ -15,7 +15,7 @@ WIDEST = 256  # pixels of a picture in the page
 STYLE = """
 body { margin: 0 auto; max-width: 70rem; padding: 1.5rem; color: #1c2330; background: #fff;
        font: 16px/1.5 system-ui, sans-serif; }
-h1 { margin: 0 0 .2rem; font-size: 1.7rem; }
+h1 { margin: 0 0 .2rem; font-size: 1.7rem; overflow-wrap: anywhere; }
 section { padding-top: 1.5rem; break-inside: avoid; }
 h2 { margin: 0 0 .3rem; padding-top: .8rem; border-top: 1px solid #dde2ea; font-size: 1.25rem; }
 p { max-width: 48rem; margin: .3rem 0 .8rem; color: #48536a; }
