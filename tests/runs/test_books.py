@@ -13,9 +13,10 @@ from rich.console import Console
 import crashes
 from pictures import photo
 from vitlab.data.accounting import TooManyBadImages
-from vitlab.recipe import Execution
+from vitlab.recipe import Execution, Masking
 from vitlab.run_dir import RunDir
 from vitlab.runs.training import carry_out
+from vitlab.weights.load import load_model
 
 STEPS = 8  # of 6 images: two epochs of 24
 
@@ -119,3 +120,29 @@ def test_a_run_on_sound_images_says_nothing_of_bad_ones(in_memory):
     write_pictures(in_memory / "pictures")
     _, said = go_on(new_run(in_memory / "pictures", in_memory / "run"))
     assert not [line for line in said if "could not be read" in line or "no image" in line]
+
+
+def test_classes_without_an_image_to_train_on_are_named_when_a_run_begins_and_keep_their_numbers(in_memory):
+    write_pictures(in_memory / "pictures", classes=3)
+    (in_memory / "pictures" / "class-0b").mkdir()
+    (in_memory / "pictures" / "class-1").rename(in_memory / "pictures" / "another")
+    path = new_run(in_memory / "pictures", in_memory / "run", classes=4)
+    code, said = go_on(path)
+    assert code == 0
+    assert [line for line in said if "no image" in line] == [
+        "1 of 4 classes has no image to train on: 'class-0b'; is a folder empty, or a name misspelt? "
+        "It keeps its number and is not learnt"
+    ]
+    assert load_model(path / "model").class_names == ("another", "class-0", "class-0b", "class-2")
+
+
+def test_a_run_without_labels_asks_for_no_class(in_memory):
+    write_pictures(in_memory / "pictures")
+    (in_memory / "pictures" / "empty").mkdir()
+    masking = Masking("mean-colour", 0.5, 0.8, 0.1, 0.1)
+    quiet = {"loss": "softmax", "dropout": 0.0, "validate_every": 0, "patience": 0}
+    spec = crashes.small_run(steps=2, batch=6, masking=masking, **quiet)
+    model = replace(spec.model, classes=0, dropout=0.0)
+    path = in_memory / "run"
+    crashes.new_run(path, replace(spec, data=f"folder:{in_memory / 'pictures'}", model=model, held_out=0.0))
+    assert "no image" not in "".join(go_on(path)[1])

@@ -1,6 +1,6 @@
 """The account of a training over all its ranks: each books its own share, and all know the sum when it matters."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 
 from rich.console import Console
 
@@ -89,3 +89,17 @@ def _known(run: RunDir, of: str) -> set[str]:
         return set(Account.from_json(read_json(run.path / _file(of))).quarantined)  # pyrefly: ignore[bad-argument-type]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return set()
+
+
+# -- Classes -------------------------------------------------------------------------------------
+
+
+def tell_unused(console: Console, unused: Sequence[str], classes: int) -> None:
+    """Say which classes a training has no image of: a mistake, unless the set is a part of one with more classes."""
+    if not unused:
+        return
+    named = ", ".join(map(repr, unused[:NAMED])) + f" and {len(unused) - NAMED:,} more" * (len(unused) > NAMED)
+    is_one = len(unused) == 1
+    has, keeps = ("has", "It keeps its number and is") if is_one else ("have", "They keep their numbers and are")
+    count = f"{len(unused):,} of {classes:,} classes {has} no image to train on"
+    say(console, f"{count}: {named}; is a folder empty, or a name misspelt? {keeps} not learnt")

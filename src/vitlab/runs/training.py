@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from vitlab.counting import count_spec
 from vitlab.data.accounting import Account, TooManyBadImages
 from vitlab.data.batch import Batch
-from vitlab.data.card import DataCard
+from vitlab.data.card import DataCard, unused_classes
 from vitlab.data.loading import order_of, training_batches
 from vitlab.data.shares import shard_sizes
 from vitlab.data.source import Source
 from vitlab.data.transforms import normalised
 from vitlab.recipe import Execution
 from vitlab.run_dir import CHECKPOINTS, MODEL, RESULT, RunDir, RunSpec
-from vitlab.runs.books import Books, tell_bad, write_quarantine
+from vitlab.runs.books import Books, tell_bad, tell_unused, write_quarantine
 from vitlab.runs.display import Display, say
 from vitlab.runs.distilling import open_teacher, student_of
 from vitlab.runs.finishing import finish
@@ -86,6 +86,8 @@ def carry_out(
         restored = checkpoints.restore(state)
         if restored is None:
             run.record("started", {"step": 0, **here})
+            if spec.recipe.masking is None:
+                tell_unused(console, world.first(partial(unused_classes, material.train)), spec.model.classes)
             checkpoints.save(state, wait=True)
         else:
             changed = differences({"ranks": "1"} | restored.environment, here)
