@@ -18,6 +18,7 @@ from vitlab.weights.containers import (
     Container,
     NpzError,
     WeightsError,
+    as_path,
     first_nonfinite,
     open_container,
     usable,
@@ -70,7 +71,7 @@ def load_model(
     unexpected or mis-shaped are an error that lists them all; with `allow_partial` the missing ones are initialised
     as the paper does and the others left out. Pickles are refused: see `vitlab convert`.
     """
-    path = Path(path)
+    path = as_path(path)
     hints = Hints(None if image is None else image_size(image), heads)
     if str(path) in releases() and not path.exists():
         raise WeightsError(
