@@ -188,6 +188,12 @@ def resume_command(path: Path, *flags: str) -> int:
     return main(["resume", str(path), "--timeout", str(TIMEOUT), *flags])
 
 
+def heard_command(path: Path, heard: Path) -> int:
+    """What each rank does: `vitlab resume`, whose words, not its complaints, go to `heard`."""
+    with heard.open("a") as file, contextlib.redirect_stdout(file):
+        return resume_command(path)
+
+
 def disturbed_command(path: Path, timeout: float, disturb: Callable[..., None], *arguments: object) -> int:
     """What each rank does: `vitlab resume`, after `disturb` has made the world worse for one of them."""
     disturb(World(rank=int(os.environ["RANK"]), ranks=int(os.environ["WORLD_SIZE"])), *arguments)

@@ -95,6 +95,11 @@ class TestCheck:
             assert image.size[0] > 400
             assert len(image.getcolors(2**24)) > 100  # pictures, not a blank page
 
+    def test_a_class_without_a_sample_is_named(self, photos, tmp_path, capsys):
+        (photos / "eel").mkdir()
+        assert main(["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]) == 0
+        assert "no sample of class: 'eel'" in capsys.readouterr().out
+
     def test_pixels_need_no_decoding(self, tmp_path, capsys):
         spec = "shapes?classes=10&images=30&size=32"
         assert main(["data", "check", spec, "--out", str(tmp_path / "o"), "--workers", "0", "--image", "32"]) == 0

@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from vitlab.data.card import unused_classes
 from vitlab.data.catalogue import open_source
 from vitlab.data.folders import CsvSource, FolderSource, PictureSource
+from vitlab.data.fractals import FractalSource
 from vitlab.data.gate import read_image
 from vitlab.data.refusals import BadImage, Reason
+from vitlab.data.splits import take
 
 
 def png(shade: int) -> bytes:
@@ -287,3 +290,20 @@ def test_a_table_cannot_reach_outside_through_links(tmp_path):
     source = CsvSource(tmp_path / "data/table.csv")
     assert refusal(source, "way/a.png") == Reason.outside_root
     assert refusal(source, "nul\0.png") == refusal(source, "missing.png") == Reason.missing
+
+
+def test_unused_classes_are_those_that_no_sample_has(tmp_path):
+    for name in ("ant", "bee", "cat", "dog"):
+        (tmp_path / name).mkdir()
+    for name in ("ant/1.png", "cat/1.png", "cat/2.png"):
+        (tmp_path / name).write_bytes(b"x")
+    source = FolderSource(tmp_path)
+    assert unused_classes(source) == ("bee", "dog")
+    assert unused_classes(take(source, [1, 2])) == ("ant", "bee", "dog")
+    (tmp_path / "bee" / "1.png").write_bytes(b"x")
+    (tmp_path / "dog" / "1.png").write_bytes(b"x")
+    assert unused_classes(FolderSource(tmp_path)) == ()
+
+
+def test_of_too_many_samples_to_look_at_no_class_is_called_unused():
+    assert unused_classes(FractalSource(classes=1000, images=10**12, size=32, seed=0)) == ()

@@ -12,7 +12,7 @@ from agreement import randomised
 from vitlab import save_model
 from vitlab.cli import main
 from vitlab.data.transforms import evaluation_pixels, normalised
-from vitlab.deploy.predict import class_names, predict, preprocess
+from vitlab.deploy.predict import answers, class_names, predict, preprocess
 from vitlab.models.build import build_from_spec
 from vitlab.spec import CONVENTIONS, ViTSpec
 
@@ -37,10 +37,10 @@ def pictures(tmp_path):
 
 
 def test_answers_equal_the_model_on_each_picture(model, pictures):
-    answers = list(predict(model, pictures, top=5))
-    assert [answer.image for answer in answers] == [str(path) for path in pictures]
+    found = predict(model, pictures, top=5)
+    assert [answer.image for answer in found] == [str(path) for path in pictures]
     how = model.spec.conventions.preprocessing
-    for path, answer in zip(pictures, answers, strict=True):
+    for path, answer in zip(pictures, found, strict=True):
         pixels = evaluation_pixels(Image.open(path), (16, 16), how)
         with torch.inference_mode():
             expected = model(normalised(pixels[None], how)).softmax(-1)[0]
@@ -57,17 +57,17 @@ def test_a_bad_picture_is_named_and_the_others_are_answered(model, pictures, tmp
     os.mkfifo(tmp_path / "fifo.jpg")
     bad = [tmp_path / "empty.jpg", tmp_path / "page.jpg", tmp_path / "fifo.jpg", tmp_path / "absent.png"]
     mixed = [pictures[0], *bad, pictures[1]]
-    answers = list(predict(model, mixed))
-    assert [answer.reason for answer in answers] == ["", "empty", "not_an_image", "special_file", "missing", ""]
+    found = predict(model, mixed)
+    assert [answer.reason for answer in found] == ["", "empty", "not_an_image", "special_file", "missing", ""]
     (alone,) = predict(model, pictures[1:2])
-    assert [g.index for g in answers[-1].guesses] == [g.index for g in alone.guesses]
+    assert [g.index for g in found[-1].guesses] == [g.index for g in alone.guesses]
 
 
 def test_a_long_thin_picture_does_not_stop_the_others(model, pictures, tmp_path):
     Image.new("RGB", (4000, 40)).save(tmp_path / "thin.png")
     model.resize(1024)
-    answers = list(predict(model, [tmp_path / "thin.png", pictures[0]]))
-    assert [answer.reason for answer in answers] == ["aspect_ratio", ""]
+    found = predict(model, [tmp_path / "thin.png", pictures[0]])
+    assert [answer.reason for answer in found] == ["aspect_ratio", ""]
 
 
 def test_preprocess_gives_what_predict_sees(model, pictures):
@@ -81,7 +81,57 @@ def test_preprocess_gives_what_predict_sees(model, pictures):
 def test_a_model_without_classes_says_what_to_do(model, pictures):
     model.reset_head(0)
     with pytest.raises(ValueError, match="no classes"):
-        next(predict(model, pictures))
+        predict(model, pictures)
+
+
+class TestWhatIsGiven:
+    def test_one_path_is_a_list_of_one(self, model, pictures):
+        for one in (pictures[0], str(pictures[0])):
+            assert predict(model, one) == predict(model, [one])
+            assert torch.equal(preprocess(model, one), preprocess(model, [one]))
+
+    def test_any_iterable_of_paths_is_read_once(self, model, pictures):
+        assert predict(model, iter(pictures)) == predict(model, pictures)
+        assert predict(model, []) == []
+
+    def test_answers_print_as_what_the_model_says(self, model, pictures, tmp_path):
+        (tmp_path / "page.jpg").write_text("<html>404</html>")
+        model.class_names = ("ant", "bee", "cat", "dog", "eel")
+        good, bad = predict(model, [pictures[0], tmp_path / "page.jpg"], top=2)
+        first, second = good.guesses
+        said = f"{first.name!r} {first.probability:.1%}, {second.name!r} {second.probability:.1%}"
+        assert repr([good]) == f"[Answer({str(pictures[0])!r}: {said})]"
+        assert repr(bad).startswith(f"Answer({str(tmp_path / 'page.jpg')!r}: not_an_image, starts with")
+
+    def test_answers_come_a_batch_at_a_time(self, model, pictures, tmp_path):
+        made = []
+
+        def names():
+            for path in pictures:
+                made.append(path)
+                yield path
+
+        next(answers(model, names()))
+        assert 1 <= len(made) < len(pictures)
+
+    @pytest.mark.parametrize("act", [predict, preprocess])
+    def test_what_is_no_model_or_no_path_is_named(self, act, model, pictures):
+        with pytest.raises(ValueError, match=r"model is a str, 'photos'; .*vitlab.load_model"):
+            act("photos", pictures)
+        with pytest.raises(ValueError, match=r"model is a Linear; .*vitlab.load_model"):
+            act(torch.nn.Linear(2, 2), pictures)
+        for wrong, kind in ((None, "NoneType"), (3, "int"), ([pictures[0], None], "NoneType"), (b"a.jpg", "bytes")):
+            with pytest.raises(ValueError, match=f"images must be paths of picture files, not {kind}"):
+                act(model, wrong)
+        with pytest.raises(ValueError, match=r"images must be paths of picture files, not Tensor"):
+            act(model, torch.zeros(1, 3, 16, 16))
+
+    def test_preprocess_needs_a_picture(self, model):
+        with pytest.raises(ValueError, match="no picture was given"):
+            preprocess(model, [])
+
+    def test_a_compiled_model_is_a_model(self, model, pictures):
+        assert preprocess(torch.compile(model, backend="eager"), pictures[:1]).shape == (1, 3, 16, 16)
 
 
 def test_names_come_from_the_model_from_imagenet_or_are_numbers(model):
@@ -103,10 +153,10 @@ class TestCommand:
     def test_json_has_every_answer(self, folder, model, pictures, capsys):
         assert main(["predict", str(folder), *map(str, pictures), "--top", "2", "--json"]) == 0
         printed = json.loads(capsys.readouterr().out)
-        answers = list(predict(model, pictures, top=2))
-        assert [a["image"] for a in printed["answers"]] == [a.image for a in answers]
+        own = predict(model, pictures, top=2)
+        assert [a["image"] for a in printed["answers"]] == [a.image for a in own]
         assert all(len(a["guesses"]) == 2 for a in printed["answers"])
-        assert printed["answers"][3]["guesses"][0]["index"] == answers[3].guesses[0].index
+        assert printed["answers"][3]["guesses"][0]["index"] == own[3].guesses[0].index
         assert "mean 0.5" in printed["preprocessing"]
 
     def test_table_shows_names_and_reasons_without_control_characters(self, folder, pictures, tmp_path, capsys):

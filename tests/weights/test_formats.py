@@ -250,3 +250,18 @@ class TestAdapting:
         loaded = load_model(tmp_path / "square.npz", image=(8, 32))  # 2x8 patches
         assert loaded.positions.grid == (2, 8)
         assert not torch.equal(loaded.positions.table, model.positions.table)
+
+
+@pytest.mark.parametrize(("path", "kind"), [(None, "NoneType"), (3, "int"), (b"m", "bytes"), (make, "function")])
+def test_what_is_no_path_is_named(path, kind):
+    with pytest.raises(ValueError, match=f"path is a {kind}; give the path of a file or folder"):
+        load_model(path)
+    with pytest.raises(ValueError, match=f"path is a {kind}; give the path of a file or folder"):
+        save_model(make(), path)
+
+
+@pytest.mark.parametrize(("model", "said"), [("m", "a str, 'm'"), (None, "a NoneType"), (torch.nn.ReLU(), "a ReLU")])
+def test_what_is_no_model_is_not_saved(model, said, tmp_path):
+    with pytest.raises(ValueError, match=rf"model is {said}; .*vitlab.load_model"):
+        save_model(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,6 +1,7 @@
 """Whole runs on several ranks: one folder, one log, one account; what some ranks saved others continue."""
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -137,7 +138,11 @@ def test_every_image_is_booked_once_and_bad_ones_are_nobodys_alone(in_memory, ki
     for number in (1, 4):
         path = in_memory / f"on-{number}"
         crashes.new_run(path, on_pictures(folder, 6, Execution(parallel=kind, max_bad=0.5, save_every=3)))
-        assert ranks.run_ranks(number, ranks.resume_command, path) == [0] * number
+        heard = in_memory / f"heard-{number}"
+        assert ranks.run_ranks(number, ranks.heard_command, path, heard) == [0] * number
+        assert heard.read_text().count("5 of 24 images could not be read in training") == 1
+        told = re.findall(r"(\d+) (?:more )?of 24 images could not be read:", heard.read_text())
+        assert sum(map(int, told)) == 5
         last = max((path / CHECKPOINTS).glob("step-*"))
         books[number] = json.loads((last / "state.json").read_text())["progress"]["books"]
         assert json.loads((path / "quarantine.json").read_text()) == books[number]

@@ -80,8 +80,8 @@ def predict(
         json: Print JSON instead of tables.
         loading: How the weights are read.
     """
+    from vitlab.deploy.predict import answers as answers_of
     from vitlab.deploy.predict import class_names
-    from vitlab.deploy.predict import predict as answers_of
 
     if not images:
         raise ValueError("no picture was given; name at least one image file")

@@ -1,7 +1,7 @@
 """Every sample is accounted for: found = used + quarantined by reason + excluded by rule, exactly, in every epoch."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -37,6 +37,11 @@ class Account:
     bad: Counter[int] = field(default_factory=Counter)  # by epoch
     quarantined: dict[str, Quarantined] = field(default_factory=dict)  # by id
 
+    @property
+    def samples(self) -> int:
+        """How many there are to be used: what was found and is not excluded."""
+        return self.found - self.excluded.total()
+
     def add(self, used: Iterable[int], bad: Iterable[tuple[int, Quarantined]], max_bad: float) -> None:
         """Book the epochs of used samples, and bad samples with theirs.
 
@@ -46,7 +51,7 @@ class Account:
         for epoch, sample in bad:
             self.bad[epoch] += 1
             self.quarantined[sample.id] = sample
-        if len(self.quarantined) > max_bad * (self.found - self.excluded.total()):
+        if len(self.quarantined) > max_bad * self.samples:
             raise TooManyBadImages(self._complaint(max_bad))
 
     def clear(self) -> None:
@@ -62,7 +67,7 @@ class Account:
 
     def is_balanced(self, epoch: int = 0) -> bool:
         """Whether every sample found was used, quarantined or excluded in an epoch that is over, without repeats."""
-        return self.found - self.excluded.total() == self.used[epoch] + self.bad[epoch]
+        return self.samples == self.used[epoch] + self.bad[epoch]
 
     def lines(self, epoch: int = 0) -> Iterator[str]:
         """The books of an epoch as text, one line an entry."""
@@ -97,9 +102,12 @@ class Account:
 
     def _complaint(self, max_bad: float) -> str:
         listed = list(self.quarantined.values())
-        named = ", ".join(f"{bad.id!r} ({bad.reason})" for bad in listed[:SHOWN])
-        more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
-        samples = self.found - self.excluded.total()
-        allowed = "none is allowed" if max_bad == 0 else f"{max_bad:.2%} of {samples:,} are allowed"
+        allowed = "none is allowed" if max_bad == 0 else f"{max_bad:.2%} of {self.samples:,} are allowed"
         way = "mend or remove them, or allow more (--max-bad 0.1 allows a tenth)"
-        return f"{len(listed)} bad images, {allowed}: {named}{more}; {way}"
+        return f"{len(listed)} bad images, {allowed}: {names(listed, SHOWN)}; {way}"
+
+
+def names(bad: Sequence[Quarantined], shown: int) -> str:
+    """The first `shown` bad samples with their reasons, and how many more there are."""
+    named = ", ".join(f"{sample.id!r} ({sample.reason})" for sample in bad[:shown])
+    return f"{named} and {len(bad) - shown} more" if len(bad) > shown else named

@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from vitlab.data.source import Source
 
 FINGERPRINT_SAMPLES = 2_000_000  # at most so many, evenly spaced, are looked at
@@ -48,6 +50,17 @@ def fingerprint(source: Source) -> str:
         entry = f"{source.id(number)}\0{source.label(number)}\0"
         digest.update(entry.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def unused_classes(source: Source) -> tuple[str, ...]:
+    """Names of the classes that no sample has, in order; none where there are over two million samples to look at."""
+    unused = set(range(len(source.class_names))) if len(source) <= FINGERPRINT_SAMPLES else set()
+    # In a random order a few samples a class show that none is unused; then the rest is not looked at.
+    for number in np.random.default_rng(0).permutation(len(source)).tolist() if unused else ():
+        unused.difference_update(source.label(number))
+        if not unused:
+            break
+    return tuple(source.class_names[label] for label in sorted(unused))
 
 
 def check_class_names(expected: Sequence[str], found: Sequence[str]) -> None:

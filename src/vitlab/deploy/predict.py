@@ -1,6 +1,7 @@
 """Pictures in, class names and probabilities out; a bad picture gets its reason and the others their answers."""
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from vitlab.data.gate import read_image
 from vitlab.data.refusals import BadImage
 from vitlab.data.transforms import evaluation_pixels, normalised
 from vitlab.models.build import Model
+from vitlab.models.inputs import check_model
 from vitlab.paper.imagenet import imagenet_classes
 
 BATCH = 16
+Paths = str | Path | Iterable[str | Path]
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Guess:
     probability: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Answer:
     """What the model says of one picture: guesses, best first, or the reason why there are none."""
 
@@ -35,22 +38,41 @@ class Answer:
     reason: str = ""
     detail: str = ""
 
+    def __repr__(self) -> str:
+        said = ", ".join(f"{guess.name!r} {guess.probability:.1%}" for guess in self.guesses)
+        return f"Answer({self.image!r}: {said or f'{self.reason}, {self.detail}'})"
 
-def predict(model: Model, images: Sequence[str | Path], top: int = 5) -> Iterator[Answer]:
-    """Answers in the order of `images`, a batch at a time; memory does not grow with their number."""
+
+def predict(model: Model, images: Paths, top: int = 5) -> list[Answer]:
+    """What the model says of one picture file or of several: an `Answer` for each, in their order.
+
+    `answer.guesses` are the `top` classes, best first, each with its `name`, `index` and `probability`; `answer.image`
+    is the path as it was given. A picture that cannot be read has no guesses but a `reason` and a `detail`, and the
+    others are answered all the same. `answer.notes` says what is odd about one that can.
+    """
+    return list(answers(model, images, top))
+
+
+def answers(model: Model, images: Paths, top: int = 5) -> Iterator[Answer]:
+    """As `predict`, a batch at a time as they are asked for; memory does not grow with their number."""
+    check_model(model)
     if not model.spec.classes:
         raise ValueError("this model has no classes, it only makes features; load it with classes=... and train a head")
     if top < 1:
         raise ValueError(f"top {top} must be at least 1")
     names, _ = class_names(model)
-    for start in range(0, len(images), BATCH):
-        yield from _answer_batch(model, images[start : start + BATCH], names, min(top, model.spec.classes))
+    paths = _paths(images)
+    while batch := list(itertools.islice(paths, BATCH)):
+        yield from _answer_batch(model, batch, names, min(top, model.spec.classes))
 
 
-def preprocess(model: Model, images: Sequence[str | Path]) -> Tensor:
-    """Picture files -> (B, 3, H, W) ready for the model; raises BadImage for the first that cannot be read."""
+def preprocess(model: Model, images: Paths) -> Tensor:
+    """One picture file or several -> (B, 3, H, W) ready for the model; raises BadImage for the first that is bad."""
+    check_model(model)
     how = model.spec.conventions.preprocessing
-    pixels = [evaluation_pixels(read_image(image).image, model.spec.image, how) for image in images]
+    pixels = [evaluation_pixels(read_image(image).image, model.spec.image, how) for image in _paths(images)]
+    if not pixels:
+        raise ValueError("no picture was given; name at least one image file")
     return normalised(torch.stack(pixels), how)
 
 
@@ -63,6 +85,16 @@ def class_names(model: Model) -> tuple[tuple[str, ...], str]:
             name for _, name in imagenet_classes()
         ), "assumed ImageNet-1k: the model has 1000 classes and names none"
     return tuple(f"class {i}" for i in range(model.spec.classes)), "numbers: the model names none"
+
+
+def _paths(images: Paths) -> Iterator[str | Path]:
+    """Paths, of which one may be given alone; raises a ValueError for what is none."""
+    alone = isinstance(images, str | bytes | Path) or not isinstance(images, Iterable)
+    for image in (images,) if alone else images:
+        if not isinstance(image, str | Path):
+            kind = type(image).__name__
+            raise ValueError(f"images must be paths of picture files, not {kind}; tensors are for model(images)")
+        yield image
 
 
 def _answer_batch(model: Model, images: Sequence[str | Path], names: tuple[str, ...], top: int) -> Iterator[Answer]:

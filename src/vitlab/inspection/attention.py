@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from vitlab.models.inputs import check_images
 from vitlab.spec import ViTSpec
 from vitlab.strict_json import require
 
@@ -51,10 +52,7 @@ def each_layer(model: nn.Module, images: Tensor, reduce: Callable[[Tensor], T]) 
 
 def small_batches(model: nn.Module, images: Tensor) -> Iterator[Tensor]:
     """(B, 3, H, W) cut into batches whose attention in one layer stays below LAYER_BYTES, on the model's device."""
-    require(
-        isinstance(images, Tensor) and images.is_floating_point(),
-        "images must be a tensor in the model's normalisation; vitlab.preprocess(model, files) makes one",
-    )
+    check_images(images)
     require(images.dim() == 4 and len(images) > 0, f"images must be (B, 3, H, W) with B > 0, not {tuple(images.shape)}")
     size, weight = batch_size(model), next(model.parameters())
     for batch in images.split(size):

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from vitlab.models.inputs import MAKES, check_images
 from vitlab.models.patches import lecun_normal_
 from vitlab.models.transformer import Linear
 from vitlab.spec import AxialResNetSpec, HeadKind, Image, ModelSpec, ResNetSpec, ViTSpec, image_size
@@ -146,6 +147,11 @@ class Classifier(nn.Module, Generic[Spec]):
         raise NotImplementedError
 
     def _check(self, images: Tensor) -> None:
+        check_images(images)
+        # Only doubles are certain to fail: halves may meet whole weights under autocast.
+        if images.dtype == torch.float64 != self.head.logits.weight.dtype:
+            own = self.head.logits.weight.dtype
+            raise ValueError(f"images must be of {own} as the model is, not torch.float64: images.to({own}); {MAKES}")
         if images.dim() != 4 or images.shape[1] != 3:
             raise ValueError(f"images must be (B, 3, H, W), not {tuple(images.shape)}")
         if images.shape[2:] != self.spec.image:

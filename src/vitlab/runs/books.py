@@ -1,10 +1,17 @@
 """The account of a training over all its ranks: each books its own share, and all know the sum when it matters."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 
-from vitlab.data.accounting import Account
+from rich.console import Console
+
+from vitlab.data.accounting import Account, Quarantined, names
 from vitlab.data.batch import Batch
+from vitlab.run_dir import QUARANTINE, RunDir
+from vitlab.runs.display import say
+from vitlab.strict_json import read_json
 from vitlab.world.group import World
+
+NAMED = 3  # bad images that a line names; their file names all
 
 
 class Books:
@@ -37,3 +44,62 @@ class Books:
 
     def _empty(self) -> Account:
         return Account(self.account.found, self.account.excluded.copy())
+
+
+# -- Bad images ----------------------------------------------------------------------------------
+
+
+def write_quarantine(run: RunDir, account: Account, of: str = "") -> list[Quarantined]:
+    """Name the bad images, if there are any, in the run's folder; returns those that its file did not name before.
+
+    `of` is what the images are for, where it is not training. The file is what was told: also by a run that was stopped
+    and is carried on by another process.
+    """
+    if not account.quarantined or not run.writes:
+        return []
+    known = _known(run, of)
+    run.write(_file(of), account.to_json())
+    return [sample for sample in account.quarantined.values() if sample.id not in known]
+
+
+def tell_bad(console: Console, run: RunDir, account: Account, fresh: list[Quarantined], of: str = "") -> None:
+    """Say which images turned out to be bad since the last time."""
+    if not fresh:
+        return
+    told = len(account.quarantined) - len(fresh)
+    count = f"{len(fresh):,} {'more ' if told else ''}of {account.samples:,} {of} images".replace("  ", " ")
+    where = f"all {told + len(fresh):,}" if told else "all"
+    say(console, f"{count} could not be read: {names(fresh, NAMED)}; {where} are named in {run.path / _file(of)}")
+
+
+def tell_total(console: Console, run: RunDir, account: Account) -> None:
+    """Say at the end how many images a training could not use."""
+    if account.quarantined:
+        count = f"{len(account.quarantined):,} of {account.samples:,} images"
+        say(console, f"{count} could not be read in training: {run.path / QUARANTINE} names each")
+
+
+def _file(of: str) -> str:
+    return f"{of}-{QUARANTINE}" if of else QUARANTINE
+
+
+def _known(run: RunDir, of: str) -> set[str]:
+    """The ids in the file; none where it is not there or damaged, and then they are told again."""
+    try:
+        return set(Account.from_json(read_json(run.path / _file(of))).quarantined)  # pyrefly: ignore[bad-argument-type]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return set()
+
+
+# -- Classes -------------------------------------------------------------------------------------
+
+
+def tell_unused(console: Console, unused: Sequence[str], classes: int) -> None:
+    """Say which classes a training has no image of: a mistake, unless the set is a part of one with more classes."""
+    if not unused:
+        return
+    named = ", ".join(map(repr, unused[:NAMED])) + f" and {len(unused) - NAMED:,} more" * (len(unused) > NAMED)
+    is_one = len(unused) == 1
+    has, keeps = ("has", "It keeps its number and is") if is_one else ("have", "They keep their numbers and are")
+    count = f"{len(unused):,} of {classes:,} classes {has} no image to train on"
+    say(console, f"{count}: {named}; is a folder empty, or a name misspelt? {keeps} not learnt")

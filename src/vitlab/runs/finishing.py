@@ -5,10 +5,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from vitlab.data.accounting import Account
 from vitlab.data.card import DataCard
 from vitlab.models.build import Model
 from vitlab.models.masked import MaskedPatchModel
 from vitlab.run_dir import EVENTS, MODEL, RESULT, RunDir, RunSpec
+from vitlab.runs.books import tell_total
 from vitlab.runs.display import describe, say
 from vitlab.runs.judging import draw, score_source
 from vitlab.runs.material import Material, whole_model
@@ -45,7 +47,7 @@ def finish(
         if source is not None:
             numbers = world.first(partial(_recorded, run, name, progress.step))
             if numbers is None:
-                numbers = score_source(run, spec, name, source, world, model)
+                numbers = score_source(run, spec, name, source, console, world, model)
                 run.record(name, {"step": progress.step, **numbers})
             result[name] = numbers
             say(console, f"{name}: {describe(numbers)}")
@@ -57,6 +59,8 @@ def finish(
     run.record("finished", {"step": progress.step})
     if run.dropped:
         say(console, f"{run.dropped:,} events could not be written to {run.path / EVENTS}")
+    if progress.books:
+        tell_total(console, run, Account.from_json(progress.books))
     say(console, f"the model is in {run.path / MODEL}")
 
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from rich.console import Console
 from torch import nn
 
 from vitlab.data.accounting import Account
@@ -10,8 +11,8 @@ from vitlab.data.source import Source
 from vitlab.data.transforms import normalised
 from vitlab.evaluate.scores import merged, scores_from_json
 from vitlab.evaluate.scoring import score
-from vitlab.run_dir import QUARANTINE, RunDir, RunSpec
-from vitlab.runs.books import Books
+from vitlab.run_dir import RunDir, RunSpec
+from vitlab.runs.books import Books, tell_bad, write_quarantine
 from vitlab.runs.masking import PICTURE, corruption_of, draw_predictions, prediction_of, score_predictions
 from vitlab.runs.material import Material
 from vitlab.train.loop import JUDGE
@@ -20,11 +21,13 @@ from vitlab.world.group import World
 EVALUATION_BATCH = 64
 
 
-def judge(run: RunDir, spec: RunSpec, material: Material, world: World, module: nn.Module) -> dict[str, float]:
+def judge(
+    run: RunDir, spec: RunSpec, material: Material, console: Console, world: World, module: nn.Module
+) -> dict[str, float]:
     """The numbers of the validation, and the picture of a masked run."""
     assert material.validation is not None
     draw(run, spec, material, module)
-    return score_source(run, spec, JUDGE, material.validation, world, module)
+    return score_source(run, spec, JUDGE, material.validation, console, world, module)
 
 
 def draw(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> None:
@@ -37,7 +40,7 @@ def draw(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> N
 
 
 def score_source(
-    run: RunDir, spec: RunSpec, name: str, source: Source, world: World, module: nn.Module
+    run: RunDir, spec: RunSpec, name: str, source: Source, console: Console, world: World, module: nn.Module
 ) -> dict[str, float]:
     """Every image of the source once over all ranks; unreadable ones are counted, named in the quarantine file, never
     replaced."""
@@ -65,6 +68,6 @@ def score_source(
             numbers = merged(map(scores_from_json, world.gather(own.to_json()))).numbers()
         books.settle()
     finally:
-        if books.account.quarantined:
-            run.write(f"{name}-{QUARANTINE}", books.account.to_json())
+        fresh = write_quarantine(run, books.account, name)
+    tell_bad(console, run, books.account, fresh, name)
     return {**numbers, "not_evaluated": len(books.account.quarantined)}

@@ -12,6 +12,7 @@ from rich.console import Console
 from vitlab.changes import with_fields
 from vitlab.counting import count_spec
 from vitlab.data.card import DataCard
+from vitlab.data.source import Source
 from vitlab.models.build import empty_model
 from vitlab.models.masked import check_maskable, empty_masked_model
 from vitlab.paper.finetuning_recipes import QUICK, development_share, finetuning_recipe, quick_recipe
@@ -25,6 +26,7 @@ from vitlab.runs.display import duration, say
 from vitlab.runs.distilling import open_teacher
 from vitlab.runs.masking import corruption_of
 from vitlab.runs.material import Material, adapt, start_sha256
+from vitlab.runs.timing import learning_seconds, reading_seconds
 from vitlab.runs.unread import unread_fields
 from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.strict_json import require, to_json
@@ -149,8 +151,8 @@ def create(path: Path, spec: RunSpec, material: Material, console: Console, *, i
     say(console, f"        {recipe.schedule.total:,} steps of {recipe.batch:,} images, {height}x{width} pixels, "
                  f"{recipe.optimizer.kind}, peak learning rate {recipe.schedule.peak:g}")  # fmt: skip
     device = pick_device(spec.execution.device)
-    seconds = estimated_seconds(spec, device)
-    say(console, f"time    about {duration(seconds)} on {device.type}, by the speed of its matrix products")
+    seconds = _with_reading(estimated_seconds(spec, device), spec, material.train)
+    say(console, f"time    about {duration(seconds)} on {device.type}, as busy as it is now")
     require(
         seconds < DAY or device.type != "cpu" or is_wanted,
         f"the run would take about {duration(seconds)} on this CPU; say --yes if that is wanted, or take fewer steps "
@@ -176,16 +178,23 @@ def check_buildable(spec: RunSpec) -> None:
 
 
 def estimated_seconds(spec: RunSpec, device: torch.device) -> float:
-    """A run's time from its multiply-accumulates and the speed of a matrix product here."""
+    """The time of a run's steps here, tried or by their multiply-accumulates and the speed of a matrix product."""
     side = 1024
     a = torch.rand(side, side, device=device)
     (a @ a).sum().item()
     began = time.perf_counter()
     (a @ a @ a @ a).sum().item()
-    speed = 3 * side**3 / (time.perf_counter() - began)  # multiply-accumulates a second
+    speed = TYPICAL_SHARE * 3 * side**3 / (time.perf_counter() - began)  # multiply-accumulates a second
     images = spec.recipe.schedule.total * spec.recipe.batch
     taught = count_spec(load_model(spec.teacher).spec).macs if spec.teacher else 0
-    return (count_spec(spec.model).macs * TRAINING_COST + taught) * images / (speed * TYPICAL_SHARE)
+    learning = learning_seconds(spec, device, count_spec(spec.model).macs * TRAINING_COST / speed)
+    return (learning + taught / speed) * images
+
+
+def _with_reading(seconds: float, spec: RunSpec, source: Source) -> float:
+    """The time of steps with that of their images, which workers read meanwhile."""
+    reading = reading_seconds(spec, source) * spec.recipe.schedule.total * spec.recipe.batch
+    return max(seconds, reading / spec.execution.workers) if spec.execution.workers else seconds + reading
 
 
 def free_folder(base: Path, *names: str) -> Path:

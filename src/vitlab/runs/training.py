@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from vitlab.counting import count_spec
 from vitlab.data.accounting import Account, TooManyBadImages
 from vitlab.data.batch import Batch
-from vitlab.data.card import DataCard
+from vitlab.data.card import DataCard, unused_classes
 from vitlab.data.loading import order_of, training_batches
 from vitlab.data.shares import shard_sizes
 from vitlab.data.source import Source
 from vitlab.data.transforms import normalised
 from vitlab.recipe import Execution
-from vitlab.run_dir import CHECKPOINTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
-from vitlab.runs.books import Books
+from vitlab.run_dir import CHECKPOINTS, MODEL, RESULT, RunDir, RunSpec
+from vitlab.runs.books import Books, tell_bad, tell_unused, write_quarantine
 from vitlab.runs.display import Display, say
 from vitlab.runs.distilling import open_teacher, student_of
 from vitlab.runs.finishing import finish
@@ -86,6 +86,8 @@ def carry_out(
         restored = checkpoints.restore(state)
         if restored is None:
             run.record("started", {"step": 0, **here})
+            if spec.recipe.masking is None:
+                tell_unused(console, world.first(partial(unused_classes, material.train)), spec.model.classes)
             checkpoints.save(state, wait=True)
         else:
             changed = differences({"ranks": "1"} | restored.environment, here)
@@ -155,8 +157,7 @@ def _train(
     def keep_books(state: TrainState) -> None:
         books.settle()
         state.progress.books = account.to_json()
-        if account.quarantined:
-            run.write(QUARANTINE, account.to_json())
+        tell_bad(console, run, account, write_quarantine(run, account))
         run.sync()
 
     total = recipe.schedule.total
@@ -184,15 +185,14 @@ def _train(
             log_every=max(total // LOGGED, 1),
             checkpoints=checkpoints,
             record=record,
-            hooks=tuple(_hooks(run, spec, material, world)),
+            hooks=tuple(_hooks(run, spec, material, console, world)),
             patience=recipe.patience,
             before_save=keep_books,
         )
         try:
             return loop.run(state, parallel.forward, update, _examples(spec, material.train, state, books))
         except TooManyBadImages:
-            if account.quarantined:  # else they are of a validation, which has a file of its own
-                run.write(QUARANTINE, account.to_json())
+            write_quarantine(run, account)  # named by the error; those of a validation have a file of their own
             raise
         except (MemoryError, RuntimeError) as error:
             raise _explained(error, spec) from error
@@ -246,9 +246,9 @@ def _class_weights(spec: RunSpec, source: Source, device: torch.device) -> Tenso
     return torch.tensor(weights, device=device)
 
 
-def _hooks(run: RunDir, spec: RunSpec, material: Material, world: World) -> Generator[Hook]:
+def _hooks(run: RunDir, spec: RunSpec, material: Material, console: Console, world: World) -> Generator[Hook]:
     if material.validation is not None:
-        yield Hook(JUDGE, spec.recipe.validate_every, partial(judge, run, spec, material, world))
+        yield Hook(JUDGE, spec.recipe.validate_every, partial(judge, run, spec, material, console, world))
 
 
 def _explained(error: BaseException, spec: RunSpec) -> BaseException:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from vitlab.paper.models import model_spec
 from vitlab.weights.catalogue import Release, releases
-from vitlab.weights.containers import WeightsError
+from vitlab.weights.containers import WeightsError, as_path
 
 
 def cache_folder() -> Path:
@@ -23,7 +23,7 @@ def cached(release: Release) -> Path:
 
 def located(given: str | Path) -> Path:
     """The weights that are meant: a path that exists or a release that was downloaded; the error says what to do."""
-    path, release = Path(given), releases().get(str(given))
+    path, release = as_path(given), releases().get(str(given))
     if not _is_missing(path):
         return path
     if release is None:

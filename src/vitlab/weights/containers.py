@@ -1,6 +1,7 @@
 """Named tensors in files of strangers: shapes first, values on demand, no code from the file ever runs."""
 
 import contextlib
+import os
 import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,13 @@ from vitlab.weights.npz import NpzArchive, NpzError
 
 class WeightsError(ValueError):
     """Weights that cannot be used, and why."""
+
+
+def as_path(path: str | Path) -> Path:
+    """Where weights are or go to; raises a ValueError for what cannot be a path."""
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"path is a {type(path).__name__}; give the path of a file or folder of weights")
+    return Path(path)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitlab.models.build import Model
+from vitlab.models.inputs import check_model
 from vitlab.spec import CONVENTIONS, GROUPS, ModelSpec, ResNetSpec, SaveFormat, ViTSpec
 from vitlab.store import Writer, json_writer, refuse_existing, replacing, write_folder
 from vitlab.weights import bit, folder, google, huggingface, timm, timm_resnet
-from vitlab.weights.containers import WeightsError
+from vitlab.weights.containers import WeightsError, as_path
 from vitlab.weights.hints import heads_of, metadata
 from vitlab.weights.layouts import Entry
 from vitlab.weights.npz import write_npz
@@ -23,7 +24,8 @@ def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") ->
     vitlab: a folder. google-npz: one file. timm, hf: a folder as their own loaders read it, or one bare file where
     `path` ends in .safetensors. What would change the model's function is an error, and nothing is written over.
     """
-    path = Path(path)
+    check_model(model)
+    path = as_path(path)
     spec = model.spec
     refuse_existing(path)
     if format not in get_args(SaveFormat):
