@@ -2,14 +2,14 @@
 
     OMP_NUM_THREADS=1 python bench/distillation.py > evidence/distillation.txt
     OMP_NUM_THREADS=1 python bench/distillation.py few > evidence/distillation_few.txt
-    OMP_NUM_THREADS=1 python bench/distillation.py 2000        # students of so many steps; also: few 2000
+    OMP_NUM_THREADS=1 python bench/distillation.py few 1000 > evidence/distillation_few_1000.txt  # of so many steps
 
 The 1,797 scans of scikit-learn's digits, four fifths of every class to train on. The teacher is larger and sees several
 times as many pictures; with `few`, it also has ten times the labels: students get a tenth of the training scans. The
 students are DeiTs with a distillation token: the same model, pictures, batch, steps and rate for all, without a teacher
 and with hard (half of the loss is the teacher's) and soft distillation (a tenth, at temperature 3), which are DeiT's
-weights. Without one, both heads learn from the labels, by the mean of their logits. The
-project's own commands, each printed before its result.
+weights. Without one, both heads learn from the labels, by the mean of their logits. The project's own commands, each
+printed before its result.
 """
 
 import contextlib
