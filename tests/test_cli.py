@@ -44,6 +44,15 @@ def test_the_help_of_the_demo_names_its_three_trainings_and_its_report(capsys):
         assert words in printed
 
 
+def test_who_stops_reading_is_no_error():
+    """As `vitlab finetune --help | head -1` in a shell."""
+    code = "import sys; from vitlab.cli import main; sys.exit(main(['finetune', '--help']))"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        child.stdout.close()
+        said = child.stderr.read().decode()
+    assert (child.returncode, said) == (0, "")
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"vitlab {vitlab.__version__}\n"

@@ -1,8 +1,10 @@
 """The command line: one table of commands, each a short function that loads what it needs when it is called."""
 
+import contextlib
 import io
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
         raise_when_interrupted()
     try:
         _check_ranks(arguments)
-        return _run(commands, program, about, arguments, is_heard=is_first) or 0
+        with _heard_or_not(arguments):
+            return _run(commands, program, about, arguments, is_heard=is_first) or 0
     except NotForRanks as error:
         if is_first:
             complain(f"vitlab: {error}")
@@ -119,6 +122,22 @@ def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str
     check_flags(name, commands[name], words[1:])
     # One command alone: a flag that is not known is not looked for in the others.
     return tyro.cli(commands[name], prog=f"{program} {name}", args=words[1:], console_outputs=is_heard)
+
+
+@contextlib.contextmanager
+def _heard_or_not(arguments: list[str]) -> Iterator[None]:
+    """Help that nobody reads to its end, as in `vitlab finetune --help | head`, is no error."""
+    if {"-h", "--help"}.isdisjoint(arguments):
+        yield
+        return
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left when Python ends
+        raise SystemExit(0) from None
 
 
 class NotForRanks(ValueError):  # noqa: N818 - says what is wrong
