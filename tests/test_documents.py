@@ -13,10 +13,11 @@ from PIL import Image
 import vitlab
 from test_house import LAZY, MAY_IMPORT
 from vitlab.cli import COMMANDS, DATA_COMMANDS, main
-from vitlab.commands.flags import EXECUTION_FIELDS, RECIPE_FIELDS
+from vitlab.commands.flags import RECIPE_FIELDS
 from vitlab.data.catalogue import open_source
 from vitlab.models.build import build_from_spec
 from vitlab.paper.models import model_spec
+from vitlab.recipe import Execution
 from vitlab.spec import ViTSpec
 from vitlab.weights.catalogue import find_release
 
@@ -72,7 +73,7 @@ def test_every_flag_of_the_readme_exists():
     assert "max-bad" in flags
     for flag in flags:
         name = flag.replace("-", "_").partition(".")[0]
-        assert name in known | RECIPE_FIELDS | EXECUTION_FIELDS or flag in OF_TORCHRUN, flag
+        assert name in known | RECIPE_FIELDS | set(Execution.__annotations__) or flag in OF_TORCHRUN, flag
 
 
 def readme_commands() -> list[list[str]]:

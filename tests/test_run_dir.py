@@ -5,7 +5,7 @@ import json
 import pytest
 
 import crashes
-from vitlab.run_dir import EVENTS, RUN, RunDir
+from vitlab.run_dir import EVENTS, RUN, RunDir, check_new
 from vitlab.store import Locked, locked
 
 SPEC = crashes.small_run()
@@ -26,6 +26,20 @@ def test_a_folder_is_made_once(run):
         RunDir.create(run.path, SPEC, {})
     with locked(run.path), pytest.raises(Locked):
         RunDir.create(run.path, SPEC, {})
+
+
+def test_a_new_run_leaves_the_data_json_of_others_alone(in_memory):
+    """A crash may leave only that file of a run; anybody may have one of that name."""
+    card = {"spec": "digits", "samples": 3, "class_names": ["a"], "fingerprint": "f"}
+    (in_memory / "data.json").write_text(json.dumps(card))
+    check_new(in_memory)
+    (in_memory / "thesis.txt").write_text("years of work")
+    with pytest.raises(FileExistsError, match="holds other things"):
+        check_new(in_memory)
+    (in_memory / "thesis.txt").unlink()
+    (in_memory / "data.json").write_text('{"mine": 1}')
+    with pytest.raises(FileExistsError, match="holds other things"):
+        check_new(in_memory)
 
 
 def test_a_folder_without_a_run_is_refused(in_memory):

@@ -65,7 +65,7 @@ class Schedule:
         require(
             self.total > self.warmup,
             f"{self.total:,} steps in all are not more than {self.warmup:,} of warm-up; "
-            f"a warm-up of {max(self.total // 10, 0):,} would leave the rest to train",
+            f"a warm-up of {max(self.total // 10, 0):,} would leave the rest to train (schedule.warmup)",
         )
         require((self.decay == "staircase") == bool(self.boundaries), "boundaries belong to the staircase decay")
 

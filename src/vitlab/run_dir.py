@@ -174,7 +174,19 @@ def check_new(path: Path) -> None:
     """Raise unless a new run may begin in `path`: it holds no run and nothing else, and can be written."""
     refuse_unwritable(path)
     _refuse_run(path)
-    refuse_strange(path, (DATA,))  # the first file of a run that a crash kept from being made
+    if not _is_half_made(path):
+        refuse_strange(path, ())
+
+
+def _is_half_made(path: Path) -> bool:
+    """Whether there is only the first file of a run that a crash kept from being made."""
+    if [file.name for file in path.glob("[!.]*")] != [DATA]:
+        return False
+    try:
+        card = read_json(path / DATA)
+    except (OSError, ValueError):
+        return False
+    return isinstance(card, dict) and {"spec", "samples", "class_names", "fingerprint"} == set(card)
 
 
 def _refuse_run(path: Path) -> None:

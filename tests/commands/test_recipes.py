@@ -73,7 +73,7 @@ def test_quick_stands_in_the_list(capsys):
     assert "--optimizer.weight-decay" in table
 
 
-@pytest.mark.parametrize(("name", "near"), [("cifar11", "cifar10"), ("ViT-H/14", "ViT-H/14@jft300m")])
+@pytest.mark.parametrize(("name", "near"), [("cifar11", "cifar10"), ("vit-h/14", "ViT-H/14@jft300m")])
 def test_a_name_that_is_no_recipe_is_told_with_the_nearest(name, near, capsys):
     assert main(["recipes", name]) == 2
     told = capsys.readouterr().err

@@ -123,6 +123,23 @@ def test_a_mistake_is_one_line_that_says_what_exists(tmp_path, capsys, change, c
     assert not (tmp_path / "run").exists()  # the corrected command gets the folder
 
 
+def test_epochs_are_one_or_more(tmp_path, capsys):
+    assert main(["pretrain", "ViT-Ti/4", "--data", "digits", "--epochs", "0", "--out", str(tmp_path / "run")]) == 2
+    assert "--epochs 0 must be 1 or more" in capsys.readouterr().err
+
+
+def test_a_run_folder_may_be_called_like_a_switch(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["resume", "compile"]) == 2
+    assert "compile holds no run" in capsys.readouterr().err
+
+
+def test_a_teacher_that_has_moved_may_be_released_weights(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("VITLAB_CACHE", str(tmp_path))
+    assert main(["resume", str(tmp_path), "--teacher", "augreg-Ti_16-i1k-224"]) == 2
+    assert "vitlab download augreg-Ti_16-i1k-224" in capsys.readouterr().err
+
+
 def test_other_mistakes(tmp_path, capsys):
     assert "holds no run: there is no run.json" in refusal(capsys, "resume", str(tmp_path))
     assert "no pre-training is named 'ViT-B/16@mars'" in refusal(

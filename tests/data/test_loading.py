@@ -271,7 +271,7 @@ class TestBadImages:
 
     def test_evaluation_stops_at_the_first_by_default_and_names_it(self):
         how = CONVENTIONS["paper"].preprocessing
-        with pytest.raises(TooManyBadImages, match=r"1 bad images, none is allowed: 'n17' \(truncated\)"):
+        with pytest.raises(TooManyBadImages, match=r"1 bad image, none is allowed: 'n17' \(truncated\)"):
             list(evaluation_batches(Numbers(40, bad={17}), batch=7, size=SIZE, preprocessing=how))
 
     def test_training_stops_above_a_thousandth_by_default_and_not_below(self):

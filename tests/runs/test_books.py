@@ -31,10 +31,10 @@ def write_pictures(folder, bad=(), classes=2):
             file.write_bytes(b"not a picture")
 
 
-def new_run(folder, path, max_bad=0.5, classes=2, **words):
+def new_run(folder, path, max_bad=0.5, classes=2, patience=0, **words):
     execution = Execution(max_bad=max_bad, save_every=3)
     every = 3 if "validation" in words else 0
-    spec = crashes.small_run(steps=STEPS, batch=6, execution=execution, validate_every=every, patience=0)
+    spec = crashes.small_run(steps=STEPS, batch=6, execution=execution, validate_every=every, patience=patience)
     model = replace(spec.model, classes=classes)
     crashes.new_run(path, replace(spec, data=f"folder:{folder}", model=model, held_out=0.0, **words))
     return path
@@ -58,6 +58,16 @@ def test_images_that_could_not_be_read_are_named_once_and_counted_at_the_end(in_
     assert sorted(named(said)) == ["class-0/04.png", "class-1/17.png"]
     telling = [line for line in said if named([line])]
     assert all(re.search(rf"; all( 2)? are named in {path / 'quarantine.json'}$", line) for line in telling)
+    assert f"2 of 24 images could not be read in training: {path / 'quarantine.json'} names each" in said
+
+
+def test_the_total_is_that_of_all_steps_where_the_best_weights_are_of_an_early_one(in_memory):
+    write_pictures(in_memory / "pictures", bad=(4, 17))
+    write_pictures(in_memory / "held-out")
+    words = {"validation": f"folder:{in_memory / 'held-out'}"}
+    path = new_run(in_memory / "pictures", in_memory / "run", patience=50, **words)
+    _, said = go_on(path)
+    assert json.loads((path / "result.json").read_text())["step"] < STEPS  # else nothing is shown here
     assert f"2 of 24 images could not be read in training: {path / 'quarantine.json'} names each" in said
 
 

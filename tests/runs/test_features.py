@@ -270,7 +270,7 @@ def test_more_bad_pictures_than_allowed_stop_few_shot(model, tmp_path, capsys):
     command = ["fewshot", "--model", str(model), "--train", train, "--test", test, "--shots", "1", "--workers", "0"]
     command += ["--out", str(tmp_path / "out"), "--max-bad"]
     assert main([*command, "0"]) == 2
-    assert "1 bad images, none is allowed: 'a/00.png'" in capsys.readouterr().err
+    assert "1 bad image, none is allowed: 'a/00.png'" in capsys.readouterr().err
     assert main([*command, "0.1"]) == 2  # 1.8 of 18 is one; the second is read in the place of the first
     assert "2 bad images, 10.00% of 18 are allowed" in capsys.readouterr().err
     assert main([*command, "0.12"]) == 0

@@ -209,7 +209,7 @@ class TestBadImages:
         (photos / "red" / "3.png").write_bytes(b"")
         spec = finetuning_run(trained, "", Asked(f"folder:{photos}", held_out=0.0), Execution(), quiet())
         run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
-        with pytest.raises(ValueError, match=r"1 bad images, 0.10% of 24 are allowed: 'red/3.png' \(empty\)"):
+        with pytest.raises(ValueError, match=r"1 bad image, 0.10% of 24 are allowed: 'red/3.png' \(empty\)"):
             carry_out(run, quiet())
         assert json.loads((run.path / "quarantine.json").read_text())["quarantined"][0]["reason"] == "empty"
 
@@ -315,7 +315,7 @@ class TestPretraining:
 
 def test_a_run_of_days_on_a_cpu_has_to_be_wanted(trained, photos, tmp_path, monkeypatch):
     spec = finetuning_run(trained, "", Asked(f"folder:{photos}"), Execution(), quiet())
-    monkeypatch.setattr(starting, "estimated_seconds", lambda spec, device: 3 * 86_400.0)
+    monkeypatch.setattr(starting, "estimated_seconds", lambda spec, device, source: 3 * 86_400.0)
     with pytest.raises(ValueError, match=r"about 3.0 days on this CPU; say --yes"):
         create(tmp_path / "run", spec, quiet(), is_wanted=False)
     assert not (tmp_path / "run").exists()

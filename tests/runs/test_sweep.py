@@ -347,7 +347,7 @@ def save_pictures(folder, seed):
 
 def test_a_folder_of_something_else_is_refused(model, capsys):
     assert main(words(model, model)) == 2
-    assert "holds no sweep, but" in capsys.readouterr().err
+    assert "holds other things; choose another folder" in capsys.readouterr().err
     assert {file.name for file in model.iterdir() if file.name[0] != "."} == {
         "manifest.json",
         "vitlab.json",

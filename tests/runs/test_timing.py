@@ -50,6 +50,14 @@ def test_a_small_model_is_tried_whatever_is_expected_of_it(monkeypatch):
     assert learning_seconds(SPEC, CPU, 1e-9) == 2.0 / SPEC.execution.micro_batch
 
 
+def test_a_trial_leaves_the_state_of_chance_alone():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    learning_seconds(SPEC, CPU, 1e-9)
+    reading_seconds(SPEC, DigitsSource("test"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_what_takes_long_to_try_is_not_tried():
     assert learning_seconds(SPEC, CPU, 0.4) == 0.4
     large = replace(

@@ -51,7 +51,7 @@ def evaluate(
     Interrupted and started again with the same folder, it continues.
 
     Args:
-        models: Weights of any supported format.
+        models: Weights of any supported format, or names that vitlab download lists.
         data: The data, such as folder:photos?split=val or imagenet:DIR?labels=FILE.
         out: Folder for the table (CSV, Markdown, JSON), the classes, the confusions and the progress.
         real: The real.json of the ReaL labels, for ImageNet's validation images.
@@ -106,7 +106,7 @@ def features(
     Interrupted and started again with the same folder, it makes the shards that are missing.
 
     Args:
-        model: Weights of any supported format.
+        model: Weights of any supported format, or a name that vitlab download lists.
         data: The data, such as folder:photos?split=train.
         out: Folder for the shards, .npz files with features, labels, ids, sample numbers and bad samples.
         preprocessing: How pictures are resized and normalised, if not as the model says.

@@ -13,7 +13,6 @@ from vitlab.commands.recipe_fields import MEANINGS, flag
 from vitlab.recipe import Execution, Recipe
 
 RECIPE_FIELDS = frozenset(field.name for field in dataclasses.fields(Recipe)) - {"name", "source", "image"} | {"model"}
-EXECUTION_FIELDS = frozenset(field.name for field in dataclasses.fields(Execution))
 SWITCHES = frozenset(field.name for field in dataclasses.fields(Execution) if field.type is bool)
 OF_A_RECIPE = ("pretrain", "finetune", "sweep", "transfer")  # commands whose recipe's fields are flags
 # What other trainers call it.
@@ -54,7 +53,8 @@ def _with_values(arguments: list[str]) -> list[str]:
         if word.startswith("--no-") and field.removeprefix("no_") in SWITCHES:
             rewritten += [f"--{word.removeprefix('--no-')}", "false"]
         else:
-            rewritten += [word, "true"] if field in SWITCHES and after not in ("true", "false") else [word]
+            is_switch = word.startswith("--") and field in SWITCHES
+            rewritten += [word, "true"] if is_switch and after not in ("true", "false") else [word]
     return rewritten
 
 

@@ -121,10 +121,11 @@ def inspect(
         loading: How the weights are read.
     """
     from vitlab.drawing.canvas import require_matplotlib
-    from vitlab.store import refuse_existing
+    from vitlab.store import refuse_existing, refuse_unwritable
 
     require_matplotlib()  # before torch and the weights take their time
     refuse_existing(out)
+    refuse_unwritable(out)
     from vitlab.runs.inspection import REPORT
     from vitlab.runs.inspection import inspect as run
 

@@ -80,7 +80,8 @@ def _found(name: str) -> tuple[Recipe, str]:
     if "@" in name:
         return pretraining_recipe(name), f"vitlab pretrain {name} --data SPEC --batch 256"
     names = [*finetuning_names(), QUICK, *pretraining_names()]
-    near = [known for known in names if known.startswith(f"{name}@")] or difflib.get_close_matches(name, names)
+    begun = [known for known in names if known.lower().startswith(f"{name.lower()}@")]
+    near = begun or difflib.get_close_matches(name, names)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(f"no recipe is named {name!r:.80}; {hint}vitlab recipes lists all")
 

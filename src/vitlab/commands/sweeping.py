@@ -62,7 +62,7 @@ def sweep(
     `vitlab recipes NAME` lists them.
 
     Args:
-        model: Weights of any supported format: a file or a folder.
+        model: Weights of any supported format: a file, a folder, or a name that vitlab download lists.
         data: The training images, such as folder:photos?split=train.
         test: The images to report on; they are not looked at before the best is picked.
         recipe: A row of table 4 such as cifar10; chosen by the size of the data if left out, and told.
@@ -143,7 +143,7 @@ def transfer(
     `vitlab recipes NAME` lists them.
 
     Args:
-        model: Weights of any supported format.
+        model: Weights of any supported format, or a name that vitlab download lists.
         imagenet: Training and test data of ImageNet.
         cifar10: Training and test data, such as cifar10:DIR cifar10:DIR?split=test.
         cifar100: Training and test data of CIFAR-100.

@@ -101,7 +101,7 @@ def finetune(
     recipes, `vitlab recipes NAME` the fields of one, such as quick, the default without an accelerator.
 
     Args:
-        model: Weights of any supported format: a file or a folder.
+        model: Weights of any supported format: a file, a folder, or a name that vitlab download lists.
         data: The images, such as folder:photos with one folder a class; `vitlab data kinds` lists all kinds.
         recipe: A row of table 4 such as cifar10, or quick; chosen by the size of the data if left out, and told.
         out: The run folder; a new one under runs/ if left out.
@@ -133,7 +133,7 @@ def resume(
     changes: Changes = (),
 ) -> int:
     """Continue a run that was stopped or killed, from its last checkpoint; it ends as if nothing had happened. How it
-    is carried out may change: --micro-batch 8, --workers 2, --recompute true, --device cuda. What is left out stays.
+    is carried out may change: --micro-batch 8, --workers 2, --recompute, --device cuda. What is left out stays.
 
     Args:
         run: The run folder.
@@ -142,9 +142,10 @@ def resume(
         changes: A field of the execution, as --set micro_batch=8.
     """
     from vitlab.runs.together import resume_together
+    from vitlab.weights.cache import located
 
     changed = (*changed_fields(execution), *pairs(changes))
-    moved = "" if teacher is None else str(teacher.resolve())
+    moved = "" if teacher is None else str(located(teacher).resolve())
     try:
         return _ended(*resume_together(run, console(), data=data, teacher=moved, changes=changed))
     except ValueError as error:  # of what opens data and teacher, which does not know the folder

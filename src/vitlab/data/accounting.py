@@ -104,7 +104,7 @@ class Account:
         listed = list(self.quarantined.values())
         allowed = "none is allowed" if max_bad == 0 else f"{max_bad:.2%} of {self.samples:,} are allowed"
         way = "mend or remove them, or allow more (--max-bad 0.1 allows a tenth)"
-        return f"{len(listed)} bad images, {allowed}: {names(listed, SHOWN)}; {way}"
+        return f"{len(listed)} bad image{'s' * (len(listed) != 1)}, {allowed}: {names(listed, SHOWN)}; {way}"
 
 
 def names(bad: Sequence[Quarantined], shown: int) -> str:

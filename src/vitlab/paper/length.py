@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from vitlab.strict_json import check_fields
+from vitlab.strict_json import check_fields, require
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Length:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        require(self.epochs is None or self.epochs >= 1, f"--epochs {self.epochs} must be 1 or more")
 
     def batch_or(self, own: int) -> int:
         """Images in a batch."""

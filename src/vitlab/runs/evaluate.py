@@ -27,6 +27,7 @@ from vitlab.runs.preparing import ModelOptions, check_classes, load
 from vitlab.runs.scoring import SAVE, Labeller, Share, fingerprint_of, score_source
 from vitlab.store import locked, refuse_strange, sha256
 from vitlab.strict_json import require, to_json
+from vitlab.weights.cache import located
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ def evaluate(
     require(bool(models), "no model was given; name at least one file or folder of weights")
     require(bool(specs), "no data was given; name it as --data folder:photos, and see vitlab data kinds")
     refuse_strange(out, ("progress",))
+    for path in models:
+        located(path)  # before there is a folder
     if share is None or share.rank == 0:
         with locked(out):
             return _evaluate(models, specs, out, options, console, share)

@@ -33,6 +33,7 @@ def finish(
     world: World,
 ) -> None:
     """Save the model that is kept, judge it, and write the result."""
+    books = state.progress.books  # of all steps; those of the best end with it
     weights = "best" if spec.recipe.patience and _take_best(state, checkpoints, console) else "last"
     model = state.trained.eval().requires_grad_(True)
     assert isinstance(model, Model)
@@ -59,8 +60,8 @@ def finish(
     run.record("finished", {"step": progress.step})
     if run.dropped:
         say(console, f"{run.dropped:,} events could not be written to {run.path / EVENTS}")
-    if progress.books:
-        tell_total(console, run, Account.from_json(progress.books))
+    if books:
+        tell_total(console, run, Account.from_json(books))
     say(console, f"the model is in {run.path / MODEL}")
 
 

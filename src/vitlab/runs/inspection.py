@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from vitlab.data.gate import read_image
@@ -41,6 +40,7 @@ from vitlab.inspection.similarity import likeness, position_similarity
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
+from vitlab.runs.display import Images
 from vitlab.spec import ViTSpec
 from vitlab.store import Writer, json_writer, refuse_existing, write_folder
 from vitlab.strict_json import require
@@ -89,12 +89,11 @@ def inspect(
     require_matplotlib()
     refuse_existing(out)
     found = Findings()
-    columns = (TextColumn("looking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     if pictures:
-        with at_rest(model), Progress(*columns, console=console) as progress:
-            task = progress.add_task("", total=len(pictures))
+        with at_rest(model), Images(console, "looked at") as shown:
+            shown.show(0, len(pictures))
             for done in examine(model, pictures, found, maps):
-                progress.update(task, completed=done)
+                shown.show(done, len(pictures))
         if not found.images:
             return Inspection((), 0, tuple(found.bad))
     figures, sections, numbers = _found(model, found)

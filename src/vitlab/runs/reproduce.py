@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitlab.run_dir import CHECKPOINTS, RESULT, RUN, RunDir
+from vitlab.run_dir import CHECKPOINTS, RESULT, RUN, RunDir, check_new
 from vitlab.runs.training import carry_out
 from vitlab.store import MANIFEST
 from vitlab.strict_json import read_json, require
@@ -33,6 +33,7 @@ def reproduce(path: Path, again: Path, console: Console) -> tuple[int, Compariso
         twin = RunDir.open(again)
         require(twin.spec() == spec, f"{again} holds another run; choose another --out")
     else:
+        check_new(again)
         twin = RunDir.create(again, spec, _object(run.card()))
     code = carry_out(twin, console)
     return code, None if code else compare(run, twin)

@@ -151,7 +151,7 @@ def create(path: Path, spec: RunSpec, material: Material, console: Console, *, i
     say(console, f"        {recipe.schedule.total:,} steps of {recipe.batch:,} images, {height}x{width} pixels, "
                  f"{recipe.optimizer.kind}, peak learning rate {recipe.schedule.peak:g}")  # fmt: skip
     device = pick_device(spec.execution.device)
-    seconds = _with_reading(estimated_seconds(spec, device), spec, material.train)
+    seconds = estimated_seconds(spec, device, material.train)
     say(console, f"time    about {duration(seconds)} on {device.type}, as busy as it is now")
     require(
         seconds < DAY or device.type != "cpu" or is_wanted,
@@ -177,10 +177,13 @@ def check_buildable(spec: RunSpec) -> None:
         recompute_activations(model)
 
 
-def estimated_seconds(spec: RunSpec, device: torch.device) -> float:
-    """The time of a run's steps here, tried or by their multiply-accumulates and the speed of a matrix product."""
+def estimated_seconds(spec: RunSpec, device: torch.device, source: Source) -> float:
+    """The time of a run here: of its steps, tried or by the speed of a matrix product, and of reading its images.
+
+    Workers read while the model learns.
+    """
     side = 1024
-    a = torch.rand(side, side, device=device)
+    a = torch.ones(side, side, device=device)
     (a @ a).sum().item()
     began = time.perf_counter()
     (a @ a @ a @ a).sum().item()
@@ -188,13 +191,8 @@ def estimated_seconds(spec: RunSpec, device: torch.device) -> float:
     images = spec.recipe.schedule.total * spec.recipe.batch
     taught = count_spec(load_model(spec.teacher).spec).macs if spec.teacher else 0
     learning = learning_seconds(spec, device, count_spec(spec.model).macs * TRAINING_COST / speed)
-    return (learning + taught / speed) * images
-
-
-def _with_reading(seconds: float, spec: RunSpec, source: Source) -> float:
-    """The time of steps with that of their images, which workers read meanwhile."""
-    reading = reading_seconds(spec, source) * spec.recipe.schedule.total * spec.recipe.batch
-    return max(seconds, reading / spec.execution.workers) if spec.execution.workers else seconds + reading
+    steps, reading = (learning + taught / speed) * images, reading_seconds(spec, source) * images
+    return max(steps, reading / spec.execution.workers) if spec.execution.workers else steps + reading
 
 
 def free_folder(base: Path, *names: str) -> Path:

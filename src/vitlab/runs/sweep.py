@@ -19,9 +19,9 @@ from vitlab.runs.choice import pick, table_of, write_choice
 from vitlab.runs.display import say
 from vitlab.runs.grid import SweepOptions
 from vitlab.runs.outcome import Outcome, results_of, write_table
-from vitlab.runs.sweep_file import remember
+from vitlab.runs.sweep_file import SWEEP, remember
 from vitlab.runs.sweep_plan import Stopped, make_plan
-from vitlab.store import locked
+from vitlab.store import locked, refuse_strange, refuse_unwritable
 from vitlab.strict_json import require
 from vitlab.weights.load import load_model
 
@@ -35,6 +35,8 @@ def sweep(
     """
     require(options.seeds >= 1, f"{options.seeds} seeds; at least 1 is needed to report anything")
     require(bool(test), "a sweep reports on test images; give --test")
+    refuse_unwritable(out)
+    refuse_strange(out, (SWEEP,))
     plan = make_plan(model, data, test, out, options, console)
     plan.announce()
     with locked(out), plan.crew:

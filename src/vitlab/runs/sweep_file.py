@@ -14,8 +14,6 @@ SWEEP, FINGERPRINTS = "sweep.json", "fingerprints"
 def remember(out: Path, asked: dict[str, object]) -> None:
     """Write what is asked for, or compare it with what was."""
     if not (out / SWEEP).exists():
-        found = sorted(path.name for path in out.iterdir() if not path.name.startswith("."))
-        require(not found, f"{out} is not empty and holds no sweep, but {', '.join(found[:3])}; choose another --out")
         with replacing(out / SWEEP) as temporary:
             json_writer(asked)(temporary)
         return

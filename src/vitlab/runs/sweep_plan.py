@@ -45,6 +45,7 @@ class Plan:
     card: DataCard
     fingerprints: dict[str, str]  # of the images to train on, to pick on where they are a set of their own, and to test
     points: tuple[Point, ...]
+    seconds: float  # that the base may take
     console: Console
     crew: Crew
     made: dict[tuple[Point, bool], RunSpec] = field(default_factory=dict)  # each is resolved once
@@ -106,7 +107,7 @@ class Plan:
         device = pick_device(self.base.execution.device)
         own = _images_seen(self.base)
         seen = [_images_seen(self.run_of(point)) for point in self.points] + [own] * self.options.trials
-        seconds = estimated_seconds(self.base, device) * ((sum(seen) if tried else 0) + seeds * max(seen)) / own
+        seconds = self.seconds * ((sum(seen) if tried else 0) + seeds * max(seen)) / own
         what = f"{tried} points on {self.split}, then the best" if tried else "one point, nothing to pick;"
         say(
             self.console,
@@ -223,7 +224,8 @@ def make_plan(model: Path, data: str, test: str, out: Path, options: SweepOption
         if source is not None:
             fingerprints[name] = fingerprint(source)
     crew = Crew(_with_gpus(options.workers, base))
-    plan = Plan(model, out, options, base, test, material.card, fingerprints, tuple(points), console, crew)
+    seconds = estimated_seconds(base, pick_device(base.execution.device), material.train)
+    plan = Plan(model, out, options, base, test, material.card, fingerprints, tuple(points), seconds, console, crew)
     runs = []
     for point in (*points, *(corners(base.recipe.name, space) if options.trials else ())):
         runs += [plan.run_of(point), plan.run_of(point, is_final=True)]

@@ -23,9 +23,10 @@ def learning_seconds(spec: RunSpec, device: torch.device, expected: float) -> fl
         return expected
     model = build_from_spec(spec.model).to(device).train()
     images = torch.zeros(together, 3, *spec.model.image)
-    model.pooled(images).sum().backward()  # the first time takes longer
-    began = time.perf_counter()
-    model.pooled(images).sum().backward()
+    with torch.random.fork_rng(devices=[]):  # of dropout
+        model.pooled(images).sum().backward()  # the first time takes longer
+        began = time.perf_counter()
+        model.pooled(images).sum().backward()
     return (time.perf_counter() - began) / together
 
 
@@ -33,7 +34,8 @@ def reading_seconds(spec: RunSpec, source: Source) -> float:
     """Seconds an image takes to be read and augmented, measured on the first ones of the run."""
     recipe, read, began = spec.recipe, 0, time.perf_counter()
     how = {"size": recipe.image, "augmentation": recipe.augmentation, "stop": READ, "max_bad": 1.0}
-    with contextlib.closing(training_batches(source, order_of(source, spec.seed), batch=1, **how)) as batches:
+    few = training_batches(source, order_of(source, spec.seed), batch=1, **how)
+    with torch.random.fork_rng(devices=[]), contextlib.closing(few) as batches:  # a loader draws a seed
         for _ in batches:
             read += 1
             if time.perf_counter() - began > BUDGET:
