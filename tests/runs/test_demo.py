@@ -73,7 +73,8 @@ def test_a_stopped_demo_says_where_it_wrote_what_is_left_and_how_to_go_on(tmp_pa
         time.sleep(0.05)
     started.send_signal(signal.SIGINT)
     said, complained = started.communicate(timeout=300)
-    assert started.returncode == 130
+    # CPython ends by the signal itself, which a shell calls 130 too, if it came inside of exec(), as imports do.
+    assert started.returncode in (130, -signal.SIGINT)
     assert said.splitlines()[0] == f"{out} exists; this demo is written to {tmp_path / 'out-2'}"
     left = tmp_path / "out-2" / demo.PRETRAINED
     (line,) = [line for line in complained.splitlines() if "stopped" in line]
