@@ -72,6 +72,10 @@ def test_pretraining_resuming_and_reproducing(tmp_path, capsys):
     assert main(["resume", str(out), "--micro-batch", "8"]) == 0
     assert main(["reproduce", str(out)]) == 0
     told = capsys.readouterr().out
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "data.json").write_text("years of work")
+    assert main(["reproduce", str(out), "--out", str(tmp_path / "thesis")]) == 2
+    assert (tmp_path / "thesis" / "data.json").read_text() == "years of work"
     assert "6 of 6 losses are the same, the largest difference is 0" in told
     assert "bit for bit the same" in told
     assert (tmp_path / "run-again" / "model" / "weights.safetensors").read_bytes() == (

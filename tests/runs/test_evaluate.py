@@ -185,6 +185,9 @@ def test_a_folder_of_something_else_is_left_alone(photos, tmp_path):
     with pytest.raises(FileExistsError, match="thesis holds other things; choose another"):
         run([model], [f"folder:{photos}"], tmp_path / "thesis")
     assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["results.csv"]
+    with pytest.raises(ValueError, match="cannot read"):
+        run([tmp_path / "nowhere"], [f"folder:{photos}"], tmp_path / "new")
+    assert not (tmp_path / "new").exists()
     (tmp_path / "empty").mkdir()
     assert run([model], [f"folder:{photos}"], tmp_path / "empty")[0][0].scores.count == 9
 

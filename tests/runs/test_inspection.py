@@ -223,6 +223,13 @@ class TestCommand:
         vitlab.save_model(model, tmp_path / "model")
         return tmp_path / "model"
 
+    def test_a_folder_that_cannot_be_made_is_told_before_anything_is_looked_at(self, folder, tmp_path, capsys):
+        (tmp_path / "file").touch()
+        assert main(["inspect", str(folder), "no-such.png", "--out", str(tmp_path / "file" / "x")]) == 2
+        printed = capsys.readouterr()
+        assert "is a file; choose another folder" in printed.err
+        assert "no-such.png" not in printed.err
+
     def test_it_says_what_it_wrote_and_what_to_open(self, folder, files, tmp_path, capsys):
         out = tmp_path / "out"
         assert main(["inspect", str(folder), str(files[0]), "--out", str(out), "--image", "16x8"]) == 0

@@ -347,6 +347,7 @@ def save_pictures(folder, seed):
 
 def test_a_folder_of_something_else_is_refused(model, capsys):
     assert main(words(model, model)) == 2
+    assert not (model / ".lock").exists()  # it is refused before anything is begun
     assert "holds other things; choose another folder" in capsys.readouterr().err
     assert {file.name for file in model.iterdir() if file.name[0] != "."} == {
         "manifest.json",

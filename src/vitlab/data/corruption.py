@@ -54,4 +54,5 @@ def corruption_plan(how: Corruption, seed: int, epoch: int, sample: str, repeat:
 
 def _own_draws(seed: int, epoch: int, sample: str, repeat: int) -> Generator:
     """A stream far from the one of the sample's crop: another augmentation leaves the plan as it is."""
-    return Generator(draws(seed, epoch, sample, repeat).bit_generator.jumped())  # pyrefly: ignore[missing-attribute]
+    drawn = draws(seed, epoch, sample, repeat).bit_generator
+    return Generator(drawn.jumped())  # pyrefly: ignore[missing-attribute] - not declared for all, ours has it

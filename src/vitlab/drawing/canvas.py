@@ -33,7 +33,7 @@ class Drawn(NamedTuple):
 def require_matplotlib() -> None:
     """Raise one line that names the extra, before any time is spent on what could not be drawn."""
     try:
-        import matplotlib.figure  # noqa: F401
+        import matplotlib.figure  # noqa: F401 - only whether it is there
     except ModuleNotFoundError:
         raise ModuleNotFoundError("figures need matplotlib: pip install 'vitlab[plot]'") from None
 

@@ -14,7 +14,6 @@ from vitlab.evaluate.ridge import GRID, fit
 from vitlab.strict_json import require
 
 SHOTS = (1, 5, 10, 25)
-BIG_VISION_L2 = 2.0**10  # what its newer evaluator fixes
 CHUNK = 4096  # test samples whose logits are held at a time
 ChooseL2 = Literal["mean-rank", "held-out"] | float
 

@@ -86,7 +86,8 @@ def _file(of: str) -> str:
 def _known(run: RunDir, of: str) -> set[str]:
     """The ids in the file; none where it is not there or damaged, and then they are told again."""
     try:
-        return set(Account.from_json(read_json(run.path / _file(of))).quarantined)  # pyrefly: ignore[bad-argument-type]
+        told = read_json(run.path / _file(of))
+        return set(Account.from_json(told).quarantined)  # pyrefly: ignore[bad-argument-type] - else it raises
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return set()
 
