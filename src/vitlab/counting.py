@@ -69,14 +69,18 @@ def count_spec(spec: ModelSpec, *, padding: bool = True) -> Count:
 
 
 def exaflops(name: str, epochs: int) -> float:
-    """Pre-training on JFT-300M as table 6 counts it: forward and backward, one multiply-accumulate as two FLOPs.
-
-    The paper does not state its formula. This one was found with the table in view: the images of JFT-300M, its
-    18,291 classes behind the head of pre-training, and no products with the zeros around a feature map.
-    """
+    """Pre-training on JFT-300M as table 6 counts it, with the 18,291 classes of JFT behind the head of pre-training."""
     data = DATA["JFT-300M"]
-    macs = count_spec(model_spec(name, classes=data.classes), padding=False).macs
-    return 3 * 2 * macs * epochs * data.images / 1e18
+    return training_exaflops(model_spec(name, classes=data.classes), epochs * data.images)
+
+
+def training_exaflops(spec: ModelSpec, images: int) -> float:
+    """Training on so many images, repeats included: forward and backward, one multiply-accumulate as two FLOPs.
+
+    The paper does not state its formula. This one was found with table 6 in view: products with the zeros around a
+    feature map are not counted.
+    """
+    return 3 * 2 * count_spec(spec, padding=False).macs * images / 1e18
 
 
 def _vit_parameters(spec: ViTSpec) -> int:

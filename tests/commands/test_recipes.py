@@ -7,8 +7,10 @@ import pytest
 from vitlab.changes import with_fields
 from vitlab.cli import main
 from vitlab.commands.recipe_fields import MEANINGS, fields_of
+from vitlab.counting import exaflops
 from vitlab.paper.finetuning_recipes import finetuning_names, finetuning_recipe, quick_recipe
-from vitlab.paper.pretraining_recipes import MASKED, pretraining_names, pretraining_recipe
+from vitlab.paper.pretraining_recipes import MASKED, pretraining_names, pretraining_recipe, rows_by_name
+from vitlab.paper.results import TABLE_6
 from vitlab.strict_json import to_json
 
 
@@ -71,6 +73,22 @@ def test_quick_stands_in_the_list(capsys):
     assert any(line.split()[:1] == ["quick"] for line in table.splitlines())
     assert "vitlab recipes NAME" in table
     assert "--optimizer.weight-decay" in table
+
+
+def test_the_exaflops_of_the_list_are_those_of_counting_and_of_table_6(capsys):
+    assert main(["recipes", "--json"]) == 0
+    listed = {row["recipe"]: row["exaflops"] for row in json.loads(capsys.readouterr().out)["pretrain"]}
+    runs = {
+        (name.partition("@")[0], epochs): listed[name]
+        for name, (row, epochs, _) in rows_by_name().items()
+        if row.data == "JFT-300M"
+    }
+    within = 0
+    for run, _ in TABLE_6.rows:
+        assert runs[run] == pytest.approx(exaflops(*run), rel=2e-6)  # a run ends with a whole step
+        within += abs(runs[run] / TABLE_6[run, "exaFLOPs"] - 1) <= 0.01
+    assert within == 15
+    assert len(TABLE_6.rows) == 18
 
 
 @pytest.mark.parametrize(("name", "near"), [("cifar11", "cifar10"), ("vit-h/14", "ViT-H/14@jft300m")])

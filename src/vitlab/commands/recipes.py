@@ -10,15 +10,20 @@ from rich.text import Text
 
 from vitlab.commands.recipe_fields import MEANINGS, fields_of, flag
 from vitlab.commands.terminal import console, print_json
-from vitlab.counting import count
+from vitlab.counting import training_exaflops
 from vitlab.paper.augreg import LEVELS
 from vitlab.paper.finetuning_recipes import QUICK, development_share, finetuning_names, finetuning_recipe, quick_recipe
 from vitlab.paper.models import list_models, model_spec
 from vitlab.paper.pretraining import DATA
-from vitlab.paper.pretraining_recipes import pretraining_data, pretraining_model, pretraining_names, pretraining_recipe
+from vitlab.paper.pretraining_recipes import (
+    pretraining_data,
+    pretraining_head,
+    pretraining_model,
+    pretraining_names,
+    pretraining_recipe,
+)
 from vitlab.recipe import Recipe
 
-FLOPS = 2 * 3  # of a multiply-accumulate, forward and twice back
 QUICK_IMAGES, QUICK_SIZE = 1000, (224, 224)  # an example: this recipe depends on the data and the model
 OF_THE_DATA = {"kind", "image", "classes", "head", "conventions"}  # fields of a model that others decide
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]", help_behavior_hint="")]
@@ -115,8 +120,8 @@ def _pretraining_entry(name: str) -> dict[str, object]:
     entry = {"recipe": name, **_numbers(recipe), "exaflops": None, "source": recipe.source}
     if model in list_models():
         classes = data.classes if recipe.masking is None else 0
-        macs = count(model, image=recipe.image, classes=classes).macs
-        entry["exaflops"] = FLOPS * macs * recipe.batch * recipe.schedule.total / 1e18
+        spec = model_spec(model, image=recipe.image, classes=classes, head=pretraining_head(name))
+        entry["exaflops"] = training_exaflops(spec, recipe.batch * recipe.schedule.total)
     return entry
 
 
