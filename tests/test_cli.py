@@ -81,12 +81,36 @@ def test_doctor_names_versions_device_and_extras(capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["nonsense"], ["models", "--classs", "5"], ["models", "--head", "big"], ["predict"]]
+    "arguments", [[], ["--nonsense"], ["models", "--classs", "5"], ["models", "--head", "big"], ["predict"]]
 )
 def test_unknown_words_are_refused(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code != 0
+
+
+@pytest.mark.parametrize("help", [[], ["--help"], ["-h"]])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["bogus"], "vitlab has no command 'bogus'; its commands are demo, models"),
+        (["pedict"], "vitlab has no command 'pedict'; did you mean vitlab predict?"),
+        (["train"], "vitlab has no command 'train'; did you mean vitlab finetune or vitlab pretrain?"),
+        (["chek"], "did you mean vitlab data check?"),
+        (["data", "bogus"], "vitlab data has no command 'bogus'; its commands are check, index, kinds"),
+        (["data", "chek"], "vitlab data has no command 'chek'; did you mean vitlab data check?"),
+    ],
+)
+def test_an_unknown_command_is_an_error_even_with_help(words, help, told, capsys):
+    assert main([*words, *help]) == 2
+    shown = capsys.readouterr()
+    assert told in shown.err
+    assert shown.out == ""
+
+
+def test_help_before_an_unknown_command_is_an_error_too(capsys):
+    assert main(["--help", "bogus"]) == 2
+    assert "vitlab has no command 'bogus'" in capsys.readouterr().err
 
 
 def test_output_into_a_closed_pipe_is_no_traceback():
@@ -102,6 +126,13 @@ def test_a_stream_shows_what_it_cannot_encode_as_escapes():
     surroundings = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=surroundings)
     assert (done.stdout, done.stderr) == ("gr\\xfcn\n", "")
+
+
+def test_dir_shows_the_public_names_and_nothing_internal():
+    """In a fresh interpreter, where nothing has been used yet."""
+    code = "import sys, vitlab; print('torch' in sys.modules, *(name for name in dir(vitlab) if name[0] != '_'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", *sorted(vitlab.__all__)]
 
 
 def test_names_of_the_package():

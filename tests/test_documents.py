@@ -18,7 +18,7 @@ from vitlab.data.catalogue import open_source
 from vitlab.models.build import build_from_spec
 from vitlab.paper.models import model_spec
 from vitlab.recipe import Execution
-from vitlab.spec import ViTSpec
+from vitlab.spec import CONVENTIONS, ViTSpec
 from vitlab.weights.catalogue import find_release
 
 ROOT = Path(__file__).parent.parent
@@ -48,6 +48,15 @@ def test_the_tables_of_the_page_on_scale_are_those_of_the_model():
     page = (ROOT / "docs" / "scale.md").read_text()
     printed = re.search(r"<!-- tables -->\n(.*?)<!-- /tables -->", page, re.DOTALL)[1]
     assert printed.strip() == "\n".join(scale.tables()).strip()
+
+
+def test_the_accuracy_of_the_readme_names_the_conventions_it_was_measured_with():
+    (row,) = [line for line in (ROOT / "README.md").read_text().splitlines() if "(77.0 %)" in line]
+    timm, deit = CONVENTIONS["timm"], CONVENTIONS["deit"]
+    for how in (timm, deit):
+        assert f"{int(224 / how.preprocessing.fraction)}" in row
+    for said in ("200 ImageNet", timm.preprocessing.interpolation, "shorter side", "crop 224", f"{timm.gelu} GELU"):
+        assert said in row
 
 
 def test_the_readme_names_every_command():

@@ -48,3 +48,7 @@ def __getattr__(name: str) -> object:
     else:
         raise AttributeError(f"vitlab has no {name!r}; it offers {', '.join(__all__)}")
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

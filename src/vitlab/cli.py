@@ -1,6 +1,7 @@
 """The command line: one table of commands, each a short function that loads what it needs when it is called."""
 
 import contextlib
+import difflib
 import io
 import os
 import sys
@@ -62,6 +63,18 @@ COMMANDS: dict[str, Any] = {
     **EVALUATION,
     "doctor": doctor,
 }
+ALSO_CALLED = {  # what other programs call a command
+    "train": ("finetune", "pretrain"),
+    "fit": ("finetune", "pretrain"),
+    "tune": ("finetune",),
+    "classify": ("predict",),
+    "infer": ("predict",),
+    "test": ("evaluate",),
+    "val": ("evaluate",),
+    "eval": ("evaluate",),
+    "explain": ("inspect",),
+    "list": ("models",),
+}
 TOGETHER = {"pretrain", "finetune", "resume", "evaluate", "features", "fewshot"}  # on many ranks, under torchrun
 
 
@@ -116,12 +129,27 @@ def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str
     words = with_field_flags(arguments)
     name = words[0] if words else ""
     if name not in commands:
+        _check_command(commands, program, words)
         return tyro.extras.subcommand_cli_from_dict(
             commands, prog=program, description=about, args=words, console_outputs=is_heard
         )
     check_flags(name, commands[name], words[1:])
     # One command alone: a flag that is not known is not looked for in the others.
     return tyro.cli(commands[name], prog=f"{program} {name}", args=words[1:], console_outputs=is_heard)
+
+
+def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> None:
+    """Raise for a first word that is no command, whatever follows it, with the commands that may have been meant."""
+    given = next((word for word in words if not word.startswith("-")), "")
+    if not given or given in commands:
+        return
+    full = {name: f"vitlab {name}" for name in COMMANDS} | {name: f"vitlab data {name}" for name in DATA_COMMANDS}
+    full |= {name: f"{program} {name}" for name in commands}
+    near = [full[name] for name in difflib.get_close_matches(given, full, n=2, cutoff=0.65)]
+    if known := ALSO_CALLED.get(given.lower()):
+        near = [full[name] for name in known]
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise ValueError(f"{program} has no command {given!r:.80}; {hint}its commands are {', '.join(commands)}")
 
 
 @contextlib.contextmanager

@@ -91,9 +91,25 @@ def test_the_exaflops_of_the_list_are_those_of_counting_and_of_table_6(capsys):
     assert len(TABLE_6.rows) == 18
 
 
-@pytest.mark.parametrize(("name", "near"), [("cifar11", "cifar10"), ("vit-h/14", "ViT-H/14@jft300m")])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("cifar11", "cifar10"),
+        ("vit-h/14", "ViT-H/14@jft300m"),
+        ("vit-b/32", "ViT-B/32@"),
+        ("resnet50", "R50x1@jft300m"),
+    ],
+)
 def test_a_name_that_is_no_recipe_is_told_with_the_nearest(name, near, capsys):
     assert main(["recipes", name]) == 2
     told = capsys.readouterr().err
     assert f"no recipe is named '{name}'" in told
     assert near in told
+
+
+def test_a_recipe_or_release_of_a_misspelt_model_is_that_of_the_model_meant(capsys):
+    assert main(["pretrain", "resnet50@jft300m", "--data", "digits"]) == 2
+    told = capsys.readouterr().err
+    assert "did you mean R50x1@jft300m or R50x1@jft300m-sgd? R50x1 alone gets the row" in told
+    assert main(["download", "resnet50"]) == 2
+    assert "did you mean BiT-S-R50x1 or BiT-M-R50x1 or " in capsys.readouterr().err

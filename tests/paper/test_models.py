@@ -67,6 +67,32 @@ def test_a_typo_gets_a_proposal():
 
 
 @pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("vit-b/32", "ViT-B/32"),
+        ("VITB32", "ViT-B/32"),
+        ("ViT_b-32", "ViT-b/32"),
+        ("deit-b/16", "DeiT-B/16"),
+        ("vit-g/14", "ViT-g/14 or ViT-G/14"),
+        ("resnet50", "R50x1"),
+        ("ResNet-101", "R101x1"),
+        ("resnet_50x2", "R50x2"),
+        ("r50", "R50x1"),
+    ],
+)
+def test_a_proposal_respects_case_and_kind(wrong, meant):
+    with pytest.raises(ValueError, match=re.escape(f"did you mean {meant}? ")):
+        canonical(wrong)
+
+
+def test_a_proposal_for_a_resnet_is_never_another_kind():
+    with pytest.raises(ValueError) as told:
+        canonical("wide_resnet50_2")
+    proposed = str(told.value).partition("did you mean ")[2].partition("?")[0].split(" or ")
+    assert all(name.startswith("R50x") for name in proposed)
+
+
+@pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
         ("R50x1", {"head": "mlp"}, "mlp head"),

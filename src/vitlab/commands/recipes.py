@@ -14,6 +14,7 @@ from vitlab.counting import training_exaflops
 from vitlab.paper.augreg import LEVELS
 from vitlab.paper.finetuning_recipes import QUICK, development_share, finetuning_names, finetuning_recipe, quick_recipe
 from vitlab.paper.models import list_models, model_spec
+from vitlab.paper.names import meant
 from vitlab.paper.pretraining import DATA
 from vitlab.paper.pretraining_recipes import (
     pretraining_data,
@@ -85,7 +86,8 @@ def _found(name: str) -> tuple[Recipe, str]:
     if "@" in name:
         return pretraining_recipe(name), f"vitlab pretrain {name} --data SPEC --batch 256"
     names = [*finetuning_names(), QUICK, *pretraining_names()]
-    begun = [known for known in names if known.lower().startswith(f"{name.lower()}@")]
+    models = meant(name)
+    begun = [known for known in names if [known.partition("@")[0]] == models]
     near = begun or difflib.get_close_matches(name, names)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(f"no recipe is named {name!r:.80}; {hint}vitlab recipes lists all")

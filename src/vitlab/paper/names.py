@@ -110,6 +110,10 @@ LONG = re.compile(
     re.ASCII,
 )
 _LOOSE = re.compile(rf"(vit|deit)[-_/ ]*({_SIZE})[-_/ ]*(\d{{1,5}})", re.IGNORECASE | re.ASCII)
+_LOOSE_RESNET = re.compile(
+    rf"(?:bit[-_ ]*(?:[sml][-_ ]+)?)?r(?:es)?(?:net)?(?:v2)?[-_ ]*({_DEPTH})(?:[-_ ]*x?[-_ ]*({_FACTOR}))?",
+    re.IGNORECASE | re.ASCII,
+)
 _TORCHVISION = re.compile(r"vit_([blh])_(\d{1,5})", re.ASCII)
 
 
@@ -124,10 +128,9 @@ def canonical(name: str) -> str:
     >>> canonical("vit_base_patch16_224"), canonical("resnetv2_50x1_bit"), canonical("R50_L_32")
     ('ViT-B/16', 'R50x1', 'R50+ViT-L/32')
     """
-    found = _spelt(name) if isinstance(name, str) else None
-    hybrid = VIT.fullmatch(found or "")
-    if found is None or (hybrid and hybrid[1] and (hybrid[1], int(hybrid[4])) not in HYBRIDS):
-        near = _meant(str(name))
+    found = _known(name) if isinstance(name, str) else None
+    if found is None:
+        near = meant(str(name))
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(
             f"no model is named {name!r:.80}; {hint}names are ViT-SIZE/PATCH with SIZE one of {', '.join(SIZES)}, "
@@ -136,15 +139,41 @@ def canonical(name: str) -> str:
     return found
 
 
-def _meant(name: str) -> list[str]:
-    """Models that a misspelt name may be: the one of its size and patch, or those of similar letters and digits."""
+def _known(name: str) -> str | None:
+    found = _spelt(name)
+    hybrid = VIT.fullmatch(found or "")
+    return None if hybrid and hybrid[1] and (hybrid[1], int(hybrid[4])) not in HYBRIDS else found
+
+
+def meant(name: str) -> list[str]:
+    """Models that a name may stand for: the one it is, or those it may be a misspelling of, the likeliest first.
+
+    The case of a size letter counts only in a name whose family is in the paper's case: `vit-b/32` is ViT-B/32. A name
+    without either keeps to its kind: `resnet50` is R50x1, not AxialResNet-50.
+
+    >>> meant("vit-b/32"), meant("ViT_b_32"), meant("resnet50")
+    (['ViT-B/32'], ['ViT-b/32'], ['R50x1'])
+    """
+    if found := _known(name):
+        return [found]
     if match := _LOOSE.fullmatch(name):
         family = "DeiT" if match[1].lower() == "deit" else "ViT"
-        size = next(size for size in (match[2], match[2].title()) if size in SIZES)
-        return [f"{family}-{size}/{int(match[3])}"]
+        return [f"{family}-{size}/{int(match[3])}" for size in _sizes(match[2], is_exact=match[1] == family)]
+    if match := _LOOSE_RESNET.fullmatch(name):
+        return [f"R{match[1]}x{_without_idle_zeros(match[2] or '1')}"]
+    letters = re.sub(r"[^a-z0-9]", "", name.lower())
     plain = {re.sub(r"[^a-z0-9]", "", known.lower()): known for known in MODELS}
-    near = difflib.get_close_matches(re.sub(r"[^a-z0-9]", "", name.lower()), plain, n=3, cutoff=0.4)
+    if "resnet" in letters and "axial" not in letters:
+        plain = {key.replace("r", "resnet", 1): known for key, known in plain.items() if RESNET.fullmatch(known)}
+    near = difflib.get_close_matches(letters, plain, n=3, cutoff=0.4)
     return [plain[found] for found in near]
+
+
+def _sizes(letter: str, *, is_exact: bool) -> list[str]:
+    """The sizes that a letter may stand for; `b`, of which the paper has one figure, only where its case counts."""
+    if is_exact and letter in SIZES:
+        return [letter]
+    return [size for size in SIZES if size.lower() == letter.lower() and size != "b"]
 
 
 def _spelt(name: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from vitlab.paper import augreg, deit, pretraining, selfsupervision
 from vitlab.paper.length import OWN, Length
+from vitlab.paper.names import meant
 from vitlab.paper.pretraining import DATA, SGD_JFT, TABLE_3, UNPRINTED_ROWS, DataName, PretrainingRow
 from vitlab.recipe import SGD, AdamW, Masking, Recipe, Schedule
 from vitlab.spec import HeadKind, image_size
@@ -73,10 +74,13 @@ def _instead_of(name: str) -> str:
     levels = f"; after {augreg.MARK} a level may follow, as -strong1: {', '.join(augreg.LEVELS)}"
     if own:
         return f"known are {', '.join(own)}{levels if augreg.MARK in name else ''}"
-    size = [known for known in pretraining_names() if known.startswith(f"{model.partition('/')[0]}/")]
-    near = difflib.get_close_matches(name, size or pretraining_names(), n=3, cutoff=0.5)
+    models = meant(model)
+    rows = [known for known in pretraining_names() if pretraining_model(known) in models]
+    stems = tuple(f"{found.partition('/')[0]}/" for found in models)
+    size = rows or [known for known in pretraining_names() if known.startswith(stems)]
+    near = difflib.get_close_matches(name, size or pretraining_names(), n=3, cutoff=0.5 if not rows else 0.0)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    alone = f"{model} alone gets the row nearest to your data; " if "@" in name else ""
+    alone = f"{models[0]} alone gets the row nearest to your data; " if "@" in name and models else ""
     return f"{hint}{alone}known are those of vitlab recipes, such as ViT-B/16@imagenet"
 
 

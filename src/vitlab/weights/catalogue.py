@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from vitlab.counting import count
+from vitlab.paper.names import canonical, meant
 from vitlab.spec import CONVENTIONS, Conventions
 
 GOOGLE = "https://storage.googleapis.com"
@@ -107,7 +108,9 @@ def find_release(name: str) -> Release:
     """The file of this name; a wrong name gets proposals."""
     known = releases()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        models = meant(name)  # one where the name is that of a model, in whatever spelling
+        near = [known_name for known_name, release in known.items() if [canonical(release.model)] == models][:3]
+        near = near or difflib.get_close_matches(name, known, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(f"no released weights are named {name!r}; {hint}vitlab download without a name lists all")
     return known[name]
