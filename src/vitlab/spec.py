@@ -18,6 +18,7 @@ AttentionKind = Literal["full", "axial"]
 ConventionName = Literal["paper", "timm", "hf", "torchvision", "deit"]
 PositionResize = ConventionName
 SaveFormat = Literal["vitlab", "google-npz", "timm", "hf"]
+Task = Literal["single-label", "multi-label"]  # of a model: one class per image, or any number of them
 Image = int | tuple[int, int]
 
 

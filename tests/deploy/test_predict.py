@@ -51,6 +51,25 @@ def test_answers_equal_the_model_on_each_picture(model, pictures):
         assert answer.guesses[0].name == model.class_names[answer.guesses[0].index]
 
 
+def test_a_multi_label_model_answers_with_a_probability_of_each_class(model, pictures, tmp_path, capsys):
+    model.task = "multi-label"
+    with torch.inference_mode():
+        expected = model(preprocess(model, pictures[0])).sigmoid()[0]
+    (found,) = predict(model, pictures[0], top=5)
+    assert {g.index: g.probability for g in found.guesses} == pytest.approx(
+        dict(enumerate(expected.tolist())), abs=1e-5
+    )
+    assert sum(g.probability for g in found.guesses) != pytest.approx(1, abs=0.01)
+    save_model(model, tmp_path / "model")
+    assert main(["predict", str(tmp_path / "model"), str(pictures[0]), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["task"] == "multi-label"
+    assert said["probabilities"].startswith("a sigmoid of each class")
+    assert [g["probability"] for g in said["answers"][0]["guesses"]] == [g.probability for g in found.guesses]
+    assert main(["predict", str(tmp_path / "model"), str(pictures[0])]) == 0
+    assert "a sigmoid of each class" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_bad_picture_is_named_and_the_others_are_answered(model, pictures, tmp_path):
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "page.jpg").write_text("<html>404</html>")

@@ -1,6 +1,8 @@
 """What is saved comes back bit for bit, and other libraries read it as we meant it."""
 
+import copy
 import hashlib
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -154,6 +156,37 @@ def test_saved_files_have_ordinary_permissions(tiny, tmp_path):
 def test_bfloat16_is_written_to_npz_as_float32(tiny, tmp_path):
     save_model(tiny.bfloat16(), tmp_path / "m.npz", "google-npz")
     assert torch.equal(load_model(tmp_path / "m.npz").patches.weight, tiny.patches.weight.float())
+
+
+@pytest.mark.parametrize("name", ["vitlab", "hf"])
+def test_the_task_comes_along_where_the_format_has_a_place_for_it(tiny, tmp_path, name):
+    tiny.reset_head(5)
+    assert save_model(tiny, tmp_path / "single", name) == save_model(multi_label(tiny), tmp_path / "multi", name)
+    assert load_model(tmp_path / "single").task == "single-label"
+    loaded = load_model(tmp_path / "multi")
+    assert loaded.task == "multi-label"
+    loaded.reset_head(3)
+    assert loaded.task == "single-label", "a new head has learnt nothing yet"
+
+
+@pytest.mark.parametrize(("name", "file"), [("google-npz", "m.npz"), ("timm", "m"), ("hf", "m.safetensors")])
+def test_a_format_without_a_place_for_the_task_says_so(tiny, tmp_path, name, file):
+    tiny.reset_head(5)
+    if name == "hf":
+        tiny.spec = replace(tiny.spec, conventions=CONVENTIONS["hf"])
+    notes = save_model(multi_label(tiny), tmp_path / file, name)
+    assert any("does not say that the model is multi-label" in note for note in notes)
+
+
+def test_a_single_label_folder_is_what_it_was_before_there_were_tasks(tiny, tmp_path):
+    save_model(tiny, tmp_path / "model")
+    assert "task" not in json.loads((tmp_path / "model" / "vitlab.json").read_text())
+
+
+def multi_label(model):
+    made = copy.deepcopy(model)
+    made.task = "multi-label"
+    return made
 
 
 def test_class_names_must_be_as_many_as_classes(tiny, tmp_path):

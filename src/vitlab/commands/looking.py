@@ -81,7 +81,7 @@ def predict(
         loading: How the weights are read.
     """
     from vitlab.deploy.predict import answers as answers_of
-    from vitlab.deploy.predict import class_names
+    from vitlab.deploy.predict import class_names, meaning
 
     if not images:
         raise ValueError("no picture was given; name at least one image file")
@@ -93,11 +93,14 @@ def predict(
     if json:
         listed = [asdict(answer) for answer in answers]
         failed = sum(bool(answer["reason"]) for answer in listed)
-        print_json({"model": str(model), "preprocessing": preprocessing, "class_names": names_from, "answers": listed})
+        what = {"model": str(model), "task": loaded.task, "probabilities": meaning(loaded)}
+        print_json({**what, "preprocessing": preprocessing, "class_names": names_from, "answers": listed})
     else:
         for answer in answers:
             failed += bool(answer.reason)
             _print_answer(answer)
+        if loaded.task == "multi-label":
+            complain(f"probabilities: {meaning(loaded)}", style="dim")
         complain(f"preprocessing: {preprocessing}\nclass names: {names_from}", style="dim")
     if failed:
         complain(f"{failed} of {len(images)} pictures could not be read")

@@ -46,8 +46,9 @@ class Answer:
 def predict(model: Model, images: Paths, top: int = 5) -> list[Answer]:
     """What the model says of one picture file or of several: an `Answer` for each, in their order.
 
-    `answer.guesses` are the `top` classes, best first, each with its `name`, `index` and `probability`; `answer.image`
-    is the path as it was given. A picture that cannot be read has no guesses but a `reason` and a `detail`, and the
+    `answer.guesses` are the `top` classes, best first, each with its `name`, `index` and `probability`: of a softmax
+    over the classes, or of each class by itself if `model.task` is multi-label. `answer.image` is the path as it was
+    given. A picture that cannot be read has no guesses but a `reason` and a `detail`, and the
     others are answered all the same. `answer.notes` says what is odd about one that can.
     """
     return list(answers(model, images, top))
@@ -64,6 +65,13 @@ def answers(model: Model, images: Paths, top: int = 5) -> Iterator[Answer]:
     paths = _paths(images)
     while batch := list(itertools.islice(paths, BATCH)):
         yield from _answer_batch(model, batch, names, min(top, model.spec.classes))
+
+
+def meaning(model: Model) -> str:
+    """What the probabilities of a model's answers are."""
+    if model.task == "multi-label":
+        return "a sigmoid of each class: an image may have several classes or none, and they do not sum to 1"
+    return "a softmax over the classes: they sum to 1"
 
 
 def preprocess(model: Model, images: Paths) -> Tensor:
@@ -117,7 +125,7 @@ def _guesses(model: Model, pixels: Tensor, names: tuple[str, ...], top: int) -> 
     """(B, 3, H, W) of uint8 -> the `top` guesses of each picture."""
     weight = next(model.parameters())
     images = normalised(pixels.to(weight.device), model.spec.conventions.preprocessing).to(weight.dtype)
-    best = model(images).float().softmax(dim=-1).topk(top)  # (B, top)
+    best = model.probabilities(model(images).float()).topk(top)  # (B, top)
     return [
         tuple(Guess(index, names[index], probability) for index, probability in zip(indices, values, strict=True))
         for indices, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitlab.models.inputs import MAKES, check_images
 from vitlab.models.patches import lecun_normal_
 from vitlab.models.transformer import Linear
-from vitlab.spec import AxialResNetSpec, HeadKind, Image, ModelSpec, ResNetSpec, ViTSpec, image_size
+from vitlab.spec import AxialResNetSpec, HeadKind, Image, ModelSpec, ResNetSpec, Task, ViTSpec, image_size
 
 Spec = TypeVar("Spec", ViTSpec, ResNetSpec, AxialResNetSpec)
 
@@ -94,7 +94,7 @@ def make_head(spec: ModelSpec) -> LinearHead:
 class Classifier(nn.Module, Generic[Spec]):
     """A model as its spec says; `build_model` makes one with fresh weights.
 
-    `class_names` and `provenance` travel with the model when it is saved and loaded.
+    `class_names`, `task` and `provenance` travel with the model when it is saved and loaded.
     """
 
     head: LinearHead  # made last by every family, so that it stands last among the parameters
@@ -103,6 +103,7 @@ class Classifier(nn.Module, Generic[Spec]):
         super().__init__()
         self.spec: Spec = spec
         self.class_names: tuple[str, ...] | None = None
+        self.task: Task = "single-label"
         self.provenance: dict[str, str] = {}
 
     def pooled(self, images: Tensor) -> Tensor:
@@ -112,6 +113,10 @@ class Classifier(nn.Module, Generic[Spec]):
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, K)."""
         return self.head(self.pooled(images))
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """(B, K) -> (B, K): a softmax over the classes, or a sigmoid of each class for a multi-label model."""
+        return logits.sigmoid() if self.task == "multi-label" else logits.softmax(dim=-1)
 
     def features(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, D): the pre-logits before their tanh where the head has them, else the pooled vector."""
@@ -141,6 +146,7 @@ class Classifier(nn.Module, Generic[Spec]):
             fresh.initialise(torch.Generator().manual_seed(0), bias=0.0)
         self.head = fresh.to(device=old.device, dtype=old.dtype)
         self.class_names = None
+        self.task = "single-label"
 
     def initialise(self, generator: torch.Generator, head_bias: float = 0.0) -> None:
         """Draw every parameter as the authors' code does."""

@@ -200,7 +200,7 @@ def _resizing(size: tuple[int, int], spec: ViTSpec) -> str:
 
 
 def _answer(model: ViT, image: Tensor, names: tuple[str, ...]) -> str:
-    probability, index = model(image).float().softmax(dim=-1)[0].max(dim=-1)
+    probability, index = model.probabilities(model(image).float())[0].max(dim=-1)
     return f"{names[int(index)]}, {probability.item():.1%}"
 
 

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitlab.spec import ModelSpec
+from vitlab.spec import ModelSpec, Task
 from vitlab.store import json_writer, write_folder
 from vitlab.strict_json import from_json, to_json
 from vitlab.weights.containers import Container, WeightsError
@@ -30,6 +30,7 @@ class Card:
     model: ModelSpec
     class_names: tuple[str, ...] | None = None
     provenance: dict[str, str] | None = None
+    task: Task = "single-label"  # written only where it is another
 
 
 def matches(container: Container) -> bool:
@@ -64,6 +65,11 @@ def class_names(container: Container) -> object:
     return read_card(container).class_names
 
 
+def task(container: Container) -> Task:
+    """The card's task."""
+    return read_card(container).task
+
+
 def table(spec: ModelSpec, container: Container | None) -> list[Entry]:
     """Our names, unchanged."""
     names = list(container.shapes) if container is not None else []
@@ -79,10 +85,13 @@ def _write_weights(tensors: dict[str, Tensor], file: Path) -> None:
 
 def save(path: Path, tensors: dict[str, Tensor], card: Card) -> None:
     """Write the folder whole or not at all."""
+    value = to_json(card)
+    if card.task == "single-label":
+        del value["task"]  # versions of vitlab that do not know the field can read the folder
     write_folder(
         path,
         {
             WEIGHTS: partial(_write_weights, tensors),
-            CARD: json_writer(to_json(card)),
+            CARD: json_writer(value),
         },
     )

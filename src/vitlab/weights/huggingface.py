@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from vitlab.pixels import Preprocessing
-from vitlab.spec import CONVENTIONS, Conventions, ViTSpec
+from vitlab.spec import CONVENTIONS, Conventions, Task, ViTSpec
 from vitlab.weights.containers import Container, WeightsError
 from vitlab.weights.hints import Hints, find_heads, find_image, triple
 from vitlab.weights.layouts import SAME, STACKED, Entry, norm_and_dense
@@ -23,6 +23,7 @@ NAMES_5 = (
 )
 QKV = ("query", "key", "value")
 GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
+MULTI_LABEL = "multi_label_classification"  # a `problem_type`
 RESAMPLE = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
@@ -122,7 +123,7 @@ def prefixed(spec: ViTSpec, name: str) -> str:
     return name if name.startswith("classifier.") or not spec.classes else f"vit.{name}"
 
 
-def config(spec: ViTSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]:
+def config(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> dict[str, Any]:
     """config.json as `from_pretrained` reads it."""
     height, width = spec.image
     names = class_names or tuple(f"LABEL_{i}" for i in range(spec.classes))
@@ -145,6 +146,7 @@ def config(spec: ViTSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]
         "pooler_act": "tanh",
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
+        **({"problem_type": MULTI_LABEL} if task == "multi-label" else {}),
     }
 
 
@@ -179,6 +181,12 @@ def class_names(container: Container) -> object:
         return None
     names = [labels.get(str(i)) for i in range(len(labels))]
     return None if all(name == f"LABEL_{i}" for i, name in enumerate(names)) else names
+
+
+def task(container: Container) -> Task:
+    """What config.json says that the logits are of; one class per image where it does not say."""
+    kind = container.configs.get("config.json", {}).get("problem_type")
+    return "multi-label" if kind == MULTI_LABEL else "single-label"
 
 
 def _dropout(config: dict[str, Any]) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitlab.models.build import Model, build_from_spec, empty_model
-from vitlab.spec import ConventionName, Conventions, Image, ModelSpec, image_size, named_conventions
+from vitlab.spec import ConventionName, Conventions, Image, ModelSpec, Task, image_size, named_conventions
 from vitlab.store import MANIFEST, sha256, verify_folder
 from vitlab.strict_json import require
 from vitlab.weights import bit, folder, google, huggingface, timm, timm_config, timm_resnet, torchvision
@@ -36,14 +36,20 @@ class Format:
     table: Callable[[Any, Container | None], list[Entry]]
     normalised: Callable[[Container], Container] = lambda container: container
     class_names: Callable[[Container], object] = lambda container: None
+    task: Callable[[Container], Task] = lambda container: "single-label"
 
 
 FORMATS = {  # the first that matches is taken
-    "vitlab": Format(folder.matches, folder.describe, folder.table, class_names=folder.class_names),
+    "vitlab": Format(folder.matches, folder.describe, folder.table, class_names=folder.class_names, task=folder.task),
     "bit-npz": Format(bit.matches, bit.describe, bit.table, bit.normalised),
     "google-npz": Format(google.matches, google.describe, google.table, google.normalised),
     "hf": Format(
-        huggingface.matches, huggingface.describe, huggingface.table, huggingface.normalised, huggingface.class_names
+        huggingface.matches,
+        huggingface.describe,
+        huggingface.table,
+        huggingface.normalised,
+        huggingface.class_names,
+        huggingface.task,
     ),
     "torchvision": Format(torchvision.matches, torchvision.describe, torchvision.table, torchvision.normalised),
     "timm": Format(timm.matches, timm.describe, timm.table, class_names=timm_config.class_names),
@@ -100,6 +106,7 @@ def load_model(
         raise WeightsError(f"{path.name}: {bad!r} holds NaN or infinity; allow_nonfinite loads it all the same")
     model = _assemble(spec, tensors, missing)
     model.class_names = _class_names(form.class_names(container), spec.classes)
+    model.task = form.task(container)
     model.provenance = _provenance(path, name, container, known)
     if image is not None:
         model.resize(image)

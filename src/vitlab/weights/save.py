@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitlab.models.build import Model
 from vitlab.models.inputs import check_model
-from vitlab.spec import CONVENTIONS, GROUPS, ModelSpec, ResNetSpec, SaveFormat, ViTSpec
+from vitlab.spec import CONVENTIONS, GROUPS, ModelSpec, ResNetSpec, SaveFormat, Task, ViTSpec
 from vitlab.store import Writer, json_writer, refuse_existing, replacing, write_folder
 from vitlab.weights import bit, folder, google, huggingface, timm, timm_resnet
 from vitlab.weights.containers import WeightsError, as_path
@@ -39,7 +39,7 @@ def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") ->
         raise ValueError(f"{len(model.class_names)} class names for {spec.classes} classes; set as many as there are")
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     if format == "vitlab":
-        card = folder.Card("vitlab-model", folder.VERSION, spec, model.class_names, model.provenance)
+        card = folder.Card("vitlab-model", folder.VERSION, spec, model.class_names, model.provenance, model.task)
         folder.save(path, {name: tensor.contiguous() for name, tensor in tensors.items()}, card)
         return []
     if format == "google-npz":
@@ -47,7 +47,7 @@ def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") ->
         arrays = _translated(tensors, table, spec)
         with replacing(path) as temporary:
             write_npz(temporary, arrays)
-        return [*_unsaid_image(spec), *_unsaid(spec, model.class_names)]
+        return [*_unsaid_image(spec), *_unsaid(spec, model.class_names), *_unsaid_task(model.task)]
     if format == "timm" and isinstance(spec, ResNetSpec):
         arrays = _translated(tensors, timm_resnet.table(spec, None), spec)
         configs = {"config.json": json_writer(timm_resnet.config(spec, model.class_names))}
@@ -59,10 +59,11 @@ def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") ->
         arrays = _translated(tensors, huggingface.table(vit, None), spec)
         arrays = {huggingface.prefixed(vit, name): tensor for name, tensor in arrays.items()}
         configs = {
-            "config.json": json_writer(huggingface.config(vit, model.class_names)),
+            "config.json": json_writer(huggingface.config(vit, model.class_names, model.task)),
             "preprocessor_config.json": json_writer(huggingface.preprocessor(vit)),
         }
-    return _write_safetensors(path, arrays, configs, spec, model.class_names)
+    notes = _write_safetensors(path, arrays, configs, spec, model.class_names)
+    return notes if format == "hf" and not bare else [*notes, *_unsaid_task(model.task)]
 
 
 def _write_safetensors(
@@ -123,6 +124,13 @@ def _unsaid(spec: ModelSpec, class_names: tuple[str, ...] | None) -> list[str]:
     """What a bare file of weights leaves to its reader's memory."""
     notes = [f"the file does not say the preprocessing: {spec.conventions.preprocessing}"]
     return [*notes, f"the file does not say the names of the {spec.classes} classes"] if class_names else notes
+
+
+def _unsaid_task(task: Task) -> list[str]:
+    """Only vitlab's folder and Hugging Face's config.json have a place for the task."""
+    if task == "single-label":
+        return []
+    return ["the file does not say that the model is multi-label; its logits need a sigmoid of each class"]
 
 
 def _unsaid_image(spec: ModelSpec) -> list[str]:
