@@ -247,7 +247,7 @@ class Execution:
         workers: Processes that decode images; 0 for none but the training itself.
         save_every: Steps between checkpoints; 0 saves twenty times a run.
         keep: Checkpoints to keep, the newest.
-        max_bad: Share of the training images that may be unreadable before the run stops.
+        max_bad: Share of the images that may be unreadable before the run stops; up to 10 never stop it, unless 0.
         tensorboard: Also write what is logged for TensorBoard; needs the extra vitlab[log].
         parallel: On several ranks: ddp has the whole model on each, fsdp a part of it; auto decides by memory.
         exact_elastic: The same bits on any number of ranks, more slowly.
@@ -262,7 +262,7 @@ class Execution:
     workers: int = 0
     save_every: int = 0
     keep: int = 2
-    max_bad: float = 0.001
+    max_bad: float = 0.05
     tensorboard: bool = False
     parallel: Parallel = "auto"
     exact_elastic: bool = False

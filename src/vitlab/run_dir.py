@@ -14,6 +14,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,12 +23,13 @@ from typing import Any, Literal
 
 from vitlab.recipe import HARD, Execution, Recipe
 from vitlab.spec import ModelSpec
-from vitlab.store import json_writer, locked, refuse_strange, refuse_unwritable, remove_leftovers, replacing
+from vitlab.store import LOCK, json_writer, locked, refuse_strange, refuse_unwritable, remove_leftovers, replacing
 from vitlab.strict_json import from_json, read_json, require, to_json
 
 VERSION = 1
 RUN, DATA, EVENTS, QUARANTINE, RESULT = "run.json", "data.json", "events.jsonl", "quarantine.json", "result.json"
-CHECKPOINTS, MODEL = "checkpoints", "model"
+CHECKPOINTS, MODEL, TENSORBOARD = "checkpoints", "model", "tensorboard"
+PICTURE = "masked-patches.png"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class RunDir:
     def __init__(self, path: Path, *, writes: bool = True) -> None:
         self.path, self.writes = path, writes
         self.dropped = 0  # events that could not be written
+        self._is_new = False
+        self._made: tuple[Path, ...] = ()  # folders that there were not before the run, the innermost first
 
     def held(self) -> contextlib.AbstractContextManager[None]:
         """Nobody else writes here while the block runs."""
@@ -88,9 +92,11 @@ class RunDir:
     @classmethod
     def create(cls, path: Path, spec: RunSpec, card: Mapping[str, object]) -> "RunDir":
         """Make a folder for a new run; one that holds a run already is an error that says how to continue it."""
+        run = cls(path)
+        run._is_new = True
+        run._made = tuple(folder for folder in (path, *path.absolute().parents) if not folder.exists())
         with locked(path):
             _refuse_run(path)
-            run = cls(path)
             run.write(DATA, dict(card))
             run.write(RUN, to_json(spec))  # the last: a folder with it is whole
         return run
@@ -108,6 +114,42 @@ class RunDir:
     def card(self) -> object:
         """What the data was, as JSON values."""
         return read_json(self.path / DATA)
+
+    @contextlib.contextmanager
+    def withdrawn_unless_begun(self) -> Iterator[None]:
+        """Train a run that was just made inside this block. An error before the first step is done takes the run back:
+        the corrected command may use the folder again. What was there before stays.
+        """
+        try:
+            yield
+        except Exception:
+            if self._is_new:
+                with contextlib.suppress(OSError):  # such as another process in it by now, or files of others
+                    self._withdraw()
+            raise
+
+    def _withdraw(self) -> None:
+        with locked(self.path):
+            if self._is_begun():
+                return
+            self._remove()
+        (self.path / LOCK).unlink()
+        for folder in self._made:
+            folder.rmdir()
+
+    def _is_begun(self) -> bool:
+        """Whether a step was done: it is in the log, or was saved."""
+        saved = (int(folder.name.removeprefix("step-")) for folder in (self.path / CHECKPOINTS).glob("step-*[0-9]"))
+        return any(self.events("step")) or any(saved)
+
+    def _remove(self) -> None:
+        """Remove what a run makes before its first step is done, and nothing else."""
+        (self.path / RUN).unlink()  # the first: without it there is no run, whatever else is left
+        remove_leftovers(self.path)
+        for name in (DATA, EVENTS, PICTURE, *(file.name for file in self.path.glob(f"*{QUARANTINE}"))):
+            (self.path / name).unlink(missing_ok=True)
+        for name in (CHECKPOINTS, TENSORBOARD):
+            shutil.rmtree(self.path / name, ignore_errors=True)
 
     def write(self, name: str, value: object) -> None:
         """A file of the run, replaced at once."""

@@ -274,17 +274,21 @@ class TestBadImages:
         with pytest.raises(TooManyBadImages, match=r"1 bad image, none is allowed: 'n17' \(truncated\)"):
             list(evaluation_batches(Numbers(40, bad={17}), batch=7, size=SIZE, preprocessing=how))
 
-    def test_training_stops_above_a_thousandth_by_default_and_not_below(self):
-        options = {"batch": 50, "size": SIZE, "augmentation": Augmentation()}
-        few, many = Numbers(2000, bad={7, 8}), Numbers(2000, bad={7, 8, 9})
-        assert len(list(training_batches(few, Order(2000), stop=120, **options))) == 120  # three epochs
-        with pytest.raises(TooManyBadImages, match=r"0\.10% of 2,000 are allowed"):
-            list(training_batches(many, Order(2000), stop=120, **options))
+    @pytest.mark.parametrize(("samples", "allowed"), [(2000, 100), (60, 10), (49, 10), (12, 6), (3, 1)])
+    def test_training_stops_when_more_than_a_twentieth_and_more_than_ten_are_bad(self, samples, allowed):
+        """More than half of a set with fewer than twenty."""
+        options = {"batch": samples, "size": SIZE, "augmentation": Augmentation(), "stop": 2}
+        few, many = (Numbers(samples, bad=set(range(bad))) for bad in (allowed, allowed + 1))
+        assert len(list(training_batches(few, Order(samples), **options))) == 2
+        with pytest.raises(TooManyBadImages, match=rf"bad images, at most {allowed} of {samples:,} are allowed"):
+            list(training_batches(many, Order(samples), **options))
+        with pytest.raises(TooManyBadImages, match="none is allowed"):
+            list(training_batches(few, Order(samples), max_bad=0.0, **options))
 
     def test_excluded_files_do_not_loosen_the_limit(self):
         account = Account(found=10_000, excluded=Counter({"other_suffix": 9_960}))
-        with pytest.raises(TooManyBadImages):
-            train(Numbers(40, bad={3}), stop=6, account=account, max_bad=0.001)
+        with pytest.raises(TooManyBadImages, match="at most 10 of 40"):
+            train(Numbers(40, bad=set(range(11))), stop=6, account=account, max_bad=0.05)
 
 
 @pytest.mark.parametrize(

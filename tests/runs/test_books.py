@@ -31,10 +31,10 @@ def write_pictures(folder, bad=(), classes=2):
             file.write_bytes(b"not a picture")
 
 
-def new_run(folder, path, max_bad=0.5, classes=2, patience=0, **words):
+def new_run(folder, path, max_bad=0.5, classes=2, patience=0, batch=6, steps=STEPS, **words):
     execution = Execution(max_bad=max_bad, save_every=3)
     every = 3 if "validation" in words else 0
-    spec = crashes.small_run(steps=STEPS, batch=6, execution=execution, validate_every=every, patience=patience)
+    spec = crashes.small_run(steps=steps, batch=batch, execution=execution, validate_every=every, patience=patience)
     model = replace(spec.model, classes=classes)
     crashes.new_run(path, replace(spec, data=f"folder:{folder}", model=model, held_out=0.0, **words))
     return path
@@ -114,6 +114,19 @@ def test_those_of_a_validation_and_of_a_test_are_named_once_too(in_memory):
     assert named(told) == ["class-0/03.png", "class-1/14.png"]
     assert told[0].endswith(str(path / "validation-quarantine.json"))
     assert told[1].endswith(str(path / "test-quarantine.json"))
+
+
+def test_a_batch_without_one_readable_image_is_skipped_and_told(in_memory):
+    write_pictures(in_memory / "pictures", bad=range(12))
+    path = new_run(in_memory / "pictures", in_memory / "run", batch=1, steps=24)
+    code, said = go_on(path)
+    assert code == 0
+    images = [event["images"] for event in RunDir.open(path).events("step")]
+    assert images.count(0) == 12
+    assert "000" in "".join(map(str, images))  # three steps in a row that diverged would have stopped it
+    assert sum("skipped, none of its images could be read" in line for line in said) == 12
+    result = json.loads((path / "result.json").read_text())
+    assert (result["images"], result["skipped"]) == (12, 12)
 
 
 def test_too_many_are_named_by_the_error_alone(in_memory):

@@ -24,8 +24,8 @@ from vitlab.data.splits import take
 from vitlab.drawing.sheet import GAP, SMALLEST
 from vitlab.models.masked import build_masked_model
 from vitlab.recipe import Masking
-from vitlab.run_dir import CHECKPOINTS, MODEL, RESULT, RUN, RunDir, RunSpec
-from vitlab.runs.masking import PICTURE, corruption_of, draw_predictions, prediction_of, score_predictions
+from vitlab.run_dir import CHECKPOINTS, MODEL, PICTURE, RESULT, RUN, RunDir, RunSpec
+from vitlab.runs.masking import corruption_of, draw_predictions, prediction_of, score_predictions
 from vitlab.runs.material import first_state, open_material
 from vitlab.runs.training import carry_out
 from vitlab.spec import Backbone

@@ -1,6 +1,7 @@
 """From a user's few words to a run, and from the run to a model that is used: on folders of real files."""
 
 import json
+import shutil
 from dataclasses import replace
 from io import StringIO
 
@@ -188,6 +189,52 @@ def test_the_shape_of_loaded_weights_is_not_a_choice(trained, photos):
         finetuning_run(trained, "", asked, Execution(), quiet())
 
 
+class TestRefusedStart:
+    """What fails before the first step leaves nothing, and the corrected command takes the same folder."""
+
+    @pytest.fixture
+    def command(self, trained, photos, tmp_path):
+        words = [word for field, text in QUICKLY for word in (f"--{field}", text)]
+        command = ["finetune", str(trained), "--data", f"folder:{photos}", *words]
+        return [*command, "--held-out", "0", "--out", str(tmp_path / "runs" / "mine")]
+
+    def test_bad_pictures_to_test_on(self, command, tmp_path, capsys):
+        test = write_photos(tmp_path / "test", each=2)
+        for bad in ("blue", "green"):
+            for file in (test / bad).iterdir():
+                file.write_bytes(b"")
+        assert main([*command, "--test", f"folder:{test}"]) == 2
+        complaint = capsys.readouterr().err
+        assert "of the test images: 4 bad images, at most 3 of 6 are allowed: 'blue/0.png' (empty)" in complaint
+        assert not (tmp_path / "runs").exists()
+        assert main([*command, "--test", f"folder:{test}", "--max-bad", "0.7"]) == 0
+
+    @pytest.mark.parametrize("before", ["nothing", "a folder", "a hidden file"])
+    def test_a_first_batch_that_cannot_be_used(self, command, photos, tmp_path, capsys, before):
+        out = tmp_path / "runs" / "mine"
+        for file in (photos / "red").iterdir():
+            file.write_bytes(b"")
+        if before != "nothing":
+            out.mkdir(parents=True)
+        if before == "a hidden file":
+            (out / ".notes").write_text("mine")
+        assert main([*command, "--max-bad", "0"]) == 2
+        assert "none is allowed" in capsys.readouterr().err
+        assert (tmp_path / "runs").exists() == out.exists() == (before != "nothing")
+        assert [file.name for file in out.rglob("*")] == ([".notes"] if before == "a hidden file" else [])
+        assert main(command) == 0
+
+    def test_a_run_that_has_begun_stays(self, command, photos, tmp_path, capsys):
+        for file in (photos / "red").glob("[1-7].png"):
+            file.write_bytes(b"")
+        (photos / "red" / "0.png").write_bytes(b"")
+        # The first epoch is 24 batches of one: 8 are bad, and the first of them comes after the first step.
+        assert main([*command, "--batch", "1", "--max-bad", "0", "--save-every", "1", "--seed", "1"]) == 2
+        assert "none is allowed" in capsys.readouterr().err
+        assert (tmp_path / "runs" / "mine" / "run.json").exists()
+        assert (tmp_path / "runs" / "mine" / "quarantine.json").exists()
+
+
 class TestBadImages:
     """E2, E3, E8: nothing is replaced, nothing is dropped in silence, no label map is permuted."""
 
@@ -207,9 +254,10 @@ class TestBadImages:
 
     def test_too_many_stop_the_training_and_are_named(self, trained, photos, tmp_path):
         (photos / "red" / "3.png").write_bytes(b"")
-        spec = finetuning_run(trained, "", Asked(f"folder:{photos}", held_out=0.0), Execution(), quiet())
+        asked = Asked(f"folder:{photos}", held_out=0.0)
+        spec = finetuning_run(trained, "", asked, Execution(max_bad=0.0), quiet())
         run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
-        with pytest.raises(ValueError, match=r"1 bad image, 0.10% of 24 are allowed: 'red/3.png' \(empty\)"):
+        with pytest.raises(ValueError, match=r"1 bad image, none is allowed: 'red/3.png' \(empty\)"):
             carry_out(run, quiet())
         assert json.loads((run.path / "quarantine.json").read_text())["quarantined"][0]["reason"] == "empty"
 
@@ -230,13 +278,55 @@ class TestBadImages:
         other = write_photos(tmp_path / "other", each=2)
         (other / "red" / "1.png").write_bytes(b"")
         asked = Asked(f"folder:{photos}", validation=f"folder:{other}", changes=QUICKLY)
-        run = create(
-            tmp_path / "run", finetuning_run(trained, "", asked, Execution(), quiet()), quiet(), is_wanted=False
+        console = quiet()
+        spec = finetuning_run(trained, "", asked, Execution(), quiet())
+        run = create(tmp_path / "run", spec, console, is_wanted=False)
+        file = run.path / "validation-quarantine.json"
+        assert f"1 of 6 validation images could not be read: 'red/1.png' (empty); all are named in {file}" in said(
+            console
         )
-        with pytest.raises(ValueError, match=r"'red/1.png' \(empty\).*--max-bad"):
-            carry_out(run, quiet())
-        assert "red/1.png" in (run.path / "validation-quarantine.json").read_text()
+        assert "red/1.png" in file.read_text()
+        console = quiet()
+        assert carry_out(run, console) == 0
+        assert "could not be read" not in said(console)  # told once
+        assert "1 of 6 not evaluated" in said(console)
+        assert json.loads((run.path / "result.json").read_text())["validation"]["not_evaluated"] == 1
         assert not (run.path / "quarantine.json").exists()
+
+    def test_a_few_bad_files_in_a_small_folder_stop_nothing(self, trained, photos, tmp_path, capsys):
+        """One to train on, one of those held out, one to test on: all by the defaults of the command."""
+        test = write_photos(tmp_path / "test", each=4)
+        for bad in (photos / "red" / "3.png", *photos.glob("blue/*.png"), test / "green" / "0.png"):
+            bad.write_bytes(b"")
+        out = tmp_path / "run"
+        words = [word for field, text in QUICKLY for word in (f"--{field}", text)]
+        command = ["finetune", str(trained), "--data", f"folder:{photos}", "--test", f"folder:{test}", *words]
+        assert main([*command, "--held-out", "0.25", "--out", str(out)]) == 0
+        result = json.loads((out / "result.json").read_text())
+        assert (result["test"]["count"], result["test"]["not_evaluated"]) == (11, 1)
+        unseen = result["validation"]["not_evaluated"]
+        assert result["validation"]["count"] + unseen == 6
+        listed = json.loads((out / "quarantine.json").read_text())["quarantined"]
+        assert len(listed) + unseen == 9
+        assert f"{len(listed)} of 18 images could not be read in training" in capsys.readouterr().out
+        assert (out / "model" / "weights.safetensors").exists()
+
+    def test_a_validation_set_that_goes_away_leaves_the_model(self, trained, photos, tmp_path):
+        other = write_photos(tmp_path / "other", each=2)
+        asked = Asked(f"folder:{photos}", validation=f"folder:{other}", test=f"folder:{other}", changes=QUICKLY)
+        spec = finetuning_run(trained, "", asked, Execution(), quiet())
+        material = open_material(spec)
+        console = quiet()
+        run = starting.create(tmp_path / "run", spec, material, console, is_wanted=False)
+        shutil.rmtree(other)
+        assert carry_out(run, console, material=material) == 0
+        assert "test: none of 6 images could be evaluated" in said(console)
+        assert json.loads((run.path / "result.json").read_text())["validation"] == {
+            "count": 0,
+            "skipped": 0,
+            "not_evaluated": 6,
+        }
+        assert vitlab.load_model(run.path / "model").class_names == ("blue", "green", "red")
 
     @pytest.mark.parametrize("change", ["renamed", "added", "label"])
     def test_a_run_refuses_to_continue_on_other_data(self, trained, photos, tmp_path, change):

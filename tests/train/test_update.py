@@ -101,9 +101,16 @@ def test_missing_images_do_not_count_in_the_mean():
     report = Update(RECIPE, Execution(), seed=1, prepare=lambda x: x)(state, module, half)
     assert report.images == 16
     assert report.loss == pytest.approx(np.log(5), rel=1e-6)  # a zero head is undecided
-    none = Examples(half.inputs[:0], half.targets[:0])
-    with pytest.raises(ValueError, match="step 0 has no readable image"):
-        Update(RECIPE, Execution(), seed=1, prepare=lambda x: x)(state, module, none)
+
+
+def test_a_batch_without_images_changes_nothing():
+    module = build_from_spec(SPEC, seed=3)
+    state = TrainState(module, make_optimizer(module, RECIPE.optimizer))
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    none = Examples(examples().inputs[:0], examples().targets[:0])
+    report = Update(RECIPE, Execution(), seed=1, prepare=lambda x: x)(state, module, none)
+    assert (report.images, report.skipped) == (0, True)
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
 
 
 def test_recomputed_activations_change_nothing():

@@ -1,11 +1,13 @@
 """Every sample is accounted for: found = used + quarantined by reason + excluded by rule, exactly, in every epoch."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-TRAINING_LIMIT = 0.001  # of the samples; more bad images than that stop a training
+TRAINING_LIMIT = 0.05  # of the samples; more bad images than that stop a training
+FEW = 10  # bad images that never stop a training, unless none at all is allowed
 SHOWN = 10  # bad samples that a message names
 
 
@@ -21,6 +23,14 @@ class Quarantined:
 
 class TooManyBadImages(ValueError):  # noqa: N818 - says what is wrong
     """More images are bad than the run allows; the message names them."""
+
+
+def training_limit(max_bad: float, samples: int) -> float:
+    """The share of the samples that may be bad in a training: `max_bad`, where a few are always allowed.
+
+    A few are 10, or half of the samples of a smaller set. A `max_bad` of 0 allows none.
+    """
+    return max(max_bad, min(FEW / max(samples, 1), 0.5)) if max_bad else 0.0
 
 
 @dataclass
@@ -51,7 +61,7 @@ class Account:
         for epoch, sample in bad:
             self.bad[epoch] += 1
             self.quarantined[sample.id] = sample
-        if len(self.quarantined) > max_bad * self.samples:
+        if len(self.quarantined) > self._most(max_bad):
             raise TooManyBadImages(self._complaint(max_bad))
 
     def clear(self) -> None:
@@ -100,10 +110,13 @@ class Account:
             quarantined={sample.id: sample for sample in listed},
         )
 
+    def _most(self, max_bad: float) -> int:
+        return math.floor(max_bad * self.samples + 1e-6)  # 10 of 49 is a share that is rounded
+
     def _complaint(self, max_bad: float) -> str:
-        listed = list(self.quarantined.values())
-        allowed = "none is allowed" if max_bad == 0 else f"{max_bad:.2%} of {self.samples:,} are allowed"
-        way = "mend or remove them, or allow more (--max-bad 0.1 allows a tenth)"
+        listed, most = list(self.quarantined.values()), self._most(max_bad)
+        allowed = f"at most {most:,} of {self.samples:,} are allowed" if most else "none is allowed"
+        way = "repair or remove them (vitlab data check lists all), or allow more (--max-bad 0.1 allows a tenth)"
         return f"{len(listed)} bad image{'s' * (len(listed) != 1)}, {allowed}: {names(listed, SHOWN)}; {way}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 import torch
 from torch import Tensor
 
-from vitlab.data.accounting import TRAINING_LIMIT, Account, Quarantined
+from vitlab.data.accounting import TRAINING_LIMIT, Account, Quarantined, training_limit
 from vitlab.data.augmentation import draws, training_pixels
 from vitlab.data.batch import Batch, on_device
 from vitlab.data.corruption import Corruption, corruption_plan
@@ -49,7 +49,7 @@ def training_batches(
     """Batches `start` to `stop` - 1 of the endless stream; batch k holds positions [k batch, (k + 1) batch).
 
     Each rank gets its share of every batch, of several `shards` whole ones; together the shares are the batch, whatever
-    their number. Bad images are booked in `account` and stop the run above `max_bad` of all.
+    their number. Bad images are booked in `account`; see `training_limit` for how many of them stop the run.
     """
     _check(batch, size, rank, ranks, workers)
     require(start >= 0, f"start {start} must not be negative")
@@ -57,7 +57,9 @@ def training_batches(
     steps = itertools.count(start) if stop is None else range(start, stop)
     wanted = (share(range(step * batch, (step + 1) * batch), rank, ranks, shards) for step in steps)
     reader = _TrainingReader(source, workers, size, order, augmentation, corruption)
-    return _booked(on_device(read_ranges(reader, wanted, workers), device), account or Account(len(source)), max_bad)
+    books = account or Account(len(source))
+    limit = training_limit(max_bad, books.samples)
+    return _booked(on_device(read_ranges(reader, wanted, workers), device), books, limit)
 
 
 def evaluation_batches(

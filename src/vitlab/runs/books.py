@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterable, Sequence
 
 from rich.console import Console
 
-from vitlab.data.accounting import Account, Quarantined, names
+from vitlab.data.accounting import Account, Quarantined, names, training_limit
 from vitlab.data.batch import Batch
 from vitlab.run_dir import QUARANTINE, RunDir
 from vitlab.runs.display import say
@@ -18,7 +18,7 @@ class Books:
     """`account` is that of all ranks, right after every `settle`; alone it is always right."""
 
     def __init__(self, account: Account, max_bad: float, world: World) -> None:
-        self.account, self.max_bad, self.world = account, max_bad, world
+        self.account, self.max_bad, self.world = account, training_limit(max_bad, account.samples), world
         self.own = account if world.ranks == 1 else self._empty()
 
     @property

@@ -13,7 +13,7 @@ from vitlab.data.resizing import check_result
 from vitlab.data.source import Source
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
 from vitlab.pixels import Augmentation
-from vitlab.store import json_writer, replacing
+from vitlab.store import json_writer, make_folder, replacing
 from vitlab.strict_json import to_json
 
 SHOWN = 10  # classes, bad samples, duplicates and sizes that are listed
@@ -22,9 +22,9 @@ SHOWN = 10  # classes, bad samples, duplicates and sizes that are listed
 def check_data(spec: str, against: str, out: Path, size: tuple[int, int], workers: int, console: Console) -> int:
     """Print and record what is in the data; return how many things are wrong with it."""
     check_result(size)
-    out.mkdir(parents=True, exist_ok=True)
     source = open_source(spec)
     other = open_source(against) if against else None
+    make_folder(out)
     found = empty_survey(source)
     columns = (TextColumn("looking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:

@@ -69,14 +69,16 @@ class Display(_Counted):
         speed = self._images / elapsed
         now = f"loss {values['loss']:.4f}  {speed:,.1f} images/s"
         step = values["step"]
-        if values["skipped"]:
+        if not values["images"]:
+            self.say(f"step {step:,}: skipped, none of its images could be read")
+        elif values["skipped"]:
             self.say(f"step {step:,}: loss {values['loss']}, gradient norm {values['gradient_norm']}: skipped")
         if self._bar is not None:
             self._bar.update(self._task, completed=step, now=now)
         elif time.monotonic() - self._spoke > QUIET or step == self.total:
             self._spoke = time.monotonic()
-            left = (self.total - step) * (values["images"] / speed)
-            self.say(f"step {step:,} of {self.total:,}  {now}  {duration(left)} left")
+            left = f"  {duration((self.total - step) * (values['images'] / speed))} left" if values["images"] else ""
+            self.say(f"step {step:,} of {self.total:,}  {now}{left}")
 
 
 def say(console: Console, line: str) -> None:
@@ -87,6 +89,8 @@ def say(console: Console, line: str) -> None:
 
 def describe(numbers: Mapping[str, float]) -> str:
     """The numbers of a validation in a few words, with what could not be evaluated."""
+    if not numbers["count"]:
+        return f"none of {numbers.get('not_evaluated', 0):,} images could be evaluated"
     patches = f"{numbers['patches']:,} corrupted patches in " if "patches" in numbers else ""
     said = f"{numbers['top1']:.2%} right of {patches}{numbers['count']:,} images, loss {numbers['loss']:.4f}"
     unseen = numbers.get("not_evaluated", 0)

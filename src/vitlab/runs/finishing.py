@@ -1,5 +1,6 @@
 """After the last step: the weights that are kept, their numbers, the model's folder, the result."""
 
+import math
 from functools import partial
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def finish(
             if numbers is None:
                 numbers = score_source(run, spec, name, source, console, world, model)
                 run.record(name, {"step": progress.step, **numbers})
-            result[name] = numbers
+            result[name] = {what: value for what, value in numbers.items() if math.isfinite(float(value))}
             say(console, f"{name}: {describe(numbers)}")
     draw(run, spec, material, model)
     if not world.first((run.path / MODEL).exists):

@@ -1,19 +1,22 @@
 """How a model in training is judged: every image once over all ranks, and a picture of what a masked one predicts."""
 
+import contextlib
 from functools import partial
 
+import torch
 from rich.console import Console
 from torch import nn
 
-from vitlab.data.accounting import Account
+from vitlab.data.accounting import Account, TooManyBadImages, training_limit
 from vitlab.data.loading import evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms import normalised
 from vitlab.evaluate.scores import merged, scores_from_json
 from vitlab.evaluate.scoring import score
-from vitlab.run_dir import RunDir, RunSpec
+from vitlab.run_dir import PICTURE, RunDir, RunSpec
 from vitlab.runs.books import Books, tell_bad, write_quarantine
-from vitlab.runs.masking import PICTURE, corruption_of, draw_predictions, prediction_of, score_predictions
+from vitlab.runs.display import Images
+from vitlab.runs.masking import corruption_of, draw_predictions, prediction_of, score_predictions
 from vitlab.runs.material import Material
 from vitlab.train.loop import JUDGE
 from vitlab.world.group import World
@@ -30,6 +33,35 @@ def judge(
     return score_source(run, spec, JUDGE, material.validation, console, world, module)
 
 
+def judge_pictures(spec: RunSpec, material: Material, console: Console) -> dict[str, Account]:
+    """Read every image to validate and to test on, before the first step: an account of each set by its name.
+
+    Raises TooManyBadImages for a set of which more are bad than the run allows.
+    """
+    judged = {}
+    for name, source in ((JUDGE, material.validation), ("test", material.test)):
+        if source is None:
+            continue
+        account = judged[name] = Account(len(source))
+        batches = evaluation_batches(
+            source,
+            batch=EVALUATION_BATCH,
+            size=spec.recipe.image,
+            preprocessing=spec.model.conventions.preprocessing,
+            workers=spec.execution.workers,
+            account=account,
+            max_bad=training_limit(spec.execution.max_bad, len(source)),
+        )
+        fork = torch.random.fork_rng(devices=[])  # a loader draws a seed
+        with fork, Images(console, f"checking {name} images") as display, contextlib.closing(batches):
+            try:
+                for _ in batches:
+                    display.show(account.used[0] + account.bad[0], len(source))
+            except TooManyBadImages as error:
+                raise TooManyBadImages(f"of the {name} images: {error}") from None
+    return judged
+
+
 def draw(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> None:
     """A picture of what a masked run predicts now; of a model in parts all ranks draw it."""
     if spec.recipe.masking is None:
@@ -43,9 +75,13 @@ def score_source(
     run: RunDir, spec: RunSpec, name: str, source: Source, console: Console, world: World, module: nn.Module
 ) -> dict[str, float]:
     """Every image of the source once over all ranks; unreadable ones are counted, named in the quarantine file, never
-    replaced."""
+    replaced.
+
+    However many there are, they stop nothing: `judge_pictures` did so before the first step, and what has been learnt
+    since must not be lost because a disk went away.
+    """
     how = spec.model.conventions.preprocessing
-    books = Books(Account(len(source)), spec.execution.max_bad, world)
+    books = Books(Account(len(source)), 1.0, world)
     batches = evaluation_batches(
         source,
         batch=min(EVALUATION_BATCH, spec.execution.micro_batch or EVALUATION_BATCH),

@@ -22,7 +22,6 @@ from vitlab.strict_json import require
 from vitlab.train.masking import PatchPrediction, patches_at
 from vitlab.world.group import ALONE, World
 
-PICTURE = "masked-patches.png"
 SHOWN = 8  # pictures
 GREY = 128
 

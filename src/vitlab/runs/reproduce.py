@@ -35,7 +35,8 @@ def reproduce(path: Path, again: Path, console: Console) -> tuple[int, Compariso
     else:
         check_new(again)
         twin = RunDir.create(again, spec, _object(run.card()))
-    code = carry_out(twin, console)
+    with twin.withdrawn_unless_begun():
+        code = carry_out(twin, console)
     return code, None if code else compare(run, twin)
 
 

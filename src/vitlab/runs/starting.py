@@ -22,8 +22,10 @@ from vitlab.paper.nearest import finetuning_row_for, pretraining_row_for
 from vitlab.paper.pretraining_recipes import MASKED, pretraining_head, pretraining_model, pretraining_recipe
 from vitlab.recipe import Execution, Recipe
 from vitlab.run_dir import VERSION, RunDir, RunSpec
+from vitlab.runs.books import tell_bad, write_quarantine
 from vitlab.runs.display import duration, say
 from vitlab.runs.distilling import open_teacher
+from vitlab.runs.judging import judge_pictures
 from vitlab.runs.masking import corruption_of
 from vitlab.runs.material import Material, adapt, start_sha256
 from vitlab.runs.timing import learning_seconds, reading_seconds
@@ -159,7 +161,10 @@ def create(path: Path, spec: RunSpec, material: Material, console: Console, *, i
         f"(--schedule.total), smaller pictures (--image) or a smaller model",
     )
     check_buildable(spec)
+    judged = judge_pictures(spec, material, console)
     run = RunDir.create(path, spec, to_json(material.card))
+    for name, account in judged.items():
+        tell_bad(console, run, account, write_quarantine(run, account, name), name)
     say(console, f"run     {path}; if it is stopped: vitlab resume {path}\n")
     return run
 

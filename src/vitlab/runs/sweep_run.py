@@ -36,7 +36,8 @@ def _opened(folder: Path, spec: RunSpec, console: Console) -> int:
         return carry_out(RunDir.open(folder), console, execution=spec.execution)
     material = open_material(spec)
     run = create(folder, spec, material, console, is_wanted=True)
-    return carry_out(run, console, material=material, execution=spec.execution)
+    with run.withdrawn_unless_begun():
+        return carry_out(run, console, material=material, execution=spec.execution)
 
 
 def _patiently(work: Callable[[], int], console: Console) -> int:

@@ -42,7 +42,7 @@ def begin_together(
 
     When a launcher starts failed ranks again, the run that they had begun in `out` goes on.
     """
-    with join(execution.device, execution.timeout) as world:
+    with join(execution.device, execution.timeout) as world, contextlib.ExitStack() as stack:
         screen = console if world.leads else Console(quiet=True)
         life = world.agree(restarts())  # the launcher of a machine where nothing failed counts none
         opened: list[Material] = []  # on the first rank; the others open their own to carry the run out
@@ -64,7 +64,8 @@ def begin_together(
                 opened.append(material_of(spec, found, from_json(DataCard, RunDir(path).card())))
             else:
                 opened.append(material_of(spec, found))
-                create(path, spec, opened[0], screen, is_wanted=is_wanted)
+                made = create(path, spec, opened[0], screen, is_wanted=is_wanted)
+                stack.enter_context(made.withdrawn_unless_begun())
             return str(path)
 
         path = Path(world.first(begin))

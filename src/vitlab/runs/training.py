@@ -195,7 +195,7 @@ def _train(
             write_quarantine(run, account)  # named by the error; those of a validation have a file of their own
             raise
         except (MemoryError, RuntimeError) as error:
-            raise _explained(error, spec) from error
+            raise _explained(error, spec, is_begun=state.progress.step > 0) from error
 
 
 def _new_account(material: Material) -> Account:
@@ -251,7 +251,7 @@ def _hooks(run: RunDir, spec: RunSpec, material: Material, console: Console, wor
         yield Hook(JUDGE, spec.recipe.validate_every, partial(judge, run, spec, material, console, world))
 
 
-def _explained(error: BaseException, spec: RunSpec) -> BaseException:
+def _explained(error: BaseException, spec: RunSpec, *, is_begun: bool) -> BaseException:
     """A lack of memory says what to change; anything else stays what it is."""
     if not isinstance(error, MemoryError) and not any(
         sign in str(error) for sign in ("out of memory", "can't allocate memory", "not enough memory")
@@ -260,5 +260,5 @@ def _explained(error: BaseException, spec: RunSpec) -> BaseException:
     micro = spec.execution.micro_batch or spec.recipe.batch
     return MemoryError(
         f"out of memory with {micro} images at once; --micro-batch {max(micro // 2, 1)} learns the same in smaller "
-        f"pieces, --recompute keeps fewer activations; vitlab resume takes both"
+        f"pieces, --recompute keeps fewer activations; {'vitlab resume takes both' if is_begun else 'add one of them'}"
     )

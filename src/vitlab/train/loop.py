@@ -80,7 +80,8 @@ class Loop:
         progress = state.progress
         progress.step += 1
         progress.images += done.images
-        progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if done.skipped else 0
+        if done.images:  # a batch of nothing but bad images says nothing of the weights
+            progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if done.skipped else 0
         progress.skipped += done.skipped
         if done.skipped or progress.step % self.log_every == 0 or progress.step == self.total:
             self.record("step", {"step": progress.step, **asdict(done)})

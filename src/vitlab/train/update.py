@@ -50,7 +50,8 @@ Objective = Callable[[Call, Piece], Tensor]  # -> (n,): the loss of each example
 
 @dataclass(frozen=True)
 class Step:
-    """What one update showed; a skipped one changed nothing, because the loss or the gradient was not finite."""
+    """What one update showed; a skipped one changed nothing, because the loss or the gradient was not finite, or
+    because none of its images could be read."""
 
     loss: float
     gradient_norm: float
@@ -88,8 +89,9 @@ class Update:
         recipe, step = self.recipe, state.progress.step
         shares = self.world.counts(len(examples.inputs))
         images = sum(shares)
-        require(images > 0, f"step {step:,} has no readable image; look at the quarantine file of the run")
         rate = recipe.schedule.learning_rate(step)
+        if not images:  # all of the batch are bad: nothing to learn from
+            return Step(math.nan, math.nan, rate, 0, skipped=True)
         forward.train()
         if self.parallel is not None and self.parallel.needs_rehearsal:
             self.parallel.needs_rehearsal = False
