@@ -170,7 +170,8 @@ class Recipe:
     whole ones; pictures are mixed inside a shard, by `mixup`, `cutmix` or, of both, one by chance, with `partners` in
     reverse or rolled by one sample. `distillation` is for runs with a teacher. `frozen` names parts of the model that
     are not trained, `backbone` being all but the head. `patience` is how many validations in a row may fail to improve
-    before the run stops and its best weights are taken; 0 trains to the end and takes the last.
+    before the run stops and its best weights are taken; 0 trains to the end and takes the last. `settle_window` is how
+    many steps a mean of the training loss is taken over; when it no longer falls, the run stops (`train.settling`).
     """
 
     name: str
@@ -195,6 +196,7 @@ class Recipe:
     distillation: Distillation = HARD
     validate_every: int = 0  # steps; 0: at the end only
     patience: int = 0
+    settle_window: int = 0  # steps; 0: train to the end
     masking: Masking | None = None  # None: the labels are learnt
 
     def __post_init__(self) -> None:
@@ -214,6 +216,7 @@ class Recipe:
         )
         require(self.validate_every >= 0, f"validate_every {self.validate_every} must not be negative")
         require(self.patience >= 0, f"patience {self.patience} must not be negative")
+        require(self.settle_window >= 0, f"settle_window {self.settle_window} must not be negative")
         require(
             not self.patience or self.validate_every > 0,
             f"patience {self.patience} counts validations; give validate_every a number of steps",

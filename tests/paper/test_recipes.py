@@ -19,6 +19,7 @@ from vitlab.paper.length import Length
 from vitlab.paper.models import list_models
 from vitlab.paper.nearest import finetuning_row_for, pretraining_row_for
 from vitlab.paper.pretraining_recipes import (
+    MASKED,
     pretraining_data,
     pretraining_head,
     pretraining_model,
@@ -216,9 +217,43 @@ def test_steps_follow_your_images_epochs_and_batch():
     assert (recipe.schedule.total, recipe.batch) == (50_000, 1000)
 
 
-def test_too_few_images_for_the_warm_up_say_what_would_do():
-    with pytest.raises(ValueError, match="73 steps in all are not more than 10,000 of warm-up; a warm-up of 7 would"):
-        pretraining_recipe("ViT-B/16@imagenet", Length(images=1_000))
+def test_the_warm_up_follows_the_steps_unless_it_is_set():
+    short = pretraining_recipe("ViT-B/16@imagenet", Length(images=1_000))
+    assert (short.schedule.total, short.schedule.warmup) == (73, 7)  # 10,000 of 93,835
+    longer = pretraining_recipe("ViT-B/16@imagenet", Length(epochs=600)).schedule
+    assert (longer.total, longer.warmup) == (187_670, 10_000)  # table 3 has the same for 7 and for 14 epochs
+    assert pretraining_recipe("ViT-B/16@imagenet", Length(images=1_000, warmup=3)).schedule.warmup == 3
+    for name in ("R50x1@jft300m-sgd", MASKED, "ViT-S/16@imagenet-augreg", "DeiT-S/16@imagenet"):
+        own, tenth = pretraining_recipe(name), pretraining_recipe(name, Length(total=1000))
+        assert tenth.schedule.warmup == own.schedule.warmup * 1000 // own.schedule.total
+    assert finetuning_recipe("cifar10", Length(total=200)).schedule.warmup == 10
+
+
+@pytest.mark.parametrize("name", ["cifar10", "imagenet-512", "bit-medium", "R50x1@jft300m-sgd", "DeiT-S/16@imagenet"])
+def test_the_peak_of_sgd_and_of_deit_is_proportional_to_the_batch(name):
+    make = finetuning_recipe if name in finetuning_names() else pretraining_recipe
+    own = make(name)
+    eighth = make(name, Length(batch=own.batch // 8))
+    assert eighth.batch == own.batch // 8
+    assert eighth.schedule.peak == pytest.approx(own.schedule.peak / 8)
+
+
+@pytest.mark.parametrize("name", ["ViT-B/16@imagenet21k", "ViT-L/16@imagenet", MASKED, "ViT-S/16@imagenet-augreg"])
+def test_the_peak_of_adam_follows_the_square_root_of_the_batch(name):
+    own, smaller = pretraining_recipe(name), pretraining_recipe(name, Length(batch=64))
+    assert smaller.schedule.peak == pytest.approx(own.schedule.peak / 8)
+    tiny = pretraining_recipe(name, Length(batch=1)).schedule  # its end is not above its peak
+    assert 0 <= tiny.end <= tiny.peak
+
+
+def test_epochs_become_steps_of_a_fine_tuning_and_everything_else_follows():
+    recipe = finetuning_recipe("bit-medium", Length(images=1000, epochs=8, batch=80))
+    assert (recipe.schedule.total, recipe.schedule.warmup) == (100, 5)
+    assert recipe.schedule.boundaries == (30, 60, 90)
+    with pytest.raises(ValueError, match=r"--epochs 8 and --schedule.total 9 both set the length"):
+        Length(epochs=8, total=9)
+    with pytest.raises(ValueError, match=r"1 epochs of 46 images make 0 steps of 512 images; .*such as 11"):
+        finetuning_recipe("pets", Length(images=46, epochs=1))
 
 
 def test_masked_patches_are_those_of_the_appendix():
@@ -292,12 +327,25 @@ def test_the_nearest_resnet_is_that_of_the_nearest_number_of_parameters(model):
     assert pretraining_row_for(model, 900)[0] == f"{min(printed, key=distance)}@jft300m"
 
 
-@pytest.mark.parametrize("images", [1, 7, 64, 1000, 30_000])
-def test_the_quick_recipe_fits_any_number_of_images(images):
+@pytest.mark.parametrize(
+    ("images", "batch", "steps"),
+    [(1, 1, 30), (7, 7, 30), (46, 8, 57), (160, 16, 100), (640, 64, 100), (5000, 64, 781), (30_000, 64, 4687)],
+)
+def test_the_quick_recipe_has_ten_epochs_of_any_number_of_images(images, batch, steps):
     recipe = quick_recipe(images, (224, 224))
-    assert recipe.batch == min(images, 64)
-    assert recipe.schedule.total >= 100
-    assert recipe.schedule.total * recipe.batch >= min(10 * images, recipe.schedule.total * recipe.batch)
+    assert (recipe.batch, recipe.schedule.total) == (batch, steps)
+    assert recipe.schedule.total == max(10 * images // batch, 30)
+    assert recipe.settle_window == max(images // batch, 5)  # an epoch
+
+
+def test_the_quick_recipe_follows_what_is_set():
+    held_out = quick_recipe(46, (224, 224), Length(images=41))
+    assert (held_out.batch, held_out.schedule.total, held_out.settle_window) == (8, 51, 5)
+    asked = quick_recipe(46, (224, 224), Length(images=41, epochs=4))
+    assert (asked.schedule.total, asked.schedule.warmup, asked.settle_window) == (20, 2, 0)  # as long as was asked for
+    assert asked.schedule.peak == pytest.approx(0.01 / 8**0.5)
+    assert quick_recipe(46, (224, 224), Length(batch=4)).schedule.peak == pytest.approx(asked.schedule.peak / 2)
+    assert quick_recipe(46, (224, 224), Length(batch=46)).schedule.peak == 0.01  # of table 4
 
 
 def test_every_recipe_says_where_it_comes_from():

@@ -50,8 +50,8 @@ def trained(tmp_path):
     return tmp_path / "base"
 
 
-def finetuning_run(start, recipe, asked, execution, console):
-    return starting.finetuning_run(start, recipe, open_data(asked.data).card, asked, execution, console)
+def finetuning_run(start, recipe, asked, execution, console, epochs=None):
+    return starting.finetuning_run(start, recipe, open_data(asked.data).card, asked, execution, console, epochs)
 
 
 def pretraining_run(name, asked, execution, epochs, console):
@@ -83,6 +83,34 @@ def test_finetuning_needs_a_model_and_a_folder_and_says_what_it_chose(trained, p
     assert run.held_out == 0.1
 
 
+def test_the_length_of_a_finetuning_follows_the_data_or_what_is_asked_for(trained, photos):
+    """24 photographs, of which 22 are left to train on."""
+    asked = Asked(f"folder:{photos}")
+    run = finetuning_run(trained, "", asked, Execution(), quiet())
+    assert (run.recipe.batch, run.recipe.schedule.total, run.recipe.schedule.warmup) == (8, 30, 3)
+    assert run.recipe.settle_window == 5
+    run = finetuning_run(trained, "", asked, Execution(), quiet(), epochs=4)
+    assert (run.recipe.schedule.total, run.recipe.schedule.warmup, run.recipe.settle_window) == (11, 1, 0)
+    console = quiet()
+    run = finetuning_run(trained, "pets", replace(asked, changes=(("batch", "16"),)), Execution(), console, epochs=40)
+    assert (run.recipe.schedule.total, run.recipe.schedule.warmup) == (55, 11)
+    assert run.recipe.schedule.peak == pytest.approx(0.01 / 32)
+    assert "peak    0.0003125, scaled to the batch of 16; --schedule.peak sets it" in said(console)
+    changes = (("batch", "16"), ("schedule.peak", "0.2"), ("schedule.warmup", "7"))
+    run = finetuning_run(trained, "pets", replace(asked, changes=changes), Execution(), quiet(), epochs=40)
+    assert (run.recipe.schedule.peak, run.recipe.schedule.warmup) == (0.2, 7)
+    both = replace(asked, changes=(("schedule.total", "9"),))
+    with pytest.raises(ValueError, match=r"--epochs 4 and --schedule.total 9 both set the length"):
+        finetuning_run(trained, "", both, Execution(), quiet(), epochs=4)
+
+
+def test_an_early_stop_is_announced_with_the_time(trained, photos, tmp_path):
+    console = quiet()
+    spec = finetuning_run(trained, "", Asked(f"folder:{photos}"), Execution(), console)
+    create(tmp_path / "run", spec, console, is_wanted=False)
+    assert "as busy as it is now; less if the training loss settles before" in said(console)
+
+
 def test_a_named_recipe_is_taken_at_its_resolution(trained, photos):
     run = finetuning_run(trained, "cifar10", Asked(f"folder:{photos}"), Execution(), quiet())
     assert (run.recipe.name, run.model.image, run.held_out) == ("cifar10", (384, 384), 0.02)
@@ -104,6 +132,8 @@ def test_from_a_folder_of_pictures_to_a_prediction(trained, photos, tmp_path, ca
     out = tmp_path / "runs" / "photos"
     words = [word for field, text in QUICKLY for word in (f"--{field}", text)]
     arguments = ["finetune", str(trained), "--data", f"folder:{photos}", "--out", str(out), "--image", "24x16", *words]
+    assert main([*arguments, "--epochs", "2"]) == 2  # and 30 steps
+    assert "both set the length" in capsys.readouterr().err
     assert main([*arguments, "--test", f"folder:{photos}"]) == 0
     assert main(["resume", str(out)]) == 0
     assert "is finished" in capsys.readouterr().out
@@ -386,11 +416,13 @@ class TestPretraining:
             "R14x0.25", Asked(f"folder:{photos}", (32, 32), changes=changes), Execution(), None, console
         )
         assert "recipe R50x1@jft300m: the paper pre-trains ResNets on JFT-300M only" in said(console)
-        assert (run.recipe.schedule.peak, run.recipe.optimizer.weight_decay) == (1e-3, 0.1)
+        assert run.recipe.schedule.peak == pytest.approx(1e-3 * (8 / 4096) ** 0.5)  # as Adam's does
+        assert f"peak    {run.recipe.schedule.peak:g}, scaled to the batch of 8" in said(console)
+        assert run.recipe.optimizer.weight_decay == 0.1
         assert (run.model.root, run.model.classes) == (16, 3)
 
     def test_too_few_steps_are_an_error_with_a_proposal(self, photos):
-        with pytest.raises(ValueError, match="1 steps in all are not more than 10,000 of warm-up"):
+        with pytest.raises(ValueError, match=r"300 epochs of 24 images make 1 steps of 4,096 images; .* such as 6"):
             pretraining_run("ViT-B/16@imagenet", Asked(f"folder:{photos}"), Execution(), None, quiet())
 
     def test_the_head_starts_at_minus_ten(self, photos):

@@ -55,6 +55,7 @@ MEANINGS = {
     "distillation.temperature": "of soft distillation",
     "validate_every": "steps between validations; 0 for one at the end",
     "patience": "validations without a better one before the run stops; 0 for never",
+    "settle_window": "steps of a mean loss; stops after three that do not fall; 0 for never",
     "masking.target": "what is predicted: mean-colour, colours-4x4 or pixels",
     "masking.corrupted": "share of the patches to predict",
     "masking.masked": "of those, the share hidden by a learnt vector",

@@ -12,7 +12,15 @@ from vitlab.commands.recipe_fields import MEANINGS, fields_of, flag
 from vitlab.commands.terminal import console, print_json
 from vitlab.counting import training_exaflops
 from vitlab.paper.augreg import LEVELS
-from vitlab.paper.finetuning_recipes import QUICK, development_share, finetuning_names, finetuning_recipe, quick_recipe
+from vitlab.paper.finetuning_recipes import (
+    QUICK,
+    QUICK_EPOCHS,
+    QUICK_LEAST,
+    development_share,
+    finetuning_names,
+    finetuning_recipe,
+    quick_recipe,
+)
 from vitlab.paper.models import list_models, model_spec
 from vitlab.paper.names import meant
 from vitlab.paper.pretraining import DATA
@@ -96,8 +104,10 @@ def _found(name: str) -> tuple[Recipe, str]:
 def _remarks(name: str) -> list[str]:
     if name == QUICK:
         return [
-            f"This is for {QUICK_IMAGES:,} images and a model of {QUICK_SIZE[0]} pixels: batch, steps and peak follow "
-            "your data, the resolution is the model's. It is the default where there is no accelerator."
+            f"This is for {QUICK_IMAGES:,} images and a model of {QUICK_SIZE[0]} pixels: batch and steps follow your "
+            f"data ({QUICK_EPOCHS} epochs, at least {QUICK_LEAST} steps), the resolution is the model's. The run stops "
+            "sooner when the training loss has settled, unless --epochs or --schedule.total sets its length. It is the "
+            "default where there is no accelerator."
         ]
     if "@" not in name:
         return []
@@ -110,7 +120,7 @@ def _quick_entry() -> dict[str, object]:
     """The recipe of a CPU, whose length and resolution nobody knows without data and model."""
     recipe = quick_recipe(QUICK_IMAGES, QUICK_SIZE)
     unknown = dict.fromkeys(("images", "steps", "pixels"))
-    source = f"{recipe.source}; about 10 epochs, the default without an accelerator"
+    source = f"{recipe.source}; {QUICK_EPOCHS} epochs, at least {QUICK_LEAST} steps; the default without an accelerator"
     share = development_share(QUICK)
     return {"recipe": QUICK, **_numbers(recipe), **unknown, "held_out": share, "source": source}
 

@@ -87,6 +87,7 @@ def finetune(
     recipe: Words = "",
     out: MaybePath = None,
     image: Size = "",
+    epochs: MaybeWhole = None,
     validation: Spec = "",
     held_out: MaybeNumber = None,
     test: Spec = "",
@@ -106,6 +107,7 @@ def finetune(
         recipe: A row of table 4 such as cifar10, or quick; chosen by the size of the data if left out, and told.
         out: The run folder; a new one under runs/ if left out.
         image: Resolution; the recipe's if left out.
+        epochs: How often every image is seen; the recipe's number of steps if left out.
         validation: Images to validate on.
         held_out: The share of the training images to validate on; the recipe's if left out, 0 for none.
         test: Images to test the finished model on.
@@ -120,7 +122,7 @@ def finetune(
     names = model.stem, _kind(data)
 
     def make(card: "DataCard", screen: Console) -> "RunSpec":
-        return finetuning_run(model, recipe, card, asked, execution, screen)
+        return finetuning_run(model, recipe, card, asked, execution, screen, epochs)
 
     return _start(out, names, data, execution, make, yes)
 

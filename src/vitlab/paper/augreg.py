@@ -5,7 +5,7 @@ seven levels of augmentation; and the level that the authors' big_vision chooses
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from vitlab.paper.length import OWN, Length
+from vitlab.paper.length import ADAM_POWER, OWN, Length
 from vitlab.paper.pretraining import DATA, DataName
 from vitlab.pixels import Augmentation, RandAugment
 from vitlab.recipe import AdamW, Recipe, Schedule
@@ -67,15 +67,17 @@ def recipe(name: str, length: Length = OWN) -> Recipe:
     model, _, rest = name.partition("@")
     level_name = rest.partition(MARK)[2].removeprefix("-") or CHOSEN[data][model]
     level = LEVELS[level_name]
+    images = DATA[data].training_images
+    total = length.steps(images=images, epochs=EPOCHS, batch=BATCH)
     return Recipe(
         name=name,
         source=f"AugReg (not the ViT paper): {model} on {data}, {EPOCHS} epochs, augmentation {level_name}",
         batch=length.batch_or(BATCH),
         image=image_size(224),
         schedule=Schedule(
-            peak=RATE,
-            total=length.steps(images=DATA[data].training_images, epochs=EPOCHS, batch=BATCH),
-            warmup=length.warmup_or(WARMUP),
+            peak=length.peak_of(RATE, batch=BATCH, power=ADAM_POWER),
+            total=total,
+            warmup=length.warmup_of(WARMUP, total=total, own_total=EPOCHS * images // BATCH),
             decay="cosine",
             end=0.0,
         ),

@@ -50,6 +50,7 @@ def recipe(name: str, length: Length = OWN) -> Recipe:
     """
     batch, images = length.batch_or(BATCH), DATA["ImageNet"].training_images
     rate = RATE_PER_512 * batch / 512
+    total = length.steps(images=images, epochs=EPOCHS, batch=BATCH)
     return Recipe(
         name=name,
         source=f"DeiT (not the ViT paper), table 9: {name.partition('@')[0]} on ImageNet, {EPOCHS} epochs",
@@ -58,8 +59,8 @@ def recipe(name: str, length: Length = OWN) -> Recipe:
         # Differs from DeiT: warm-up begins at 0 instead of 1e-6.
         schedule=Schedule(
             peak=rate,
-            total=length.steps(images=images, epochs=EPOCHS, batch=BATCH),
-            warmup=length.warmup_or(length.steps_of(WARMUP_EPOCHS, images=images, batch=BATCH)),
+            total=total,
+            warmup=length.warmup_of(WARMUP_EPOCHS * images // BATCH, total=total, own_total=EPOCHS * images // BATCH),
             decay="cosine",
             end=min(LEAST_RATE, rate),
         ),

@@ -7,6 +7,7 @@ from typing import Final
 
 from vitlab.paper import finetuning
 from vitlab.paper.finetuning import FinetuningRow, TransferName
+from vitlab.paper.length import OWN, SGD_POWER, Length
 from vitlab.pixels import Augmentation
 from vitlab.recipe import SGD, Recipe, Schedule
 from vitlab.spec import image_size
@@ -24,7 +25,9 @@ TRANSFER_SLUGS: Final[dict[str, TransferName]] = {
 FINETUNING_RATE: Final = 0.01
 BIT_SIZES: Final = ("bit-small", "bit-medium", "bit-large")
 QUICK: Final = "quick"
-QUICK_BATCH, QUICK_EPOCHS, QUICK_LEAST = 64, 10, 100  # images, epochs, steps
+QUICK_EPOCHS, QUICK_LEAST = 10, 30  # epochs, and steps where those are fewer
+QUICK_BATCHES, QUICK_STEPS = (8, 64), 100  # smallest and largest batch; steps that it leaves to the epochs, if it can
+QUICK_RATE: Final = FINETUNING_RATE * (QUICK_BATCHES[1] / finetuning.BATCH) ** 0.5
 
 
 def finetuning_names() -> list[str]:
@@ -32,17 +35,20 @@ def finetuning_names() -> list[str]:
     return [*TRANSFER_SLUGS, *(f"imagenet-{side}" for side in finetuning.TABLE_2_IMAGENET_IMAGE.values()), *BIT_SIZES]
 
 
-def finetuning_recipe(name: str) -> Recipe:
-    """The recipe of a fine-tuning such as `cifar10`; raises for names that do not exist."""
+def finetuning_recipe(name: str, length: Length = OWN) -> Recipe:
+    """The recipe of a fine-tuning such as `cifar10`; raises for names that do not exist.
+
+    What the `length` leaves open is the row's own. The peak learning rate is proportional to the batch.
+    """
     require(
         name in finetuning_names(),
         f"no fine-tuning is named {name!r}; known are {', '.join([*finetuning_names(), QUICK])}",
     )
     if name in BIT_SIZES:
-        return _hyper_rule_recipe(name)
+        return _hyper_rule_recipe(name, length)
     data, _, side = name.partition("-")
     row = finetuning.finetuning_row(TRANSFER_SLUGS[data])
-    return _table_4_recipe(name, row, int(side) if side else finetuning.IMAGE)
+    return _table_4_recipe(name, row, int(side) if side else finetuning.IMAGE, length)
 
 
 def development_share(name: str) -> float:
@@ -51,15 +57,22 @@ def development_share(name: str) -> float:
     return finetuning.finetuning_row(TRANSFER_SLUGS[data]).dev_fraction if data in TRANSFER_SLUGS else 0.1
 
 
-def _table_4_recipe(name: str, row: FinetuningRow, side: int) -> Recipe:
+def _table_4_recipe(name: str, row: FinetuningRow, side: int, length: Length) -> Recipe:
     is_table_2 = side != finetuning.IMAGE
+    total = _steps(row.steps, length)
     return Recipe(
         name=name,
         source=f"Table 4: {row.data}"
         + (f", at {side} pixels with Polyak averaging as in table 2" if is_table_2 else ""),
-        batch=finetuning.BATCH,
+        batch=length.batch_or(finetuning.BATCH),
         image=image_size(side),
-        schedule=Schedule(peak=FINETUNING_RATE, total=row.steps, warmup=row.warmup, decay="cosine", end=0.0),
+        schedule=Schedule(
+            peak=length.peak_of(FINETUNING_RATE, batch=finetuning.BATCH, power=SGD_POWER),
+            total=total,
+            warmup=length.warmup_of(row.warmup, total=total, own_total=row.steps),
+            decay="cosine",
+            end=0.0,
+        ),
         optimizer=SGD(momentum=finetuning.MOMENTUM, weight_decay=finetuning.WEIGHT_DECAY, clip=finetuning.CLIP_NORM),
         loss="softmax",
         label_smoothing=finetuning.LABEL_SMOOTHING,
@@ -68,21 +81,33 @@ def _table_4_recipe(name: str, row: FinetuningRow, side: int) -> Recipe:
     )
 
 
-def _hyper_rule_recipe(name: str) -> Recipe:
+def _steps(own: int, length: Length) -> int:
+    """Steps in all: the user's, those of the user's epochs, or the recipe's own, whatever the size of the data."""
+    if not length.is_set:
+        return own
+    require(
+        length.total is not None or length.images is not None,
+        f"{length.epochs} epochs are no number of steps without a number of images",
+    )
+    return length.steps(images=0, epochs=0, batch=finetuning.BATCH)
+
+
+def _hyper_rule_recipe(name: str, length: Length) -> Recipe:
     rule = finetuning.HYPER_RULES[BIT_SIZES.index(name)]
+    total = _steps(rule.stop, length)
     enlarged, crop = finetuning.hyper_rule_resolution(384, 384, model="")
     return Recipe(
         name=name,
         source="BiT-HyperRule (appendix B.1.1; BiT's released code)",
-        batch=finetuning.BATCH,
+        batch=length.batch_or(finetuning.BATCH),
         image=image_size(crop),
         schedule=Schedule(
-            peak=finetuning.HYPER_RULE_LEARNING_RATE,
-            total=rule.stop,
-            warmup=rule.warmup,
+            peak=length.peak_of(finetuning.HYPER_RULE_LEARNING_RATE, batch=finetuning.BATCH, power=SGD_POWER),
+            total=total,
+            warmup=length.warmup_of(rule.warmup, total=total, own_total=rule.stop),
             decay="staircase",
             end=0.0,
-            boundaries=rule.decays,
+            boundaries=tuple(decay * total // rule.stop for decay in rule.decays),
         ),
         optimizer=SGD(momentum=finetuning.MOMENTUM, weight_decay=0.0, clip=None),
         augmentation=Augmentation(crop="square-crop", enlarged=enlarged / crop),
@@ -90,26 +115,40 @@ def _hyper_rule_recipe(name: str) -> Recipe:
     )
 
 
-def quick_recipe(images: int, image: tuple[int, int]) -> Recipe:
-    """Fine-tuning that a CPU finishes: table 4 with a smaller batch, fewer steps and the model's own resolution.
+def quick_recipe(images: int, image: tuple[int, int], length: Length = OWN) -> Recipe:
+    """Fine-tuning that a CPU finishes: table 4 with a small batch, few epochs and the model's own resolution.
 
-    The learning rate shrinks with the square root of the batch.
+    The batch follows from all `images`, so that few of them make steps enough; the steps from those of the `length`
+    that are left to train on. The run stops before its end when the training loss has settled, unless the `length` is
+    the user's.
     """
-    # Differs from the paper: batch 64 instead of 512, about 10 epochs, no larger pictures; only when it is asked for by
-    # name or no accelerator is there, and the run says so.
-    batch = min(QUICK_BATCH, images)
-    total = max(QUICK_EPOCHS * images // batch, QUICK_LEAST)
+    # Differs from the paper: recipe `quick` has batches of 8 to 64 images instead of 512, 10 epochs (at least 30
+    # steps), no larger pictures, and an early stop; the default without an accelerator, and the run says so.
+    own = quick_batch(images)
+    left = length.images or images
+    batch = length.batch_or(own)
+    total = max(QUICK_EPOCHS * left // batch, QUICK_LEAST)
+    if length.is_set:
+        total = length.steps(images=left, epochs=QUICK_EPOCHS, batch=own)
     return Recipe(
         name=QUICK,
         source="Table 4 made small for a CPU; not the paper's",
         batch=batch,
         image=image,
         schedule=Schedule(
-            peak=FINETUNING_RATE * (batch / finetuning.BATCH) ** 0.5,
+            peak=min(length.peak_of(QUICK_RATE, batch=own, power=SGD_POWER), FINETUNING_RATE),
             total=total,
-            warmup=total // 10,
+            warmup=length.warmup_of(total // 10, total=total, own_total=total),
             decay="cosine",
             end=0.0,
         ),
         optimizer=SGD(),
+        settle_window=0 if length.is_set else max(left // batch, QUICK_LEAST // 6),
     )
+
+
+def quick_batch(images: int) -> int:
+    """The largest power of two with which `quick` has 100 steps, from 8 to 64 and no more than there are images."""
+    least, most = QUICK_BATCHES
+    fitting = max(QUICK_EPOCHS * images // QUICK_STEPS, 1)
+    return min(max(2 ** (fitting.bit_length() - 1), least), most, images)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from vitlab.paper import augreg, deit, pretraining, selfsupervision
-from vitlab.paper.length import OWN, Length
+from vitlab.paper.length import ADAM_POWER, OWN, Length
 from vitlab.paper.names import meant
 from vitlab.paper.pretraining import DATA, SGD_JFT, TABLE_3, UNPRINTED_ROWS, DataName, PretrainingRow
 from vitlab.recipe import SGD, AdamW, Masking, Recipe, Schedule
@@ -46,19 +46,21 @@ def pretraining_recipe(name: str, length: Length = OWN) -> Recipe:
     row, epochs, cited = rows[plain]
     data = DATA[row.data]
     total = length.steps(images=data.training_images, epochs=epochs, batch=pretraining.BATCH)
+    own_total = epochs * data.training_images // pretraining.BATCH
     if plain != name:
-        return _sgd_recipe(name, row, total, length)
+        return _sgd_recipe(name, row, total, own_total, length)
+    peak = length.peak_of(row.learning_rate, batch=pretraining.BATCH, power=ADAM_POWER)
     return Recipe(
         name=name,
         source=f"{cited}: {', '.join(row.models)} on {row.data}, {epochs} epochs",
         batch=length.batch_or(pretraining.BATCH),
         image=image_size(pretraining.IMAGE),
         schedule=Schedule(
-            peak=row.learning_rate,
+            peak=peak,
             total=total,
-            warmup=length.warmup_or(pretraining.WARMUP),
+            warmup=length.warmup_of(pretraining.WARMUP, total=total, own_total=own_total),
             decay=row.decay,
-            end=pretraining.LINEAR_DECAY_END if row.decay == "linear" else 0.0,
+            end=min(pretraining.LINEAR_DECAY_END, peak) if row.decay == "linear" else 0.0,
         ),
         optimizer=_adam(row.weight_decay, data.clip_norm),
         loss="sigmoid",
@@ -133,7 +135,7 @@ def _adam(weight_decay: float, clip: float | None) -> AdamW:
     return AdamW(weight_decay=weight_decay, betas=pretraining.ADAM_BETAS, epsilon=pretraining.ADAM_EPSILON, clip=clip)
 
 
-def _sgd_recipe(name: str, row: PretrainingRow, total: int, length: Length) -> Recipe:
+def _sgd_recipe(name: str, row: PretrainingRow, total: int, own_total: int, length: Length) -> Recipe:
     batch = length.batch_or(pretraining.BATCH)
     return Recipe(
         name=name,
@@ -144,7 +146,7 @@ def _sgd_recipe(name: str, row: PretrainingRow, total: int, length: Length) -> R
         schedule=Schedule(
             peak=SGD_JFT.learning_rate(batch),
             total=total,
-            warmup=length.warmup_or(SGD_JFT.warmup),
+            warmup=length.warmup_of(SGD_JFT.warmup, total=total, own_total=own_total),
             decay="staircase",
             end=0.0,
             boundaries=SGD_JFT.decay_steps(total),
@@ -168,9 +170,9 @@ def _masked_recipe(length: Length) -> Recipe:
         batch=length.batch_or(row.batch),
         image=image_size(row.image),
         schedule=Schedule(
-            peak=row.learning_rate,
+            peak=length.peak_of(row.learning_rate, batch=row.batch, power=ADAM_POWER),
             total=total,
-            warmup=length.warmup_or(row.warmup),
+            warmup=length.warmup_of(row.warmup, total=total, own_total=row.steps),
             decay=row.decay,
             end=0.0,
         ),

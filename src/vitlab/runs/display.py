@@ -58,6 +58,11 @@ class Display(_Counted):
             self._show_step(cast(dict[str, Any], values))
         elif kind == "validation":
             self.say(f"step {values['step']:,}: {describe(cast(dict[str, Any], values))}")
+        elif kind == "settled":
+            self.say(
+                f"step {values['step']:,} of {self.total:,}: the training loss has settled at {values['loss']:.4f}, so "
+                "the run stops here"
+            )
 
     def say(self, line: str) -> None:
         """A line of its own."""

@@ -12,7 +12,6 @@ from rich.console import Console
 from vitlab.changes import with_fields
 from vitlab.counting import count_spec
 from vitlab.data.card import DataCard
-from vitlab.data.source import Source
 from vitlab.models.build import empty_model
 from vitlab.models.masked import check_maskable, empty_masked_model
 from vitlab.paper.finetuning_recipes import QUICK, development_share, finetuning_recipe, quick_recipe
@@ -28,12 +27,12 @@ from vitlab.runs.distilling import open_teacher
 from vitlab.runs.judging import judge_pictures
 from vitlab.runs.masking import corruption_of
 from vitlab.runs.material import Material, adapt, start_sha256
-from vitlab.runs.timing import learning_seconds, reading_seconds
+from vitlab.runs.timing import learning_pace, reading_seconds
 from vitlab.runs.unread import unread_fields
 from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.strict_json import require, to_json
 from vitlab.train.optimizers import make_optimizer
-from vitlab.train.update import freeze, recompute_activations
+from vitlab.train.update import BACKBONE, freeze, recompute_activations
 from vitlab.weights.cache import located
 from vitlab.weights.load import load_model
 from vitlab.world.device import pick_device
@@ -85,17 +84,8 @@ def pretraining_run(
         row, why = pretraining_row_for(name, images)
         say(console, f"recipe {row}: {why}")
     model_name = name if "@" not in name else pretraining_model(name)
-    recipe = pretraining_recipe(
-        row,
-        Length(
-            images=images,
-            epochs=epochs,
-            batch=_whole(asked, "batch"),
-            total=_whole(asked, "schedule.total"),
-            warmup=_whole(asked, "schedule.warmup"),
-        ),
-    )
-    recipe = _changed(recipe, asked)
+    recipe = _changed(pretraining_recipe(row, _length(asked, images, epochs)), asked)
+    _tell_peak(recipe, asked, console)
     classes = _classes(card) if recipe.masking is None else 0
     model = model_spec(model_name, image=recipe.image, classes=classes, head=pretraining_head(row))
     model = _changed_model(_with_rates(model, recipe), asked)
@@ -105,7 +95,13 @@ def pretraining_run(
 
 
 def finetuning_run(
-    start: Path, recipe_name: str, card: DataCard, asked: Asked, execution: Execution, console: Console
+    start: Path,
+    recipe_name: str,
+    card: DataCard,
+    asked: Asked,
+    execution: Execution,
+    console: Console,
+    epochs: int | None = None,
 ) -> RunSpec:
     """A run that starts from weights of any format; without a recipe's name one is chosen by size, and it says why.
 
@@ -121,11 +117,13 @@ def finetuning_run(
         if on_cpu:
             why = f"no accelerator is here; table 4's row would be --recipe {row}, because {why}"
         say(console, f"recipe {recipe_name}: {why}")
-    own = loaded.spec.image if asked.image is None else asked.image
-    recipe = quick_recipe(images, own) if recipe_name == QUICK else finetuning_recipe(recipe_name)
-    recipe = _changed(_fitting(recipe, loaded.spec.stride, asked, console), asked)
     held_out = development_share(recipe_name) if asked.held_out is None and not asked.validation else asked.held_out
     held_out = 0.0 if images < 10 and asked.held_out is None else held_out or 0.0
+    length = _length(asked, max(round(images * (1 - held_out)), 1), epochs)
+    own = loaded.spec.image if asked.image is None else asked.image
+    recipe = quick_recipe(images, own, length) if recipe_name == QUICK else finetuning_recipe(recipe_name, length)
+    recipe = _changed(_fitting(recipe, loaded.spec.stride, asked, console), asked)
+    _tell_peak(recipe, asked, console)
     given = {field.removeprefix(OF_MODEL) for field, _ in asked.changes if field.startswith(OF_MODEL)}
     require(
         given <= ADJUSTABLE, f"the weights decide {sorted(given - ADJUSTABLE)}; only {sorted(ADJUSTABLE)} can be set"
@@ -153,8 +151,9 @@ def create(path: Path, spec: RunSpec, material: Material, console: Console, *, i
     say(console, f"        {recipe.schedule.total:,} steps of {recipe.batch:,} images, {height}x{width} pixels, "
                  f"{recipe.optimizer.kind}, peak learning rate {recipe.schedule.peak:g}")  # fmt: skip
     device = pick_device(spec.execution.device)
-    seconds = estimated_seconds(spec, device, material.train)
-    say(console, f"time    about {duration(seconds)} on {device.type}, as busy as it is now")
+    seconds = estimated_seconds(spec, device, material)
+    sooner = "; less if the training loss settles before" if recipe.settle_window else ""
+    say(console, f"time    about {duration(seconds)} on {device.type}, as busy as it is now{sooner}")
     require(
         seconds < DAY or device.type != "cpu" or is_wanted,
         f"the run would take about {duration(seconds)} on this CPU; say --yes if that is wanted, or take fewer steps "
@@ -182,8 +181,9 @@ def check_buildable(spec: RunSpec) -> None:
         recompute_activations(model)
 
 
-def estimated_seconds(spec: RunSpec, device: torch.device, source: Source) -> float:
-    """The time of a run here: of its steps, tried or by the speed of a matrix product, and of reading its images.
+def estimated_seconds(spec: RunSpec, device: torch.device, material: Material) -> float:
+    """The time of a run here: of its steps and its validations, tried or by the speed of a matrix product, and of
+    reading its images.
 
     Workers read while the model learns.
     """
@@ -192,12 +192,24 @@ def estimated_seconds(spec: RunSpec, device: torch.device, source: Source) -> fl
     (a @ a).sum().item()
     began = time.perf_counter()
     (a @ a @ a @ a).sum().item()
-    speed = TYPICAL_SHARE * 3 * side**3 / (time.perf_counter() - began)  # multiply-accumulates a second
-    images = spec.recipe.schedule.total * spec.recipe.batch
+    passed = max(time.perf_counter() - began, 1e-9)
+    speed = TYPICAL_SHARE * 3 * side**3 / passed  # multiply-accumulates a second
+    learnt = spec.recipe.schedule.total * spec.recipe.batch
+    judged = images_judged(spec, material)
     taught = count_spec(load_model(spec.teacher).spec).macs if spec.teacher else 0
-    learning = learning_seconds(spec, device, count_spec(spec.model).macs * TRAINING_COST / speed)
-    steps, reading = (learning + taught / speed) * images, reading_seconds(spec, source) * images
-    return max(steps, reading / spec.execution.workers) if spec.execution.workers else steps + reading
+    cost = 1 if BACKBONE in spec.recipe.frozen else TRAINING_COST
+    pace = learning_pace(spec, device, count_spec(spec.model).macs * cost / speed)
+    working = (pace.image + taught / speed) * learnt + pace.step * spec.recipe.schedule.total
+    working += pace.image / cost * judged
+    reading = reading_seconds(spec, material.train) * (learnt + judged)
+    return max(working, reading / spec.execution.workers) if spec.execution.workers else working + reading
+
+
+def images_judged(spec: RunSpec, material: Material) -> int:
+    """Images that are only evaluated: those of every validation, and those of the test."""
+    total, every = spec.recipe.schedule.total, spec.recipe.validate_every
+    validations = (total - 1) // every + 1 if every else 1
+    return validations * len(material.validation or ()) + len(material.test or ())
 
 
 def free_folder(base: Path, *names: str) -> Path:
@@ -235,6 +247,17 @@ def _run(kind: str, model: ModelSpec, recipe: Recipe, asked: Asked, execution: E
     return run
 
 
+def _length(asked: Asked, images: int, epochs: int | None) -> Length:
+    """What the user says of the length, with the number of images to train on."""
+    return Length(
+        images=images,
+        epochs=epochs,
+        batch=_whole(asked, "batch"),
+        total=_whole(asked, "schedule.total"),
+        warmup=_whole(asked, "schedule.warmup"),
+    )
+
+
 def _whole(asked: Asked, field: str) -> int | None:
     """A number that the recipe's length depends on, where the user gave one."""
     text = dict(asked.changes).get(field)
@@ -244,6 +267,16 @@ def _whole(asked: Asked, field: str) -> int | None:
         f"--{field} {text!r} must be a whole number, {least} or more",
     )
     return None if text is None else int(text)
+
+
+def _tell_peak(recipe: Recipe, asked: Asked, console: Console) -> None:
+    """Say that the learning rate has followed the user's batch."""
+    given = dict(asked.changes)
+    if "batch" in given and "schedule.peak" not in given:
+        say(
+            console,
+            f"peak    {recipe.schedule.peak:g}, scaled to the batch of {recipe.batch:,}; --schedule.peak sets it",
+        )
 
 
 def _fitting(recipe: Recipe, patch: int, asked: Asked, console: Console) -> Recipe:

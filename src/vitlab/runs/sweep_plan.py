@@ -224,7 +224,7 @@ def make_plan(model: Path, data: str, test: str, out: Path, options: SweepOption
         if source is not None:
             fingerprints[name] = fingerprint(source)
     crew = Crew(_with_gpus(options.workers, base))
-    seconds = estimated_seconds(base, pick_device(base.execution.device), material.train)
+    seconds = estimated_seconds(base, pick_device(base.execution.device), material)
     plan = Plan(model, out, options, base, test, material.card, fingerprints, tuple(points), seconds, console, crew)
     runs = []
     for point in (*points, *(corners(base.recipe.name, space) if options.trials else ())):

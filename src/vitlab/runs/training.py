@@ -187,6 +187,8 @@ def _train(
             record=record,
             hooks=tuple(_hooks(run, spec, material, console, world)),
             patience=recipe.patience,
+            settle_window=recipe.settle_window,
+            warmup=recipe.schedule.warmup,
             before_save=keep_books,
         )
         try:

@@ -8,6 +8,7 @@ from typing import Literal
 from rich.console import Console
 
 from vitlab.paper.finetuning_recipes import TRANSFER_SLUGS, finetuning_recipe
+from vitlab.paper.length import Length
 from vitlab.paper.models import name_of
 from vitlab.runs.display import say
 from vitlab.runs.grid import PEAK, SweepOptions
@@ -46,7 +47,9 @@ def transfer(
     for recipe, (train, test) in sets.items():
         how = replace(options.sweep, recipe=recipe)
         if not is_picking and PEAK not in dict(how.changes):
-            how = replace(how, rates=(finetuning_recipe(recipe).schedule.peak,))
+            batch = dict(how.changes).get("batch", "")  # one that is no number is refused with the other fields
+            length = Length(batch=int(batch) if batch.isdecimal() else None)
+            how = replace(how, rates=(finetuning_recipe(recipe, length).schedule.peak,))
         code, row = sweep(model, train, test, out / recipe, how, console, TRANSFER_SLUGS[recipe])
         if row is None:
             return code, rows

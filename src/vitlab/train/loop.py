@@ -49,12 +49,14 @@ class Loop:
     record: Callable[[str, Mapping[str, object]], None]
     hooks: tuple[Hook, ...] = ()
     patience: int = 0
+    settle_window: int = 0  # steps; see `train.settling`
+    warmup: int = 0  # steps
     before_save: Callable[[TrainState], None] = lambda state: None
 
     def run(self, state: TrainState, forward: nn.Module, update: Update, batches: Generator[Examples]) -> int:
         """Train until the end; returns 0, or the exit code of the signal that stopped it, the state being saved."""
         with Signals() as signals, contextlib.closing(batches) as stream, contextlib.closing(self.checkpoints):
-            while state.progress.step < self.total and not self._is_exhausted(state):
+            while state.progress.step < self.total and not self._is_over(state):
                 done = update(state, forward, next(stream))
                 self._book(state, done)
                 improved = self._measure(state)
@@ -64,6 +66,8 @@ class Loop:
                 if stop:
                     self.record("stopped", {"step": state.progress.step, "code": stop})
                     return stop
+            if state.progress.settling.has_settled and state.progress.step < self.total:
+                self.record("settled", {"step": state.progress.step, "loss": state.progress.settling.lowest})
             self._save(state, wait=True)
         return 0
 
@@ -83,6 +87,8 @@ class Loop:
         if done.images:  # a batch of nothing but bad images says nothing of the weights
             progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if done.skipped else 0
         progress.skipped += done.skipped
+        if self.settle_window:
+            progress.settling.add(done.loss, self.settle_window, is_warming=progress.step <= self.warmup)
         if done.skipped or progress.step % self.log_every == 0 or progress.step == self.total:
             self.record("step", {"step": progress.step, **asdict(done)})
         if progress.skipped_in_a_row >= SKIPS_ALLOWED:
@@ -107,8 +113,10 @@ class Loop:
                 improved = _judge(state, found[MEASURE])
         return improved
 
-    def _is_exhausted(self, state: TrainState) -> bool:
-        return 0 < self.patience <= state.progress.validations_since_best
+    def _is_over(self, state: TrainState) -> bool:
+        """Whether the run stops before its last step."""
+        is_exhausted = 0 < self.patience <= state.progress.validations_since_best
+        return is_exhausted or state.progress.settling.has_settled
 
     def _save(self, state: TrainState, *, wait: bool = False) -> None:
         self.before_save(state)

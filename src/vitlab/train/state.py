@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitlab.strict_json import check_fields, require
+from vitlab.strict_json import check_fields, from_json, require
+from vitlab.train.settling import Settling
 from vitlab.world.sharding import like, own_part, part_of
 
 Read = Callable[[str, range | None], Tensor]  # a tensor of a stored group by its name, whole or some rows of it
@@ -24,6 +25,7 @@ class Progress:
     best: float | None = None  # of the validation's measure
     best_step: int = 0
     validations_since_best: int = 0
+    settling: Settling = field(default_factory=Settling)  # of the training loss
     books: dict[str, Any] = field(default_factory=dict)  # the data's account, kept by the run
 
     def __post_init__(self) -> None:
@@ -113,7 +115,10 @@ def _read_like(parameter: Tensor, stored: str, read: Read) -> Tensor:
 
 
 def progress_from(values: Mapping[str, object]) -> Progress:
-    """The progress that was saved; a field that is missing or unknown is an error."""
+    """The progress that was saved; a field that is missing or unknown is an error.
+
+    Checkpoints of runs that never stop on a settled loss may lack `settling`, which is newer than the others.
+    """
     names = {f.name for f in fields(Progress)}
-    require(set(values) == names, f"the saved progress has {sorted(values)}, not {sorted(names)}")
-    return Progress(**values)  # pyrefly: ignore[bad-argument-type] - checked by Progress itself
+    require(set(values) | {"settling"} == names, f"the saved progress has {sorted(values)}, not {sorted(names)}")
+    return from_json(Progress, dict(values))

@@ -21,6 +21,8 @@ from vitlab.world.group import ALONE, World
 from vitlab.world.parallel import Alone
 from vitlab.world.randomness import seed_device
 
+BACKBONE = "backbone"  # of a model: all but its head
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -230,4 +232,4 @@ def freeze(module: nn.Module, parts: tuple[str, ...]) -> None:
 
 
 def _belongs(name: str, part: str) -> bool:
-    return not name.startswith("head.") if part == "backbone" else f"{name}.".startswith(f"{part}.")
+    return not name.startswith("head.") if part == BACKBONE else f"{name}.".startswith(f"{part}.")
