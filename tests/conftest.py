@@ -4,6 +4,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch, and for commands that tests start: as below
+
 import torch
 
 from agreement import randomised

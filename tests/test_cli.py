@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import vitlab
+from vitlab import busy, doctor
 from vitlab.cli import COMMANDS, main
 from vitlab.commands.data import DATA_COMMANDS
 
@@ -78,6 +79,21 @@ def test_doctor_names_versions_device_and_extras(capsys):
     printed = capsys.readouterr().out
     for word in ("vitlab", "torch", "pillow", "safetensors", "device", "threads", "[demo]"):
         assert word in printed
+
+
+def test_doctor_says_how_threads_wait_and_who_decided_it(capsys, monkeypatch):
+    def waiting():
+        assert main(["doctor"]) == 0
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("waiting")]
+        return line.split(maxsplit=1)[1].strip()
+
+    for name in busy.SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    assert waiting() == "threads spin; OMP_WAIT_POLICY=PASSIVE lets them sleep"
+    monkeypatch.setenv("GOMP_SPINCOUNT", "5")
+    assert waiting() == "as asked for: GOMP_SPINCOUNT=5"
+    monkeypatch.setattr(doctor, "chosen", ["other programs use 1.5 of 2 processors"])
+    assert "PASSIVE, because other programs use 1.5 of 2 processors when vitlab was started" in waiting()
 
 
 @pytest.mark.parametrize(

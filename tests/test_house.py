@@ -35,7 +35,8 @@ MAY_IMPORT = {
     "inspection": {"spec", "strict_json", "models", "drawing"},
     "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data"},
     "report": {"spec", "strict_json", "paper", "counting", "store"},
-    "doctor": set(),
+    "busy": set(),
+    "doctor": {"busy"},
     "interrupts": set(),
     "runs": {
         *(
@@ -53,12 +54,12 @@ MAY_IMPORT = {
             "models",
             "weights",
         ),
-        *("data", "train", "evaluate", "drawing", "inspection", "deploy", "report", "__init__"),
+        *("busy", "data", "train", "evaluate", "drawing", "inspection", "deploy", "report", "__init__"),
     },
     "commands": {"spec", "recipe", "paper", "counting", "interrupts"},
     "__init__": {"counting", "paper"},
     "cli": {"__init__", "commands", "interrupts"},
-    "__main__": {"cli", "interrupts"},
+    "__main__": {"busy", "cli", "interrupts"},
 }
 LAZY = {  # inside functions only
     "__init__": {"models", "weights", "evaluate", "inspection", "deploy"},
@@ -75,6 +76,7 @@ WITHOUT_TORCH = {
         "paper",
         "counting",
         "scaling",
+        "busy",
         "interrupts",
         "store",
         "run_dir",

@@ -2,12 +2,14 @@
 
 import sys
 
+from vitlab.busy import choose_before_torch
 from vitlab.interrupts import leave_when_interrupted
 
 
 def start() -> int:
     """Run the command line; it is imported here, so that an interrupt has an answer while that takes its time."""
     leave_when_interrupted()
+    choose_before_torch()
     from vitlab.cli import main
 
     return main()

@@ -4,7 +4,10 @@ import importlib.metadata as metadata
 import os
 import platform
 import re
+import time
 from collections.abc import Iterator
+
+from vitlab.busy import POLICY, SETTINGS, chosen, others_between, read
 
 
 def findings() -> Iterator[tuple[str, str]]:
@@ -28,6 +31,25 @@ def _torch() -> Iterator[tuple[str, str]]:
 
     yield "device", _device()
     yield "threads", f"{torch.get_num_threads()} of {os.cpu_count()} processors"
+    yield "waiting", _waiting()
+    yield "others", _others()
+
+
+def _waiting() -> str:
+    """What threads do while they wait for each other, and who decided it."""
+    if chosen:
+        return f"threads sleep: {POLICY}=PASSIVE, because {chosen[0]} when vitlab was started"
+    given = [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]
+    return f"as asked for: {', '.join(given)}" if given else f"threads spin; {POLICY}=PASSIVE lets them sleep"
+
+
+def _others() -> str:
+    before = read()
+    time.sleep(0.2)
+    after = read()
+    if before is None or after is None:
+        return "what other programs use is not told by this system"
+    return f"other programs use {others_between(before, after):.1f} of {os.cpu_count()} processors"
 
 
 def _device() -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from vitlab.busy import Crowding, advice
 from vitlab.data.batch import Batch
 from vitlab.data.card import fingerprint
 from vitlab.data.catalogue import open_source
@@ -21,7 +22,7 @@ from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
-from vitlab.runs.display import Images
+from vitlab.runs.display import Images, say
 from vitlab.runs.evaluation_table import Row, results, write
 from vitlab.runs.preparing import ModelOptions, check_classes, load
 from vitlab.runs.scoring import SAVE, Labeller, Share, fingerprint_of, score_source
@@ -155,7 +156,14 @@ def _score(
     if outdated and not saved.exists():
         changed = f"{printable(spec)}: files changed since they were scored; all are scored again"
         console.print(Text(changed, style="yellow"))
+    crowding = Crowding(options.workers)
     with Images(console, "scored") as shown:
+
+        def tell(number: int) -> None:
+            shown.show(number, len(source))
+            if why := crowding.notice():
+                say(console, advice(why, "before the command"))
+
         done = score_source(
             model,
             source,
@@ -169,7 +177,7 @@ def _score(
             identity={**identity, "files": files},
             share=share,
             save_every=options.save_every,
-            say=lambda number: shown.show(number, len(source)),
+            say=tell,
         )
     if share is None or share.rank == 0:
         for file in outdated:

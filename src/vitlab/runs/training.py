@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from vitlab.busy import Crowding, advice
 from vitlab.counting import count_spec
 from vitlab.data.accounting import Account, TooManyBadImages
 from vitlab.data.batch import Batch
@@ -173,9 +174,14 @@ def _train(
         display = stack.enter_context(Display(console, total, state.progress.step))
         log = stack.enter_context(tensorboard_writer(run.path)) if execution.tensorboard and run.writes else None
 
+        crowding = Crowding(execution.workers) if device.type == "cpu" else None
+
         def record(kind: str, values: Mapping[str, object]) -> None:
             run.record(kind, values)
             display.show(kind, values)
+            if crowding is not None and kind == "step" and (why := crowding.notice()):
+                run.record("crowded", {"step": values["step"], "why": why})
+                display.say(advice(why, f"vitlab resume {run.path}"))
             if log is not None:
                 log.add(kind, values)
 

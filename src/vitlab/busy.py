@@ -1,0 +1,197 @@
+"""How busy the processors are with other programs, and how torch's threads should then wait. Standard library only.
+
+Threads of torch that wait for each other spin, because waking a sleeping thread takes longer than a small operation.
+Beside other programs a spinning thread keeps the processor from the one that it waits for, and a step takes many times
+as long (evidence/busy.txt). OMP_WAIT_POLICY=PASSIVE lets them sleep. It has to be set before torch is loaded, and it
+changes no result.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+POLICY = "OMP_WAIT_POLICY"
+SETTINGS = (POLICY, "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # whoever sets one has decided
+SHARE = 0.25  # of the threads; so many without a processor of their own are too many
+SHORTEST = 0.1  # seconds between two readings; the kernel counts hundredths
+WATCHED = 15.0  # seconds between two looks while something runs
+chosen: list[str] = []  # why threads of this process sleep, once that was chosen for it
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Seconds so far: by the clock, of this process on processors, and of all programs on those it may use."""
+
+    clock: float
+    own: float
+    everyone: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a process may use: so many processors, for so much of the time (`quota`, in processors), in `threads`."""
+
+    processors: int
+    quota: float
+    threads: int
+
+    def crowd(self, others: float) -> str:
+        """Why threads that spin are slow here while other programs use `others` processors; empty if they are not."""
+        free = min(self.processors - others, self.quota)
+        if self.threads < 2 or self.threads - free < SHARE * self.threads:
+            return ""
+        if others >= SHARE * self.processors:
+            return f"other programs use {others:.1f} of {self.processors} processors"
+        return f"{self.threads} threads share {min(self.processors, self.quota):g} processors"
+
+
+def place(environment: Mapping[str, str] = os.environ) -> Place:
+    """The place of this process."""
+    processors = len(_own_processors())
+    asked = environment.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return Place(processors, _quota() or float(processors), int(asked) if asked.isdecimal() else processors)
+
+
+def read() -> Reading | None:
+    """Where things stand now; None where the system does not tell (it is Linux that does)."""
+    try:
+        lines = Path("/proc/stat").read_text().splitlines()
+        ticks = os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return Reading(time.monotonic(), time.process_time(), busy_ticks(lines, _own_processors()) / ticks)
+
+
+def busy_ticks(lines: Sequence[str], processors: frozenset[int]) -> int:
+    """What /proc/stat counts of the processors as user, nice, system, interrupts, and stolen by other machines."""
+    total = 0
+    for line in lines:
+        name, *values = line.split()
+        if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in processors:
+            user, nice, system, _idle, _waiting, interrupts, soft, stolen = (*map(int, values), *[0] * 8)[:8]
+            total += user + nice + system + interrupts + soft + stolen
+    return total
+
+
+def others_between(before: Reading, after: Reading) -> float:
+    """How many processors other programs kept busy between two readings."""
+    return max((after.everyone - before.everyone - (after.own - before.own)) / (after.clock - before.clock), 0.0)
+
+
+def is_decided(environment: Mapping[str, str]) -> bool:
+    """Whether the user, or a launcher of several ranks, has said how threads wait, or there is only one."""
+    ranks = environment.get("WORLD_SIZE", "1")
+    return any(name in environment for name in SETTINGS) or ranks != "1" or environment.get("OMP_NUM_THREADS") == "1"
+
+
+# -- At the start --------------------------------------------------------------------------------
+
+
+class BeforeTorch(MetaPathFinder):
+    """Chooses how threads wait in the moment before torch is imported; commands without torch pay nothing for it."""
+
+    def __init__(
+        self,
+        begin: Reading,
+        look: Callable[[], Reading | None] = read,
+        environment: MutableMapping[str, str] = os.environ,
+    ) -> None:
+        self.begin, self.look, self.environment = begin, look, environment
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Nothing: the others find torch."""
+        if fullname == "torch":
+            sys.meta_path.remove(self)
+            time.sleep(max(self.begin.clock + SHORTEST - time.monotonic(), 0.0))
+            now = self.look()
+            if now is not None:
+                choose(place(self.environment), others_between(self.begin, now), self.environment)
+        return None
+
+
+def choose_before_torch(look: Callable[[], Reading | None] = read) -> None:
+    """From now on other programs are looked at, and importing torch chooses how its threads wait."""
+    begin = None if is_decided(os.environ) else look()
+    if begin is not None and "torch" not in sys.modules:
+        sys.meta_path.insert(0, BeforeTorch(begin, look))
+
+
+def choose(here: Place, others: float, environment: MutableMapping[str, str]) -> None:
+    """Let threads sleep where spinning would be slow, and say so; what the user has set stays."""
+    why = here.crowd(others)
+    if why and not is_decided(environment):
+        environment[POLICY] = "PASSIVE"
+        chosen.append(why)
+        sys.stderr.write(f"vitlab: {why}, so threads sleep while they wait ({POLICY}=PASSIVE; set it to choose)\n")
+        sys.stderr.flush()
+
+
+# -- While something runs ------------------------------------------------------------------------
+
+
+class Crowding:
+    """Notices, once, that other programs have come to use the processors of a long computation.
+
+    `helpers` are processes of our own, such as data workers: as many processors are not counted as others'.
+    """
+
+    def __init__(
+        self,
+        helpers: int = 0,
+        *,
+        environment: Mapping[str, str] = os.environ,
+        here: Place | None = None,
+        look: Callable[[], Reading | None] = read,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.helpers, self._look, self._clock = helpers, look, clock
+        self._here = here or place(environment)
+        self._last = None if is_decided(environment) else look()
+
+    def notice(self) -> str:
+        """What is the matter, the first time that it is; else nothing."""
+        if self._last is None or self._clock() - self._last.clock < WATCHED:
+            return ""
+        before, self._last = self._last, self._look()
+        if self._last is None:
+            return ""
+        why = self._here.crowd(max(others_between(before, self._last) - self.helpers, 0.0))
+        if why:
+            self._last = None
+        return why
+
+
+def advice(why: str, again: str) -> str:
+    """A crowd in a sentence, with what to do about it."""
+    return f"{why}: threads that wait for each other slow this down; {POLICY}=PASSIVE {again} lets them sleep"
+
+
+# -- What this process may use -------------------------------------------------------------------
+
+
+def _own_processors() -> frozenset[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def _quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Processors that a container may use, as both versions of control groups say it; None is all."""
+    try:
+        most, period = (root / "cpu.max").read_text().split()
+        return None if most == "max" else int(most) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        most = int((root / "cpu" / "cpu.cfs_quota_us").read_text())
+        return None if most <= 0 else most / int((root / "cpu" / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
