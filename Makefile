@@ -1,6 +1,6 @@
 # Everything a newcomer or CI types. `make help` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast check gpu-check wheel docs soak clean
+.PHONY: help setup demo test fast check gpu-check wheel docs soak mutants clean
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
@@ -44,6 +44,15 @@ soak: .venv/test.stamp  ## the long proofs; output goes to evidence/
 	@VITLAB_TRIALS=50 $(BIN)/python -m pytest tests/world/test_rank_faults.py -s -o timeout=14400 > .ranks.log
 	@grep -a "trials\|passed" .ranks.log > evidence/ranks.txt && rm .ranks.log
 	@cat evidence/ranks.txt
+
+MUTANTS ?= 200
+SECONDS ?= 3600
+JOBS ?= 2
+SEED ?= 0
+mutants: .venv/test.stamp  ## small faults in the numeric core that the tests must notice; MUTANTS=0 makes all
+	@mkdir -p evidence
+	@$(BIN)/python tests/run_mutants.py --mutants $(MUTANTS) --seconds $(SECONDS) --jobs $(JOBS) --seed $(SEED) \
+	  > evidence/mutants.txt; code=$$?; cat evidence/mutants.txt; exit $$code
 
 clean:  ## remove the virtual environment and what tools left behind
 	rm -rf .venv dist docs/_build docs/api/modules .pytest_cache .ruff_cache .hypothesis
