@@ -2,6 +2,8 @@
 
 run.json        the run, complete: model, recipe, data, seed, execution; never changed
 data.json       the data's card: classes, number of samples, fingerprint
+contents.npz    what the files of the data hold, see data/contents.py
+not-exact.json  why the run is not what an unbroken one would be, once it has been continued with changes
 events.jsonl    what happened, a line each; only ever added to
 quarantine.json images that could not be used, with reason and hash, once there are any
 checkpoints/    see train/checkpoint_files.py
@@ -19,7 +21,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from vitlab.recipe import HARD, Execution, Recipe
 from vitlab.spec import ModelSpec
@@ -30,6 +32,8 @@ VERSION = 1
 RUN, DATA, EVENTS, QUARANTINE, RESULT = "run.json", "data.json", "events.jsonl", "quarantine.json", "result.json"
 CHECKPOINTS, MODEL, TENSORBOARD = "checkpoints", "model", "tensorboard"
 PICTURE = "masked-patches.png"
+CONTENTS, NOT_EXACT = "contents.npz", "not-exact.json"
+LEARNT = ("kind", "model", "recipe", "seed", "start_sha256", "held_out", "teacher_sha256")  # what decides the weights
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,17 @@ class RunDir:
         """What was asked for."""
         return from_json(RunSpec, read_json(self.path / RUN), RUN)
 
+    def learnt(self) -> dict[str, object]:
+        """What of run.json decides what is learnt, besides the data; as the file has it, whatever the version."""
+        values = cast(dict[str, Any], read_json(self.path / RUN))
+        return {name: values[name] for name in LEARNT if name in values} | {
+            "validation": bool(values.get("validation"))
+        }
+
+    def not_exact(self) -> list[str]:
+        """Why the run is not what an unbroken one would be; empty for a run that is."""
+        return list(cast(list[str], read_json(self.path / NOT_EXACT))) if (self.path / NOT_EXACT).exists() else []
+
     def card(self) -> object:
         """What the data was, as JSON values."""
         return read_json(self.path / DATA)
@@ -146,7 +161,14 @@ class RunDir:
         """Remove what a run makes before its first step is done, and nothing else."""
         (self.path / RUN).unlink()  # the first: without it there is no run, whatever else is left
         remove_leftovers(self.path)
-        for name in (DATA, EVENTS, PICTURE, *(file.name for file in self.path.glob(f"*{QUARANTINE}"))):
+        for name in (
+            DATA,
+            CONTENTS,
+            NOT_EXACT,
+            EVENTS,
+            PICTURE,
+            *(file.name for file in self.path.glob(f"*{QUARANTINE}")),
+        ):
             (self.path / name).unlink(missing_ok=True)
         for name in (CHECKPOINTS, TENSORBOARD):
             shutil.rmtree(self.path / name, ignore_errors=True)

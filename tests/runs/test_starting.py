@@ -19,7 +19,7 @@ from vitlab.run_dir import RunDir
 from vitlab.runs import starting
 from vitlab.runs.material import open_data, open_material
 from vitlab.runs.starting import Asked
-from vitlab.runs.training import carry_out
+from vitlab.runs.training import Places, carry_out
 from vitlab.spec import ViTSpec
 from vitlab.weights.save import save_model
 
@@ -387,7 +387,7 @@ class TestBadImages:
         photos.rename(tmp_path / "elsewhere")
         with pytest.raises(ValueError, match="photos is not a folder"):
             carry_out(run, quiet())
-        assert carry_out(run, quiet(), data=f"folder:{tmp_path / 'elsewhere'}") == 0
+        assert carry_out(run, quiet(), places=Places(data=f"folder:{tmp_path / 'elsewhere'}")) == 0
 
 
 class TestPretraining:

@@ -18,11 +18,12 @@ from rich.console import Console
 from agreement import randomised
 from vitlab import save_model
 from vitlab.cli import main
+from vitlab.data import contents
 from vitlab.models.build import build_from_spec
 from vitlab.paper.finetuning_recipes import finetuning_recipe, quick_recipe
 from vitlab.recipe import Execution
 from vitlab.report.ledger import read
-from vitlab.run_dir import RunDir
+from vitlab.run_dir import CONTENTS, RunDir
 from vitlab.runs.choice import Judged, pick
 from vitlab.runs.grid import Point, SweepOptions, points_of, row_rates
 from vitlab.runs.search import read_space
@@ -330,11 +331,37 @@ def test_a_sweep_goes_on_with_the_same_images_and_points_alone(model, in_memory,
         told = " ".join(capsys.readouterr().err.split())
         assert f"the images of --{part} are not those it began with; choose another --out" in told
         new.unlink()
+    for part, folder in photos.items():
+        picture = folder / "b" / "2.png"
+        held = picture.read_bytes()
+        Image.new("RGB", (9, 9), "red").save(picture)
+        assert main(command) == 2
+        told = " ".join(capsys.readouterr().err.split())
+        words = "training" if part == "data" else part
+        assert f"1 of 6 files of the {words} data hold something else than before: '{picture}'" in told
+        picture.write_bytes(held)  # with another date
     begin(monkeypatch, command)
     assert main([*command[:-1], command[-1].replace("0.009", "0.5")]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert 'points was {"schedule.peak=0.009"' in told
     assert 'and is {"schedule.peak=0.5"' in told
+
+
+def test_the_images_of_a_sweep_are_hashed_once_for_all_its_runs(model, in_memory, monkeypatch):
+    save_pictures(in_memory / "data", 0)
+    save_pictures(in_memory / "test", 1)
+    reads, plain = [], contents._hash_file
+
+    def hash_file(path, reading):
+        reads.append(path)
+        return plain(path, reading)
+
+    monkeypatch.setattr(contents, "_hash_file", hash_file)
+    spec = ["--data", f"folder:{in_memory / 'data'}", "--test", f"folder:{in_memory / 'test'}", "--held-out", "0.4"]
+    out = in_memory / "out"
+    assert main(["sweep", str(model), *SHORT, *spec, "--rates", "0.01,0.02", "--seeds", "2", "--out", str(out)]) == 0
+    assert len(reads) == len(set(reads)) == 12
+    assert len(list(out.glob(f"*/*/{CONTENTS}"))) == 4
 
 
 def save_pictures(folder, seed):

@@ -1,7 +1,8 @@
 """vitlab pretrain, finetune, resume, reproduce."""
 
+import contextlib
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -130,7 +131,10 @@ def finetune(
 def resume(
     run: Folder,
     data: Spec = "",
+    validation: Spec = "",
+    test: Spec = "",
     teacher: MaybePath = None,
+    allow_changed: bool = False,
     execution: ChangedExecution = UNCHANGED,
     changes: Changes = (),
 ) -> int:
@@ -140,32 +144,36 @@ def resume(
     Args:
         run: The run folder.
         data: Where the same images are now, if they have moved.
+        validation: Where the same validation images are now, if they have moved.
+        test: Where the same test images are now, if they have moved.
         teacher: Where the same teacher is now, if it has moved.
+        allow_changed: Continue although the data holds something else than before, or run.json was edited. The result
+            then says that the run is not exact, and why.
         changes: A field of the execution, as --set micro_batch=8.
     """
     from vitlab.runs.together import resume_together
+    from vitlab.runs.training import Places
     from vitlab.weights.cache import located
 
     changed = (*changed_fields(execution), *pairs(changes))
     moved = "" if teacher is None else str(located(teacher).resolve())
-    try:
-        return _ended(*resume_together(run, console(), data=data, teacher=moved, changes=changed))
-    except ValueError as error:  # of what opens data and teacher, which does not know the folder
-        told = str(error).replace("vitlab resume RUN ", f"vitlab resume {shlex.quote(str(run))} ")
-        error.args = (told,)
-        raise
+    places = Places(data, validation, test, moved)
+    with _named(run, "resume"):
+        return _ended(*resume_together(run, console(), places=places, changes=changed, allow_changed=allow_changed))
 
 
-def reproduce(run: Folder, out: MaybePath = None) -> int:
+def reproduce(run: Folder, out: MaybePath = None, allow_changed: bool = False) -> int:
     """Train a finished run again, same recipe and seed, and compare it step by step.
 
     Args:
         run: The finished run folder.
         out: Folder for the second run; RUN-again if left out. One that was begun is continued.
+        allow_changed: Train although the data holds something else than in the first run.
     """
     from vitlab.runs.reproduce import reproduce as again
 
-    code, found = again(run, out or run.with_name(f"{run.name}-again"), console())
+    with _named(run, "reproduce"):
+        code, found = again(run, out or run.with_name(f"{run.name}-again"), console(), allow_changed=allow_changed)
     if found is None:
         return code
     said = "the same" if found.same_bits else "not the same"
@@ -213,6 +221,17 @@ def _start(
             raise
         how = "if a run is named above, vitlab resume continues it" if out is None else f"vitlab resume {out} continues"
         raise KeyboardInterrupt(f"stopped; {how}") from None
+
+
+@contextlib.contextmanager
+def _named(run: Path, command: str) -> Iterator[None]:
+    """What opens data and teacher does not know the folder: its advice gets the folder's name and the command's."""
+    try:
+        yield
+    except ValueError as error:
+        told = str(error).replace("vitlab resume RUN ", f"vitlab {command} {shlex.quote(str(run))} ")
+        error.args = (told,)
+        raise
 
 
 def _ended(code: int, path: Path | None) -> int:

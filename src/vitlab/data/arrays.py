@@ -103,6 +103,7 @@ class PixelSource:
             )
         self.class_names = class_names or tuple(map(str, range(classes)))
         self._images, self._labels = images, labels
+        self._files = [str(Path(file).absolute()) for file in files]
         self._stamp = tuple(number for file in files for number in file_stamp(file))
 
     def __len__(self) -> int:
@@ -127,6 +128,9 @@ class PixelSource:
     def stamp(self, index: int) -> tuple[int, ...]:
         check_index(index, len(self))
         return self._stamp
+
+    def paths(self) -> list[str] | None:
+        return self._files or None
 
 
 MOST_CLASSES = 1_000_000  # a name is made for each where a file has none

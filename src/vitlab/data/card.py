@@ -20,13 +20,14 @@ class DataCard:
     class_names: tuple[str, ...]
     fingerprint: str
 
-    def check(self, found: "DataCard") -> None:
+    def check(self, found: "DataCard", *, same_samples: bool = True) -> None:
         """Raise unless the data found is that of this card: same classes in the same order, then same samples."""
         check_class_names(self.class_names, found.class_names)
-        if found.fingerprint != self.fingerprint:
+        if same_samples and found.fingerprint != self.fingerprint:
             raise ValueError(
                 f"the data is not what it was: {self.samples:,} samples of {self.spec!r} were used, {found.samples:,} "
-                f"are there now and some differ in id or label; bring the data back or start a new run"
+                f"are there now and some differ in id or label; bring the data back, start a new run, or continue all "
+                f"the same with: vitlab resume RUN --allow-changed (the result then says that the run is not exact)"
             )
 
 

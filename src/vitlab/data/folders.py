@@ -49,6 +49,10 @@ class Files:
         start = self._ends[index - 1] if index else 0
         return os.fsdecode(self._blob[start : self._ends[index]])
 
+    def __getitem__(self, index: int) -> str:
+        """Its whole path."""
+        return f"{self._root}/{self.name(index)}"
+
     def stamp(self, index: int) -> tuple[int, ...]:
         """Its size and time of the last change, when the folder was opened."""
         check_index(index, len(self))
@@ -56,8 +60,7 @@ class Files:
 
     def read(self, index: int) -> bytes:
         """What a regular file inside the folder holds; raises BadImage if it is none, or not what it was."""
-        name = self.name(index)
-        path = f"{self._root}/{name}"
+        name, path = self.name(index), self[index]
         try:
             _check_inside(path, self._root)
             data = file_bytes(path)
@@ -156,6 +159,9 @@ class FolderSource:
     def stamp(self, index: int) -> tuple[int, ...]:
         return self.files.stamp(index)
 
+    def paths(self) -> Files:
+        return self.files
+
 
 class PictureSource(FolderSource):
     """Images anywhere below a folder, without labels: for training that needs none."""
@@ -239,6 +245,9 @@ class CsvSource:
 
     def stamp(self, index: int) -> tuple[int, ...]:
         return self._files.stamp(index)
+
+    def paths(self) -> Files:
+        return self._files
 
 
 class _Table:

@@ -73,6 +73,9 @@ class ImageNetSource:
     def stamp(self, index: int) -> tuple[int, ...]:
         return self._images.stamp(index)
 
+    def paths(self) -> Files | list[str]:
+        return self._images if isinstance(self._images, Files) else self._images.paths()
+
 
 def _flat_names(folder: Path, excluded: Counter[str]) -> list[bytes]:
     names = sorted(os.fsencode(entry.name) for entry in os.scandir(folder))
@@ -121,6 +124,9 @@ class _TarImages:
     def stamp(self, index: int) -> tuple[int, ...]:
         check_index(index, len(self))
         return self._stamp
+
+    def paths(self) -> list[str]:
+        return [str(self._path)]
 
     def read(self, index: int) -> bytes:
         name = self.name(index)

@@ -87,6 +87,9 @@ class ParquetSource:
     def stamp(self, index: int) -> tuple[int, ...]:
         return self._stamps[self._groups[self._place(index)[0], 0]]
 
+    def paths(self) -> list[str]:
+        return list(map(str, self._paths))
+
     def _place(self, index: int) -> tuple[int, int]:
         """Its row group, and its row in that."""
         check_index(index, len(self))

@@ -235,6 +235,9 @@ class ShardSource:
     def stamp(self, index: int) -> tuple[int, ...]:
         return self._shards[self._record(index)["shard"]][1:]
 
+    def paths(self) -> list[str]:
+        return [str(self._folder / name) for name, _, _ in self._shards]
+
     def _record(self, index: int) -> np.void:
         check_index(index, len(self))
         record = self._records[index]

@@ -20,8 +20,20 @@ class Sample:
     id: str
 
 
+class Paths(Protocol):
+    """Whole paths by number: a list, or something smaller."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> str: ...
+
+
 class Source(Protocol):
-    """Samples by number, 0 to len-1; opening one is cheap and reading one touches no other."""
+    """Samples by number, 0 to len-1; opening one is cheap and reading one touches no other.
+
+    Some sources have more: `stamp` (see `stamps.py`), `paths` (see `contents.py`), `identity` where samples are drawn,
+    `excluded`, and `block` and `window` for the training order.
+    """
 
     @property
     def class_names(self) -> tuple[str, ...]:

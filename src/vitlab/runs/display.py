@@ -156,6 +156,15 @@ class Images(_Coming):
         return f"{number:,}" if isinstance(number, int) else f"{number:,.1f} images"
 
 
+class Bytes(_Coming):
+    """The bytes of files as they are read."""
+
+    count = DownloadColumn
+
+    def _amount(self, number: float) -> str:
+        return f"{number / 1e6:,.1f} MB"
+
+
 class Tally(_Counted):
     """How many of several runs are done: a bar on a terminal, and a line for whatever happens to one."""
 
@@ -174,10 +183,9 @@ class Tally(_Counted):
             self._bar.update(self._task, completed=self.done, now=said)
 
 
-class Arrival(_Coming):
+class Arrival(Bytes):
     """The bytes of a file as they arrive; one that is there already is not told of."""
 
-    count = DownloadColumn
     tells_the_end = True
 
     def __init__(self, console: Console, name: str) -> None:
@@ -190,6 +198,3 @@ class Arrival(_Coming):
             said = f"goes on after {self._amount(done)}" if done else "is fetched"
             of = f", {self._amount(total)} in all" if total else ""
             say(self.console, f"{self.name} {said}{of}")
-
-    def _amount(self, number: float) -> str:
-        return f"{number / 1e6:,.1f} MB"

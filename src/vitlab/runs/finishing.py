@@ -1,6 +1,7 @@
 """After the last step: the weights that are kept, their numbers, the model's folder, the result."""
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -57,12 +58,16 @@ def finish(
     if not world.first((run.path / MODEL).exists):
         kept = whole_model(model, spec, world) if is_cut(model) else model
         world.first(lambda: _save(kept, run, spec, material, progress.step))
+    if why := world.first(run.not_exact):
+        result["not_exact"] = why
     run.write(RESULT, result)
     run.record("finished", {"step": progress.step})
     if run.dropped:
         say(console, f"{run.dropped:,} events could not be written to {run.path / EVENTS}")
     if books:
         tell_total(console, run, Account.from_json(books))
+    for reason in why:
+        say(console, f"this run is not exact: {reason}")
     say(console, f"the model is in {run.path / MODEL}")
 
 
@@ -72,7 +77,7 @@ def _save(model: Model | None, run: RunDir, spec: RunSpec, material: Material, s
         model = model.without_mask()
     else:
         model.class_names = material.card.class_names or None
-    model.provenance = provenance(spec, material.card, step)
+    model.provenance = provenance(spec, material.card, step, run.not_exact())
     save_model(model.to("cpu"), run.path / MODEL)
 
 
@@ -94,7 +99,7 @@ def _recorded(run: RunDir, name: str, step: int) -> dict[str, float] | None:
     return {key: value for key, value in found[-1].items() if key not in ("event", "time", "step")} if found else None
 
 
-def provenance(spec: RunSpec, card: DataCard, step: int) -> dict[str, str]:
+def provenance(spec: RunSpec, card: DataCard, step: int, not_exact: Sequence[str] = ()) -> dict[str, str]:
     """Where a trained model comes from; it travels with it."""
     from vitlab import __version__
 
@@ -110,4 +115,5 @@ def provenance(spec: RunSpec, card: DataCard, step: int) -> dict[str, str]:
         **({"teacher": Path(spec.teacher).name, "teacher_sha256": spec.teacher_sha256} if spec.teacher else {}),
         "seed": str(spec.seed),
         "steps": str(step),
+        **({"not_exact": "; ".join(not_exact)} if not_exact else {}),
     }

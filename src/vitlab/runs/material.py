@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,7 @@ class Material:
     excluded: Counter[str]
     validation: Source | None
     test: Source | None
+    sets: Mapping[str, Source]  # every data set that was opened, by the name of its flag
 
 
 def open_data(spec: str) -> Opened:
@@ -53,21 +55,28 @@ def open_data(spec: str) -> Opened:
     return Opened(source, describe_data(source, spec))
 
 
-def open_material(spec: RunSpec, card: DataCard | None = None) -> Material:
-    """Open and split the data; with a `card` it must be what it was when the run was made."""
+def open_material(spec: RunSpec, card: DataCard | None = None, *, allow_changed: bool = False) -> Material:
+    """Open and split the data; see `material_of`."""
     try:
         source = open_source(spec.data)
     except (OSError, ValueError) as error:
         moved = "; if the data has moved: vitlab resume RUN --data SPEC" if card else ""
         raise ValueError(f"{error}{moved}") from None
-    return material_of(spec, Opened(source, describe_data(source, spec.data)), card)
+    opened = Opened(source, describe_data(source, spec.data))
+    return material_of(spec, opened, card, allow_changed=allow_changed)
 
 
-def material_of(spec: RunSpec, opened: Opened, card: DataCard | None = None) -> Material:
-    """Split data that is open already; with a `card` it must be what it was when the run was made."""
+def material_of(
+    spec: RunSpec, opened: Opened, card: DataCard | None = None, *, allow_changed: bool = False
+) -> Material:
+    """Split data that is open already; with a `card` it must be what it was when the run was made.
+
+    With `allow_changed` it must only have the same classes, and the card is then that of the data as it is.
+    """
     if card is not None:
-        card.check(opened.card)
-    card, whole = card or opened.card, opened.source
+        card.check(opened.card, same_samples=not allow_changed)
+    is_same = card is not None and card.fingerprint == opened.card.fingerprint
+    card, whole = card if card is not None and is_same else opened.card, opened.source
     train, validation = whole, None
     fitting = open_source if spec.recipe.masking is not None else partial(_same_classes, card=card)  # no class is asked
     if spec.validation:
@@ -75,7 +84,9 @@ def material_of(spec: RunSpec, opened: Opened, card: DataCard | None = None) -> 
     elif spec.held_out:
         train, validation = development_split(whole, spec.held_out)
     test = fitting(spec.test) if spec.test else None
-    return Material(card, train, Counter(getattr(whole, "excluded", {})), validation, test)
+    own = {"data": whole, "validation": validation if spec.validation else None, "test": test}
+    sets = {name: source for name, source in own.items() if source is not None}
+    return Material(card, train, Counter(getattr(whole, "excluded", {})), validation, test, sets)
 
 
 def _same_classes(spec: str, card: DataCard) -> Source:

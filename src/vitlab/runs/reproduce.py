@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitlab.run_dir import CHECKPOINTS, RESULT, RUN, RunDir, check_new
+from vitlab.run_dir import CHECKPOINTS, CONTENTS, RESULT, RUN, RunDir, check_new
 from vitlab.runs.training import carry_out
 from vitlab.store import MANIFEST
 from vitlab.strict_json import read_json, require
@@ -24,8 +24,13 @@ class Comparison:
     changed: tuple[str, ...]  # what the bits may differ for
 
 
-def reproduce(path: Path, again: Path, console: Console) -> tuple[int, Comparison | None]:
-    """Run the run of `path` again in the folder `again`, or continue doing so; (exit code, comparison)."""
+def reproduce(
+    path: Path, again: Path, console: Console, *, allow_changed: bool = False
+) -> tuple[int, Comparison | None]:
+    """Run the run of `path` again in the folder `again`, or continue doing so; (exit code, comparison).
+
+    The data must hold what it held in the first run, unless `allow_changed`.
+    """
     run = RunDir.open(path)
     spec = run.spec()
     require((path / RESULT).is_file(), f"{path} is not finished; finish it first with: vitlab resume {path}")
@@ -35,8 +40,10 @@ def reproduce(path: Path, again: Path, console: Console) -> tuple[int, Compariso
     else:
         check_new(again)
         twin = RunDir.create(again, spec, _object(run.card()))
+    if (path / CONTENTS).is_file() and not (again / CHECKPOINTS).exists():
+        twin.write_bytes(CONTENTS, (path / CONTENTS).read_bytes())  # what the data must still hold
     with twin.withdrawn_unless_begun():
-        code = carry_out(twin, console)
+        code = carry_out(twin, console, allow_changed=allow_changed)
     return code, None if code else compare(run, twin)
 
 
@@ -50,9 +57,13 @@ def compare(run: RunDir, twin: RunDir) -> Comparison:
 
 
 def _changed(run: RunDir, twin: RunDir) -> tuple[str, ...]:
-    """How the machine of the second run differs from that of the first."""
+    """How the machine of the second run differs from that of the first, and what makes one of them not exact."""
     found = [_object(_object(read_json(_last(one) / STATE))["environment"]) for one in (run, twin)]
-    return tuple(differences(*found))
+    first, second = run.not_exact(), twin.not_exact()
+    words = [f"the first run is not exact ({why})" for why in first] + [
+        f"the data has changed ({why})" for why in second
+    ]
+    return (*differences(*found), *words)
 
 
 def _last(run: RunDir) -> Path:

@@ -1,6 +1,7 @@
 """The paper's protocol of fine-tuning: try a grid on a development split, take the best, retrain on everything, test.
 
     OUT/sweep.json         what was asked for; something else in the same folder is refused
+    OUT/contents.npz       what the images hold, which must not change
     OUT/grid/POINT/        a run folder for each point, trained without the development images and judged on them
     OUT/choice.json        the points, their numbers, the pick and why; points.csv, .md and .json are the table of it
     OUT/final/seed-N/      a run folder for each seed, trained on everything with what was picked, and tested
@@ -19,7 +20,7 @@ from vitlab.runs.choice import pick, table_of, write_choice
 from vitlab.runs.display import say
 from vitlab.runs.grid import SweepOptions
 from vitlab.runs.outcome import Outcome, results_of, write_table
-from vitlab.runs.sweep_file import SWEEP, remember
+from vitlab.runs.sweep_file import SWEEP, remember, remember_contents
 from vitlab.runs.sweep_plan import Stopped, make_plan
 from vitlab.store import locked, refuse_strange, refuse_unwritable
 from vitlab.strict_json import require
@@ -41,6 +42,7 @@ def sweep(
     plan.announce()
     with locked(out), plan.crew:
         remember(out, plan.asked())
+        remember_contents(out, plan.sets, plan.fingerprints, console)
         try:
             points = plan.judge_all()
             picked, why = pick(points)

@@ -1,10 +1,16 @@
-"""sweep.json: what a sweep was asked, so that another question in the same folder is refused."""
+"""sweep.json and contents.npz: what a sweep was asked, on which images, so that another question is refused."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
+from rich.console import Console
+
+from vitlab.data.source import Source
+from vitlab.run_dir import CONTENTS, RUN
+from vitlab.runs.display import say
+from vitlab.runs.exactness import compared, differences, read_record, recorded, tell_unchecked, write_record
 from vitlab.store import json_writer, replacing
 from vitlab.strict_json import read_json, require
 
@@ -22,6 +28,25 @@ def remember(out: Path, asked: dict[str, object]) -> None:
     wanted = json.loads(json.dumps(asked))
     said = "; ".join(_difference(name, before.get(name), wanted.get(name)) for name in _differing(before, wanted))
     require(not said, f"{out} holds another sweep: {said}; choose another --out")
+
+
+def remember_contents(out: Path, sets: Mapping[str, Source], fingerprints: Mapping[str, str], console: Console) -> None:
+    """Record what the images hold, once for all runs, or compare it with what they held."""
+    before = read_record(out / CONTENTS)
+    if not before and any(out.glob(f"*/*/{RUN}")):
+        say(
+            console,
+            "warning: there is no sound record of what the images held when this sweep began (earlier versions of "
+            "vitlab made none), so a change since then cannot be noticed; it is recorded now",
+        )
+    found = {n: compared(before[n], sets[n], fingerprints[n], console) for n in before if n in sets}
+    changed = differences(found, sets)
+    require(not changed, f"{out} holds a sweep over other images: {'; '.join(changed)}; bring them back, or choose "
+                         f"another --out")  # fmt: skip
+    tell_unchecked(console, found)
+    now = {n: found[n].now if n in found else recorded(sets[n], fingerprints[n], console) for n in sets}
+    if not all(n in before and now[n].is_identical(before[n]) for n in now):
+        write_record(out / CONTENTS, now)
 
 
 def _differing(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:

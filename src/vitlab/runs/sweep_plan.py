@@ -1,16 +1,17 @@
 """What a sweep is going to do: every point and run resolved, checked and counted before the first begins."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from vitlab.data.card import DataCard, fingerprint
+from vitlab.data.source import Source
 from vitlab.data.splits import development_split
 from vitlab.jobs.job import Here, Job, Ray, Workers
 from vitlab.jobs.mapping import Crew, Event
-from vitlab.run_dir import RESULT, RunSpec
+from vitlab.run_dir import CONTENTS, RESULT, RunSpec
 from vitlab.runs.choice import DIVERGED, Judged, divergence, judged, numbers_of
 from vitlab.runs.display import Tally, duration, say
 from vitlab.runs.grid import Point, SweepOptions, points_of, read_grid
@@ -43,7 +44,8 @@ class Plan:
     base: RunSpec  # without anything that a point changes, on the split to pick on
     test: str
     card: DataCard
-    fingerprints: dict[str, str]  # of the images to train on, to pick on where they are a set of their own, and to test
+    sets: Mapping[str, Source]  # the images to train on, to pick on where they are a set of their own, and to test
+    fingerprints: dict[str, str]  # of these
     points: tuple[Point, ...]
     seconds: float  # that the base may take
     console: Console
@@ -175,7 +177,13 @@ class Plan:
         for folder, spec in zip(folders, runs, strict=True):
             check_same(folder, spec)
         jobs = [
-            Job(str(folder.relative_to(self.out)), train_run, (folder, spec), folder, (RESULT, DIVERGED))
+            Job(
+                str(folder.relative_to(self.out)),
+                train_run,
+                (folder, spec, self.out / CONTENTS),
+                folder,
+                (RESULT, DIVERGED),
+            )
             for folder, spec in zip(folders, runs, strict=True)
         ]
         done = sum(job.is_done() for job in jobs)
@@ -219,13 +227,12 @@ def make_plan(model: Path, data: str, test: str, out: Path, options: SweepOption
     )
     if is_picking and base.held_out:
         development_split(material.train, base.held_out)
-    fingerprints = {"data": material.card.fingerprint}
-    for name, source in (("validation", material.validation), ("test", material.test)):
-        if source is not None:
-            fingerprints[name] = fingerprint(source)
+    others = {name: fingerprint(source) for name, source in material.sets.items() if name != "data"}
+    fingerprints = {"data": material.card.fingerprint, **others}
     crew = Crew(_with_gpus(options.workers, base))
     seconds = estimated_seconds(base, pick_device(base.execution.device), material)
-    plan = Plan(model, out, options, base, test, material.card, fingerprints, tuple(points), seconds, console, crew)
+    images = material.card, material.sets, fingerprints
+    plan = Plan(model, out, options, base, test, *images, tuple(points), seconds, console, crew)
     runs = []
     for point in (*points, *(corners(base.recipe.name, space) if options.trials else ())):
         runs += [plan.run_of(point), plan.run_of(point, is_final=True)]

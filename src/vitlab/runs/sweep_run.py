@@ -19,11 +19,14 @@ from vitlab.strict_json import read_json, require
 PATIENCE = 120  # seconds in which a worker of a killed sweep has saved and gone
 
 
-def train_run(asked: tuple[Path, RunSpec], console: Console) -> int:
-    """The work of a job: a run folder from wherever it is to its end. One that diverges says so in a file."""
-    folder, spec = asked
+def train_run(asked: tuple[Path, RunSpec, Path], console: Console) -> int:
+    """The work of a job: a run folder from wherever it is to its end. One that diverges says so in a file.
+
+    The last of what is asked is the sweep's record of what the images hold, so that no run reads them for that.
+    """
+    folder, spec, known = asked
     try:
-        return _patiently(lambda: _opened(folder, spec, console), console)
+        return _patiently(lambda: _opened(folder, spec, known, console), console)
     except ArithmeticError as error:
         say(console, f"diverged: {error}")
         with replacing(folder / DIVERGED) as temporary:
@@ -31,13 +34,13 @@ def train_run(asked: tuple[Path, RunSpec], console: Console) -> int:
         return 0
 
 
-def _opened(folder: Path, spec: RunSpec, console: Console) -> int:
+def _opened(folder: Path, spec: RunSpec, known: Path, console: Console) -> int:
     if (folder / RUN).exists():
-        return carry_out(RunDir.open(folder), console, execution=spec.execution)
+        return carry_out(RunDir.open(folder), console, execution=spec.execution, known=known)
     material = open_material(spec)
     run = create(folder, spec, material, console, is_wanted=True)
     with run.withdrawn_unless_begun():
-        return carry_out(run, console, material=material, execution=spec.execution)
+        return carry_out(run, console, material=material, execution=spec.execution, known=known)
 
 
 def _patiently(work: Callable[[], int], console: Console) -> int:

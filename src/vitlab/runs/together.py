@@ -14,7 +14,7 @@ from vitlab.run_dir import RUN, RunDir, RunSpec, check_new
 from vitlab.runs.display import say
 from vitlab.runs.material import Material, material_of, open_data
 from vitlab.runs.starting import create, free_folder
-from vitlab.runs.training import carry_out
+from vitlab.runs.training import AS_BEFORE, Places, carry_out
 from vitlab.strict_json import from_json, require
 from vitlab.world.group import TIMEOUT, World, join, may_restart, restarts
 
@@ -75,7 +75,12 @@ def begin_together(
 
 
 def resume_together(
-    path: Path, console: Console, *, data: str = "", teacher: str = "", changes: tuple[tuple[str, str], ...] = ()
+    path: Path,
+    console: Console,
+    *,
+    places: Places = AS_BEFORE,
+    changes: tuple[tuple[str, str], ...] = (),
+    allow_changed: bool = False,
 ) -> tuple[int, Path | None]:
     """Continue a run on as many ranks as there are now; `changes` are fields of its execution. See `begin_together`."""
     try:
@@ -88,7 +93,7 @@ def resume_together(
         run = RunDir(path, writes=world.leads)
         screen = console if world.leads else Console(quiet=True)
         execution = with_fields(run.spec().execution, changes) if changes else None
-        code = carry_out(run, screen, data=data, teacher=teacher, execution=execution, world=world)
+        code = carry_out(run, screen, places=places, execution=execution, allow_changed=allow_changed, world=world)
         return code, path if world.leads else None
 
 

@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -24,6 +25,7 @@ from vitlab.run_dir import CHECKPOINTS, MODEL, RESULT, RunDir, RunSpec
 from vitlab.runs.books import Books, tell_bad, tell_unused, write_quarantine
 from vitlab.runs.display import Display, say
 from vitlab.runs.distilling import open_teacher, student_of
+from vitlab.runs.exactness import check_unchanged
 from vitlab.runs.finishing import finish
 from vitlab.runs.judging import judge
 from vitlab.runs.masking import corruption_of, prediction_of
@@ -43,42 +45,65 @@ from vitlab.world.parallel import choose, wrapped
 SAVES, LOGGED = 20, 20_000  # of a whole run, where nothing else is asked for
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where data and teacher of a run are now, if they have moved."""
+
+    data: str = ""
+    validation: str = ""
+    test: str = ""
+    teacher: str = ""
+
+    def of(self, spec: RunSpec, path: Path) -> RunSpec:
+        """The run with what has moved in its new place; what it never had cannot have moved."""
+        for name, place in vars(self).items():
+            require(not place or bool(getattr(spec, name)), f"{path} has no {name} that could have moved")
+        return replace(spec, **{name: place for name, place in vars(self).items() if place})
+
+
+AS_BEFORE = Places()
+
+
 def carry_out(
     run: RunDir,
     console: Console,
     *,
     material: Material | None = None,
-    data: str = "",
-    teacher: str = "",
+    places: Places = AS_BEFORE,
     execution: Execution | None = None,
+    allow_changed: bool = False,
+    known: Path | None = None,
     world: World = ALONE,
 ) -> int:
     """Train what the folder asks for, from its newest checkpoint if it has one; returns the exit code.
 
-    Whoever has made the folder has its `material` open; else it is opened, and must be what it was. The data and the
-    teacher may have moved and the `execution` may be another one; what is learnt is the run's. All ranks of a `world`
+    Whoever has made the folder has its `material` open; else it is opened, and must be what it was, unless
+    `allow_changed`. Data and teacher may have moved to other `places` and the `execution` may be another one; what is
+    learnt is the run's. `known` is a record of what the data holds, where one was made already. All ranks of a `world`
     call it, with a folder that only the first writes and a console that only its is heard of.
     """
     with run.held(), undisturbed():
         run.mend()
-        spec = run.spec()
-        spec = replace(spec, data=data or spec.data, execution=execution or spec.execution)
-        require(bool(spec.teacher) or not teacher, f"{run.path} has no teacher that could have moved")
-        spec = replace(spec, teacher=teacher or spec.teacher)
+        spec = places.of(run.spec(), run.path)
+        spec = replace(spec, execution=execution or spec.execution)
         if world.first((run.path / RESULT).exists):
             say(console, f"{run.path} is finished: the model is in {run.path / MODEL}")
             return 0
         card = from_json(DataCard, run.card())
-        material = material or open_material(spec, card)
-        assert material.card == card, "the material is that of another run"
+        material = material or open_material(spec, card, allow_changed=allow_changed)
         world.meet()  # one that has the data open already waits for the others, however long they take
+        cards = card, material.card
+        how = {"allow_changed": allow_changed, "known": known}
+        world.first(partial(check_unchanged, run, material.sets, cards, console, **how))
         device = device_of(world, spec.execution.device)
         kind, why = choose(spec.execution.parallel, world, device, count_spec(spec.model).parameters)
         _check_kind(spec, kind, world)
         if world.ranks > 1:
             say(console, f"ranks   {world.ranks}, {kind}: {why}")
         here = environment(device) | _execution(spec, kind, world)
-        checkpoints = Checkpoints(run.path / CHECKPOINTS, keep=spec.execution.keep, environment=here, world=world)
+        checkpoints = Checkpoints(
+            run.path / CHECKPOINTS, keep=spec.execution.keep, environment=here, learnt=run.learnt(), world=world
+        )
         is_begun = world.first(lambda: bool(checkpoints.steps()))
         if kind == "fsdp":
             state = sharded_state(spec, device, world, is_empty=is_begun)
@@ -147,6 +172,8 @@ def _train(
     recipe, execution = spec.recipe, spec.execution
     saved = state.progress.books
     account = Account.from_json(saved) if saved else _new_account(material)
+    if account.samples != len(material.train):  # continued on other samples
+        account.found, account.excluded = len(material.train) + material.excluded.total(), material.excluded
     books = Books(account, execution.max_bad, world)
     forward: nn.Module = student_of(spec, state.module)
     if execution.recompute:

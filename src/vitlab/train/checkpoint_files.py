@@ -6,6 +6,8 @@ checkpoints/LATEST          the name of the newest
 checkpoints/BEST            the name of the best by validation, where there is one
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -62,9 +64,33 @@ def tensor_writers(groups: Mapping[str, Mapping[str, Tensor]], part: str = "") -
     return {f"{name}{place}.safetensors": partial(_save, group) for name, group in groups.items()}
 
 
-def state_values(progress: Progress, environment: Mapping[str, str]) -> dict[str, object]:
-    """What `state.json` says."""
-    return {"version": VERSION, "progress": asdict(progress), "environment": dict(environment)}
+def state_values(progress: Progress, environment: Mapping[str, str], learnt: Mapping[str, object]) -> dict[str, object]:
+    """What `state.json` says; `learnt` is the part of run.json that decides what is learnt."""
+    return {
+        "version": VERSION,
+        "progress": asdict(progress),
+        "environment": dict(environment),
+        "learnt": {"sha256": learnt_sha256(learnt), "values": dict(learnt)},
+    }
+
+
+def learnt_sha256(learnt: Mapping[str, object]) -> str:
+    """A hash of what is learnt, whatever the order of its fields."""
+    return hashlib.sha256(json.dumps(learnt, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def learnt_in(folder: Path) -> tuple[int, dict[str, Any] | None] | None:
+    """The step of the newest checkpoint whose state can be read, and what was learnt when it was made.
+
+    That is None for a checkpoint of a version that did not note it; all is None where there is no checkpoint.
+    """
+    for step in reversed(steps_in(folder) if folder.is_dir() else []):
+        try:
+            values = cast(dict[str, Any], read_json(folder / name_of(step) / STATE))
+            return step, values["learnt"]["values"] if "learnt" in values else None
+        except (OSError, ValueError, KeyError, TypeError):  # damaged; told when it is restored
+            continue
+    return None
 
 
 def load_checkpoint(path: Path, state: TrainState) -> dict[str, str]:

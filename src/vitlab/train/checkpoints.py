@@ -75,8 +75,17 @@ class Checkpoints:
     sharded one each writes its part, beside, and the first gives the folder its name when all are done.
     """
 
-    def __init__(self, folder: Path, *, keep: int, environment: Mapping[str, str], world: World = ALONE) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keep: int,
+        environment: Mapping[str, str],
+        learnt: Mapping[str, object] | None = None,
+        world: World = ALONE,
+    ) -> None:
         self.folder, self.keep, self.environment, self.world = folder, keep, dict(environment), world
+        self.learnt = dict(learnt or {})
         self._writer: threading.Thread | None = None
         self._error: Exception | None = None
         self._pending: _Pending | None = None
@@ -203,7 +212,7 @@ class Checkpoints:
             self._error = error
 
     def _state_writer(self, progress: Progress) -> dict[str, Writer]:
-        return {STATE: json_writer(state_values(progress, self.environment))}
+        return {STATE: json_writer(state_values(progress, self.environment, self.learnt))}
 
     def _announce(self, progress: Progress) -> None:
         """A whole checkpoint is there: point to it, and let old ones go."""

@@ -1,0 +1,282 @@
+"""What the files of a data set hold, as a few bytes per file: whether data is still what a run began with.
+
+Size and times of a file only say whether to look; its content decides. Data that was copied, restored or moved is
+therefore the same data, and other pictures under the same names are not.
+"""
+
+import hashlib
+import io
+import os
+import stat
+import threading
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib import format as npy
+
+from vitlab.data.refusals import BadImage
+from vitlab.data.source import Paths, Source
+from vitlab.strict_json import require
+
+MOST_HASHED = 64 * 2**30  # bytes of one data set; of a larger one evenly spaced files are hashed, and all are sized
+MOST_SAMPLES = 1_000_000  # of a source that lies in no files, evenly spaced
+BLOCK = 2**20  # bytes read at a time
+PART = 64 * 2**20  # bytes, or FILES files, that a thread takes at a time
+FILES = 256
+THREADS = min(8, os.cpu_count() or 1)
+LOOK = 0.2  # seconds between two reports of progress
+ENTRY = np.dtype([("size", "<i8"), ("mtime", "<i8"), ("ctime", "<i8"), ("hash", "<u8", (2,))])  # times in nanoseconds
+MISSING = (-1, -1, -1)  # size and times of what is no regular file
+Told = Callable[[int, int], object]  # bytes read so far, and in all
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a data set was: the fingerprint of its ids and labels, and an ENTRY for each file, 40 bytes.
+
+    A hash of zeros stands for a file that was not read. Data that lies in no file has an entry per sample, with a size
+    and a hash; data that is drawn has none, because its fingerprint says how it is drawn.
+    """
+
+    fingerprint: str
+    files: np.ndarray  # (n,) of ENTRY
+
+    @property
+    def is_hashed(self) -> np.ndarray:
+        """(n,) of bool."""
+        return np.asarray(self.files["hash"].any(axis=1))
+
+    def is_identical(self, other: "Contents") -> bool:
+        """Whether all is the same, times included."""
+        return self.fingerprint == other.fingerprint and np.array_equal(self.files, other.files)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A data set beside what it was."""
+
+    now: Contents  # with the times of today
+    has_other_samples: bool  # other ids or labels, or another number of files
+    changed: tuple[int, ...]  # numbers of the files, or samples, that hold something else
+    unchecked: int  # files of the same size and another time whose content was never recorded
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing is known to differ."""
+        return not (self.has_other_samples or self.changed)
+
+
+def paths_of(source: Source) -> Paths | None:
+    """The files that the images of a source lie in, in an order that moving them keeps; None where there are none."""
+    return source.paths() if hasattr(source, "paths") else None
+
+
+def take(
+    source: Source,
+    fingerprint: str,
+    known: Contents | None = None,
+    told: Told = lambda done, total: None,
+    most: int = MOST_HASHED,
+) -> Contents:
+    """Record what a source holds; files that have the size and times of `known` ones are not read again."""
+    paths = paths_of(source)
+    if paths is None:
+        return Contents(fingerprint, _in_memory(source))
+    files = _stamps(paths)
+    if known is not None and len(known.files) == len(files):
+        same = _same_stamps(files, known.files)
+        files["hash"][same] = known.files["hash"][same]
+    wanted = np.flatnonzero((files["size"] >= 0) & ~files["hash"].any(axis=1))
+    _hash_into(files, paths, _affordable(files["size"], wanted, most), told)
+    return Contents(fingerprint, files)
+
+
+def compare(
+    before: Contents,
+    source: Source,
+    fingerprint: str,
+    known: Contents | None = None,
+    told: Told = lambda done, total: None,
+) -> Comparison:
+    """Find what differs from `before`; only files with another size or time are looked into.
+
+    `known` may have the hashes of files as they are now.
+    """
+    paths = paths_of(source)
+    files = _in_memory(source) if paths is None else _stamps(paths)
+    if fingerprint != before.fingerprint or len(files) != len(before.files):
+        return Comparison(Contents(fingerprint, files), has_other_samples=True, changed=(), unchecked=0)
+    if paths is None:
+        other = (files["hash"] != before.files["hash"]).any(axis=1)
+        return Comparison(Contents(fingerprint, files), False, tuple(np.flatnonzero(other).tolist()), 0)
+    same = _same_stamps(files, before.files)
+    files["hash"][same] = before.files["hash"][same]
+    resized = files["size"] != before.files["size"]
+    doubtful = np.flatnonzero(~same & ~resized & (files["size"] >= 0))
+    read = doubtful[before.is_hashed[doubtful]]
+    if known is not None and len(known.files) == len(files):
+        fresh = read[_same_stamps(files[read], known.files[read])]
+        files["hash"][fresh] = known.files["hash"][fresh]
+    _hash_into(files, paths, read[~files["hash"][read].any(axis=1)], told)
+    other = resized.copy()
+    other[read] = (files["hash"][read] != before.files["hash"][read]).any(axis=1)
+    changed = tuple(np.flatnonzero(other).tolist())
+    return Comparison(Contents(fingerprint, files), False, changed, len(doubtful) - len(read))
+
+
+# -- On disk -------------------------------------------------------------------------------------
+
+
+def to_bytes(sets: Mapping[str, Contents]) -> bytes:
+    """The contents of several data sets by name, as an .npz archive."""
+    arrays = {f"{name}.files": contents.files for name, contents in sets.items()}
+    arrays |= {f"{name}.fingerprint": np.array(contents.fingerprint) for name, contents in sets.items()}
+    archived = io.BytesIO()
+    with zipfile.ZipFile(archived, "w") as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            npy.write_array(member, array, allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())  # without the time: the same bytes
+    return archived.getvalue()
+
+
+def from_bytes(data: bytes) -> dict[str, Contents]:
+    """What `to_bytes` wrote; raises a ValueError for anything else."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        raise ValueError(f"no sound record: {error}") from None
+    names = [name.removesuffix(".files") for name in arrays if name.endswith(".files")]
+    sound = all(arrays[f"{name}.files"].dtype == ENTRY and f"{name}.fingerprint" in arrays for name in names)
+    require(sound and bool(names), "no sound record of what data holds")
+    return {name: Contents(str(arrays[f"{name}.fingerprint"]), arrays[f"{name}.files"]) for name in names}
+
+
+# -- Stamps and hashes ---------------------------------------------------------------------------
+
+
+def _stamps(paths: Paths) -> np.ndarray:
+    """(n,) of ENTRY without hashes. The time of the last change of the inode cannot be set back, so it counts too."""
+    files = np.zeros(len(paths), ENTRY)
+    for number in range(len(paths)):
+        files[number] = (*_stamp(paths[number]), (0, 0))
+    return files
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    try:
+        status = os.stat(path)  # noqa: PTH116  pathlib remembers every name it has seen
+    except (OSError, ValueError):
+        return MISSING
+    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns) if stat.S_ISREG(status.st_mode) else MISSING
+
+
+def _same_stamps(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    return np.logical_and.reduce([ours[field] == theirs[field] for field in ("size", "mtime", "ctime")])
+
+
+def _affordable(sizes: np.ndarray, wanted: np.ndarray, most: int) -> np.ndarray:
+    """All that are wanted, or evenly spaced ones of `most` bytes together."""
+    total = int(sizes[wanted].sum())
+    if total <= most:
+        return wanted
+    chosen = wanted[:: -(-total // most)]
+    return chosen[np.cumsum(sizes[chosen]) <= most]
+
+
+class _Reading:
+    """How much several threads have read, and whether they are to stop."""
+
+    def __init__(self) -> None:
+        self.read, self.is_over = 0, False
+        self._lock = threading.Lock()
+
+    def add(self, size: int) -> None:
+        with self._lock:
+            self.read += size
+
+
+def _hash_into(files: np.ndarray, paths: Paths, numbers: np.ndarray, told: Told) -> None:
+    """Fill in the hashes of the files of these numbers, read by several threads."""
+    total, reading = int(files["size"][numbers].sum()), _Reading()
+    if not len(numbers):
+        return
+    told(0, total)
+    pool = ThreadPoolExecutor(THREADS)
+    try:
+        waiting = {pool.submit(_hash_part, paths, part, reading) for part in _parts(files["size"], numbers)}
+        while waiting:
+            done, waiting = wait(waiting, timeout=LOOK, return_when=FIRST_COMPLETED)
+            for part in done:
+                for number, digest in part.result():
+                    files["hash"][number] = digest
+            told(min(reading.read, total), total)
+    finally:
+        reading.is_over = True
+        pool.shutdown(cancel_futures=True)
+
+
+def _parts(sizes: np.ndarray, numbers: np.ndarray) -> Iterable[list[int]]:
+    part, size = [], 0
+    for number in numbers.tolist():
+        part.append(number)
+        size += int(sizes[number])
+        if size >= PART or len(part) == FILES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _hash_part(paths: Paths, numbers: list[int], reading: _Reading) -> list[tuple[int, np.ndarray]]:
+    return [(number, _hash_file(paths[number], reading)) for number in numbers if not reading.is_over]
+
+
+def _hash_file(path: str, reading: _Reading) -> np.ndarray:
+    """Zeros where it cannot be read: it is the gate that refuses it, when its turn comes."""
+    digest = _new_digest()
+    try:
+        # O_NONBLOCK: a FIFO that took the file's place would wait for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            while not reading.is_over and (block := os.read(descriptor, BLOCK)):
+                digest.update(block)
+                reading.add(len(block))
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return np.zeros(2, "<u8")
+    return _words(digest)
+
+
+def _in_memory(source: Source) -> np.ndarray:
+    """An entry per sample of a source without files, none where it is drawn."""
+    if hasattr(source, "identity"):
+        return np.zeros(0, ENTRY)
+    samples = min(len(source), MOST_SAMPLES)
+    entries = np.zeros(samples, ENTRY)
+    for place in range(samples):
+        try:
+            data = source.item(place * len(source) // samples).data
+        except BadImage:
+            entries[place]["size"] = -1
+            continue
+        digest = _new_digest()
+        if not isinstance(data, bytes):
+            digest.update(f"{data.shape}".encode())
+            data = np.ascontiguousarray(data).data
+        digest.update(data)
+        entries[place] = (memoryview(data).nbytes, 0, 0, _words(digest))
+    return entries
+
+
+def _new_digest() -> "hashlib.blake2b":
+    return hashlib.blake2b(digest_size=16)
+
+
+def _words(digest: "hashlib.blake2b") -> np.ndarray:
+    return np.frombuffer(digest.digest(), "<u8")
