@@ -11,10 +11,8 @@ from vitlab.data.catalogue import open_source
 from vitlab.data.source import Sample
 from vitlab.data.splits import (
     development_split,
-    first_shots,
     in_tfds_order,
     nested_subset,
-    seeded_shots,
     take,
     tfds_order,
 )
@@ -86,33 +84,6 @@ def test_a_subset_of_a_billion_is_opened_and_read_in_constant_memory():
     assert peak < 100_000
     with pytest.raises(IndexError):
         subset.id(10**8)
-
-
-def test_first_shots_are_the_first_of_each_class():
-    assert numbers(first_shots(Plain(100), 2)) == list(range(20))
-
-
-def test_seeded_shots_are_drawn_and_nested():
-    few, many = (numbers(seeded_shots(Plain(1000), k, seed=1)) for k in (1, 5))
-    assert np.bincount([n % 10 for n in many]).tolist() == [5] * 10
-    assert set(few) < set(many)
-    assert many != numbers(seeded_shots(Plain(1000), 5, seed=2))
-
-
-def test_a_sample_with_two_labels_is_taken_once():
-    class Both(Plain):
-        def label(self, index):
-            return (0, 1)
-
-    assert numbers(first_shots(Both(4, ("a", "b")), 2)) == [0, 1]
-    assert len(seeded_shots(Both(4, ("a", "b")), 2, seed=0)) == len(
-        set(numbers(seeded_shots(Both(4, ("a", "b")), 2, 0)))
-    )
-
-
-def test_too_few_samples_of_a_class_are_named():
-    with pytest.raises(ValueError, match="class 'f' has 1 samples; 2 are asked for"):
-        first_shots(Plain(15), 2)
 
 
 def test_subsets_can_be_sent_to_workers():

@@ -9,8 +9,6 @@ import sklearn.neighbors
 import torch
 
 import vitlab
-from vitlab.data.arrays import PixelSource
-from vitlab.data.splits import first_shots, seeded_shots
 from vitlab.evaluate.fewshot import FeatureSet, fewshot_sets, mean_rank_choice, shot_numbers
 from vitlab.evaluate.neighbours import nearest_neighbours
 from vitlab.evaluate.probe import linear_probe, train_probe
@@ -95,12 +93,44 @@ def test_a_feature_that_never_varies_does_no_harm():
     assert with_it.accuracy == without.accuracy
 
 
-@pytest.mark.parametrize("seed", [None, 0, 2])
-def test_shots_of_arrays_are_the_shots_of_sources(seed):
+def big_vision_shots(labels, classes, shots, seed):
+    """The rule of big_vision's few-shot evaluator: one generator permutes the samples of class after class."""
+    generator = np.random.default_rng(seed)
+    permuted = [generator.permutation(np.where(labels == number)[0]) for number in range(classes)]
+    return sorted(sample for of_class in permuted for sample in of_class[:shots])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("shots", [1, 5])
+def test_a_seed_draws_the_shots_that_big_vision_draws(seed, shots):
     labels = np.random.default_rng(4).integers(0, 6, 200)
-    source = PixelSource(np.zeros((200, 2, 2), np.uint8), labels, (), "drawn")
-    subset = first_shots(source, 5) if seed is None else seeded_shots(source, 5, seed)
-    assert shot_numbers(labels, 5, seed).tolist() == [int(subset.id(i)) for i in range(len(subset))]
+    assert shot_numbers(labels, shots, seed).tolist() == big_vision_shots(labels, 6, shots, seed)
+    assert shot_numbers(labels, shots, seed, draw="by-class").tolist() != big_vision_shots(labels, 6, shots, seed)
+    fewer = set(shot_numbers(labels, shots, seed).tolist())
+    assert fewer < set(shot_numbers(labels, shots + 3, seed).tolist())
+
+
+def test_shots_drawn_by_class_do_not_depend_on_the_other_classes():
+    labels = np.random.default_rng(4).integers(0, 6, 200)
+    own = np.flatnonzero(labels == 3)
+    drawn = shot_numbers(labels, 5, 7, draw="by-class").numpy()
+    assert drawn[labels[drawn] == 3].tolist() == sorted(np.random.default_rng(7).permutation(own)[:5])
+    with pytest.raises(ValueError, match="draw 'scenic' is unknown; give 'big-vision' or 'by-class'"):
+        shot_numbers(labels, 5, 7, draw="scenic")
+
+
+def test_without_a_seed_the_first_of_every_class_are_taken():
+    labels = np.array([1, 0, 1, 1, 0, 0])
+    assert shot_numbers(labels, 2).tolist() == [0, 1, 2, 4]
+
+
+def test_the_draw_reaches_the_accuracy():
+    x, y = clouds(120, 4, 6, spread=4.0)
+    tests, truth = clouds(200, 4, 6, seed=1, spread=4.0)
+    for draw in ("big-vision", "by-class"):
+        numbers = shot_numbers(y, 2, 5, draw=draw).numpy()
+        expected = vitlab.fewshot(x[numbers], y[numbers], tests, truth, shots=None, l2=4.0)
+        assert vitlab.fewshot(x, y, tests, truth, shots=2, seed=5, draw=draw, l2=4.0).accuracy == expected.accuracy
 
 
 def test_fewshot_gives_the_accuracy_of_a_plain_computation():
@@ -128,10 +158,10 @@ def test_the_mean_rank_rule_is_argsort_of_argsort():
     draw = np.random.default_rng(0)
     table = draw.permutation(60).reshape(2, 30) / 60.0
     ranks = [[sum(other < own for other in row) for own in row] for row in table]  # no ties in this table
-    best = max(range(30), key=lambda i: (ranks[0][i] + ranks[1][i], i))
+    best = max(range(30), key=lambda i: (ranks[0][i] + ranks[1][i], -i))
     assert mean_rank_choice(table.tolist()) == best
     assert mean_rank_choice([[0.1, 0.5, 0.5]]) == 2
-    assert mean_rank_choice([[0.1, 0.2], [0.2, 0.1]]) == 1
+    assert mean_rank_choice([[0.1, 0.2], [0.2, 0.1]]) == 0  # equal mean ranks: the first, as numpy's argmax in scenic
 
 
 def test_several_sets_share_the_l2_of_the_best_mean_rank():
@@ -309,14 +339,15 @@ def test_any_kind_of_number_is_a_fixed_l2():
     assert vitlab.fewshot(x, y, x, y, shots=1, l2=np.float32(4)).l2 == 4.0
 
 
-@pytest.mark.parametrize("seed", [None, 3])
-def test_a_bad_sample_changes_nothing_but_its_own_place_among_the_shots(seed):
+@pytest.mark.parametrize(("seed", "draw"), [(None, "big-vision"), (3, "big-vision"), (3, "by-class")])
+def test_a_bad_sample_changes_nothing_but_its_own_place_among_the_shots(seed, draw):
     labels, bad = np.repeat([0, 1, 2], 8), {1, 4, 13, 16, 17}
-    expected = []
+    expected, stream = [], np.random.default_rng(seed)
     for first in (0, 8, 16):
         order = np.arange(first, first + 8)
-        order = order if seed is None else np.random.default_rng(seed).permutation(order)
+        if seed is not None:
+            order = (np.random.default_rng(seed) if draw == "by-class" else stream).permutation(order)
         expected += [number for number in order if number not in bad][:3]
     is_usable = ~np.isin(np.arange(24), list(bad))
-    assert shot_numbers(labels, 3, seed, is_usable).tolist() == sorted(expected)
+    assert shot_numbers(labels, 3, seed, is_usable, draw).tolist() == sorted(expected)
     assert shot_numbers(labels, None, seed, is_usable).tolist() == sorted(set(range(24)) - bad)

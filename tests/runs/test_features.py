@@ -173,9 +173,10 @@ def model(tmp_path):
     return tmp_path / "model"
 
 
-def test_few_shot_on_images_is_few_shot_on_their_features(model, tmp_path):
+@pytest.mark.parametrize("draw", ["big-vision", "by-class"])
+def test_few_shot_on_images_is_few_shot_on_their_features(draw, model, tmp_path):
     train, test = SHAPES.format(60, 0), SHAPES.format(40, 1)
-    options = FewShotOptions(shots=(1, 3), seeds=(0, 1), l2=1.0)
+    options = FewShotOptions(shots=(1, 3), seeds=(0, 1), draw=draw, l2=1.0)
     table = fewshot(model, [train], [test], tmp_path / "out", options, quiet())
     loaded = vitlab.load_model(model)
     how = Preprocessing(fraction=224 / 256)
@@ -185,7 +186,7 @@ def test_few_shot_on_images_is_few_shot_on_their_features(model, tmp_path):
         arrays += features_and_labels(loaded, batches, lambda pixels: normalised(pixels, how))
     for row in table.rows:
         shots, seed = int(row[1][0]), row[2]
-        expected = vitlab.fewshot(*arrays, shots=shots, seed=seed, l2=1.0)
+        expected = vitlab.fewshot(*arrays, shots=shots, seed=seed, draw=draw, l2=1.0)
         assert (row[3], row[4], row[6], row[7]) == (100 * expected.accuracy, 1.0, 4 * shots, 40)
     assert [(row[1], row[2]) for row in table.rows] == [("1-shot", 0), ("1-shot", 1), ("3-shot", 0), ("3-shot", 1)]
     made = [json.loads(card.read_text())["samples"] for card in (tmp_path / "out").rglob("features.json")]

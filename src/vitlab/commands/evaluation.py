@@ -134,6 +134,7 @@ def fewshot(
     model: MaybePath = None,
     shots: tuple[int, ...] = (1, 5, 10, 25),
     seeds: Annotated[tuple[int, ...], shown_as("INT ...")] = (),
+    draw: Literal["big-vision", "by-class"] = "big-vision",
     l2: Literal["mean-rank", "held-out"] | float = "mean-rank",
     neighbours: int = 0,
     probe: int = 0,
@@ -154,6 +155,7 @@ def fewshot(
         model: Weights of any supported format, if the sets are images.
         shots: Samples of every class to learn from.
         seeds: Draw the samples by these seeds; without one the first of every class are taken.
+        draw: How a seed draws: big-vision has one generator for all classes, by-class starts it anew for each.
         l2: The rule that picks the strength of regularisation, or the strength itself; big_vision's is 1024.
         neighbours: Also the accuracy of so many nearest neighbours.
         probe: Also a linear classifier trained for so many steps, with a grid of learning rates; 1000 is usual.
@@ -172,7 +174,7 @@ def fewshot(
     from vitlab.runs.together import together
 
     loading = ModelOptions(conventions, size_of(image), preprocessing, device)
-    options = FewShotOptions(loading, shots, seeds, l2, neighbours, probe, batch, workers, max_bad)
+    options = FewShotOptions(loading, shots, seeds, draw, l2, neighbours, probe, batch, workers, max_bad)
     with together(device, console()) as (world, screen):
         for name in (name for name, other in zip(train, test, strict=False) if name == other and world.leads):
             complain(f"{printable(name)} is learnt from and tested on: the accuracy says little of other samples")

@@ -1,7 +1,6 @@
-"""Parts of a data set: development splits, nested subsets, k shots of a class, and the order TFDS stores sets in."""
+"""Parts of a data set: development splits, nested subsets, and the order TFDS stores sets in."""
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -92,34 +91,6 @@ def nested_subset(source: Source, samples: int, seed: int = 0) -> Subset:
         raise ValueError(f"a subset of {samples:,} samples of a set of {len(source):,}")
     key = hashlib.blake2b(f"subset/{seed}".encode(), digest_size=32).digest()
     return Subset(source, samples, partial(_permuted, len(source), key))
-
-
-def first_shots(source: Source, shots: int) -> Subset:
-    """The first `shots` samples of every class in the source's order, as the authors' few-shot evaluation had it."""
-    chosen = {n for numbers in _by_class(source, shots).values() for n in numbers[:shots]}
-    return take(source, sorted(chosen))
-
-
-def seeded_shots(source: Source, shots: int, seed: int) -> Subset:
-    """`shots` samples of every class drawn by `seed`, as big_vision does it; fewer shots lie inside more."""
-    chosen = []
-    for _, numbers in sorted(_by_class(source, shots).items()):
-        chosen += np.random.default_rng(seed).permutation(numbers)[:shots].tolist()
-    return take(source, sorted(set(chosen)))
-
-
-def _by_class(source: Source, shots: int) -> dict[int, list[int]]:
-    """Numbers of the samples of each class; every class must have enough of them."""
-    if shots < 1:
-        raise ValueError(f"shots {shots} must be at least 1")
-    found: dict[int, list[int]] = defaultdict(list)
-    for number in range(len(source)):
-        for label in source.label(number):
-            found[label].append(number)
-    for label, name in enumerate(source.class_names):
-        if len(found[label]) < shots:
-            raise ValueError(f"class {name!r} has {len(found[label])} samples; {shots} are asked for")
-    return found
 
 
 def _entry(held: np.ndarray, index: int) -> int:

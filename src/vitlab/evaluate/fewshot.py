@@ -16,6 +16,7 @@ from vitlab.strict_json import require
 SHOTS = (1, 5, 10, 25)
 CHUNK = 4096  # test samples whose logits are held at a time
 ChooseL2 = Literal["mean-rank", "held-out"] | float
+Draw = Literal["big-vision", "by-class"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def fewshot(
     shots: int | None = 5,
     *,
     seed: int | None = None,
+    draw: Draw = "big-vision",
     l2: ChooseL2 = "mean-rank",
 ) -> FewShot:
     """Few-shot accuracy on one set of features, as arrays or tensors: see `fewshot_sets`.
@@ -46,21 +48,30 @@ def fewshot(
     With one set alone the paper's rule picks the l2 that is best on the test samples; `l2="held-out"` picks it on
     a part of the shots, and a number fixes it.
     """
-    (result,) = fewshot_sets({"": FeatureSet(train_x, train_y, test_x, test_y)}, shots, seed=seed, l2=l2).values()
+    sets = {"": FeatureSet(train_x, train_y, test_x, test_y)}
+    (result,) = fewshot_sets(sets, shots, seed=seed, draw=draw, l2=l2).values()
     return result
 
 
 def fewshot_sets(
-    sets: Mapping[str, FeatureSet], shots: int | None = 5, *, seed: int | None = None, l2: ChooseL2 = "mean-rank"
+    sets: Mapping[str, FeatureSet],
+    shots: int | None = 5,
+    *,
+    seed: int | None = None,
+    draw: Draw = "big-vision",
+    l2: ChooseL2 = "mean-rank",
 ) -> dict[str, FewShot]:
     """Few-shot accuracy on each of several sets, by name.
 
-    The shots are the first of every class, as in the paper's time, or drawn by `seed`. `mean-rank` is the paper's rule:
-    rank the 30 values of l2 by test accuracy within each set, and take for all sets the one of the best mean rank.
+    The shots are the first of every class, as in the paper's time, or drawn by `seed` (see `shot_numbers`). `mean-rank`
+    is the paper's rule: rank the 30 values of l2 by test accuracy within each set, and take for all sets the one of the
+    best mean rank.
     """
     require(bool(sets), "few-shot needs at least one set of features")
     sound = {name: checked(given, name) for name, given in sets.items()}
-    chosen = {name: shot_numbers(given.names[given.train_y.numpy()], shots, seed) for name, given in sound.items()}
+    chosen = {
+        name: shot_numbers(given.names[given.train_y.numpy()], shots, seed, draw=draw) for name, given in sound.items()
+    }
     fixed = isinstance(l2, numbers.Real) and not isinstance(l2, bool)
     require(
         fixed or l2 in ("mean-rank", "held-out"),
@@ -85,11 +96,17 @@ def fewshot_sets(
 
 
 def shot_numbers(
-    labels: np.ndarray, shots: int | None, seed: int | None = None, is_usable: np.ndarray | None = None
+    labels: np.ndarray,
+    shots: int | None,
+    seed: int | None = None,
+    is_usable: np.ndarray | None = None,
+    draw: Draw = "big-vision",
 ) -> Tensor:
     """Numbers of the first `shots` samples of every class, or of as many drawn by `seed`, in rising order.
 
-    Without samples that are not usable: the next in turn takes the place of each, and all others keep theirs.
+    `big-vision` permutes class after class with one generator, as big_vision's evaluator does. `by-class` starts the
+    generator anew for every class, so that the shots of one do not depend on what others there are. Without samples
+    that are not usable: the next in turn takes the place of each, and all others keep theirs.
     """
     usable = np.ones(len(labels), bool) if is_usable is None else is_usable
     if shots is None:
@@ -97,10 +114,12 @@ def shot_numbers(
     check_whole("shots", shots, 1)
     if seed is not None:
         check_whole("seed", seed, 0)
-    chosen = []
+    require(draw in ("big-vision", "by-class"), f"draw {draw!r} is unknown; give 'big-vision' or 'by-class'")
+    chosen, stream = [], np.random.default_rng(seed)
     for label in np.unique(labels):
         own = np.flatnonzero(labels == label)
-        own = own if seed is None else np.random.default_rng(seed).permutation(own)
+        if seed is not None:
+            own = (stream if draw == "big-vision" else np.random.default_rng(seed)).permutation(own)
         left = own[usable[own]]
         bad = f" and {len(own) - len(left)} bad ones" if len(left) < len(own) else ""
         require(len(left) >= shots, f"class {label} has {len(left)} samples{bad}; {shots} are asked for")
@@ -109,10 +128,12 @@ def shot_numbers(
 
 
 def mean_rank_choice(accuracies: Sequence[Sequence[float]]) -> int:
-    """The place of the l2 with the best mean rank over sets, rows of accuracies; of equals the largest l2."""
+    """The place of the l2 with the best mean rank over sets, rows of accuracies; of equal mean ranks the first.
+
+    Within a set, equal accuracies rank in the order of l2, so that the largest of them is the best.
+    """
     ranks = np.array([np.argsort(np.argsort(row, kind="stable"), kind="stable") for row in accuracies])
-    mean = ranks.mean(axis=0)
-    return int(np.flatnonzero(mean == mean.max())[-1])
+    return int(ranks.sum(axis=0).argmax())
 
 
 def _accuracies(tx: Tensor, ty: Tensor, ex: Tensor, ey: Tensor, grid: Sequence[float]) -> dict[float, float]:

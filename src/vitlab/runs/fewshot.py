@@ -54,7 +54,7 @@ def fewshot(
         for seed in options.draws:
             sets = {}
             for name, (pool, tested) in pairs.items():
-                x, y = pool.shots(shots, seed)
+                x, y = pool.shots(shots, seed, options.draw)
                 sets[name] = FeatureSet(x, y, tested.x, tested.y)
             for name, result in fewshot_sets(sets, None, l2=options.l2).items():
                 found = (100 * result.accuracy, result.l2, result.chosen_by, result.train, result.count)

@@ -18,7 +18,7 @@ from vitlab.data.catalogue import open_source
 from vitlab.data.source import Source
 from vitlab.data.splits import take
 from vitlab.data.vectors import FeatureFolder, Vectors, is_vectors, open_vectors, read_card, read_folder
-from vitlab.evaluate.fewshot import SHOTS, ChooseL2, shot_numbers
+from vitlab.evaluate.fewshot import SHOTS, ChooseL2, Draw, shot_numbers
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
@@ -38,6 +38,7 @@ class FewShotOptions:
     model: ModelOptions = field(default_factory=lambda: ModelOptions(preprocessing="few-shot"))
     shots: tuple[int, ...] = SHOTS
     seeds: tuple[int, ...] = ()  # none: the first samples of every class
+    draw: Draw = "big-vision"
     l2: ChooseL2 = "mean-rank"
     neighbours: int = 0  # k; 0: none
     probe: int = 0  # steps; 0: none
@@ -69,9 +70,9 @@ class Pool:
     numbers: np.ndarray  # (n,) which of the N have features, rising
     x: np.ndarray  # (n, D)
 
-    def shots(self, shots: int, seed: int | None) -> tuple[np.ndarray, np.ndarray]:
+    def shots(self, shots: int, seed: int | None, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
         """Features and labels of so many samples a class."""
-        numbers = shot_numbers(self.labels, shots, seed, self.is_usable).numpy()
+        numbers = shot_numbers(self.labels, shots, seed, self.is_usable, draw).numpy()
         return self.x[np.searchsorted(self.numbers, numbers)], self.labels[numbers]
 
 
@@ -126,7 +127,8 @@ class Maker:
         if self.options.neighbours or self.options.probe:
             return np.flatnonzero(is_usable)
         most = max(self.options.shots)
-        drawn = [shot_numbers(labels, most, seed, is_usable).numpy() for seed in self.options.draws]
+        draw = self.options.draw
+        drawn = [shot_numbers(labels, most, seed, is_usable, draw).numpy() for seed in self.options.draws]
         return np.unique(np.concatenate(drawn))
 
     def _tell(self, account: Account, name: str) -> None:

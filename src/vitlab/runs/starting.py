@@ -272,7 +272,7 @@ def _whole(asked: Asked, field: str) -> int | None:
 def _tell_peak(recipe: Recipe, asked: Asked, console: Console) -> None:
     """Say that the learning rate has followed the user's batch."""
     given = dict(asked.changes)
-    if "batch" in given and "schedule.peak" not in given:
+    if "batch" in given and "schedule.peak" not in given and not asked.is_swept:
         say(
             console,
             f"peak    {recipe.schedule.peak:g}, scaled to the batch of {recipe.batch:,}; --schedule.peak sets it",
