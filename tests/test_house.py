@@ -14,7 +14,8 @@ PACKAGE = ROOT / "src" / "vitlab"
 
 # The table of docs/tour.md: a part may import itself and what stands here. Torch-free parts say so below.
 MAY_IMPORT = {
-    "strict_json": set(),
+    "user_files": set(),
+    "strict_json": {"user_files"},
     "pixels": {"strict_json"},
     "spec": {"pixels", "strict_json"},
     "recipe": {"pixels", "strict_json"},
@@ -22,19 +23,19 @@ MAY_IMPORT = {
     "paper": {"pixels", "spec", "recipe", "strict_json"},
     "counting": {"spec", "paper"},
     "scaling": {"spec", "strict_json", "counting"},
-    "store": {"strict_json"},
+    "store": {"user_files", "strict_json"},
     "models": {"spec", "paper"},
-    "weights": {"pixels", "spec", "strict_json", "paper", "counting", "models", "store"},
-    "data": {"pixels", "spec", "strict_json", "paper", "store"},
+    "weights": {"user_files", "pixels", "spec", "strict_json", "paper", "counting", "models", "store"},
+    "data": {"user_files", "pixels", "spec", "strict_json", "paper", "store"},
     "world": {"strict_json"},
     "jobs": {"store"},
-    "run_dir": {"spec", "recipe", "strict_json", "store"},
-    "train": {"spec", "recipe", "strict_json", "store", "world"},
+    "run_dir": {"user_files", "spec", "recipe", "strict_json", "store"},
+    "train": {"user_files", "spec", "recipe", "strict_json", "store", "world"},
     "evaluate": {"spec", "recipe", "strict_json", "paper", "store"},
     "drawing": set(),
     "inspection": {"spec", "strict_json", "models", "drawing"},
     "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data"},
-    "report": {"spec", "strict_json", "paper", "counting", "store"},
+    "report": {"user_files", "spec", "strict_json", "paper", "counting", "store"},
     "busy": set(),
     "doctor": {"busy"},
     "interrupts": set(),
@@ -43,6 +44,7 @@ MAY_IMPORT = {
             "pixels",
             "spec",
             "strict_json",
+            "user_files",
             "recipe",
             "changes",
             "paper",
@@ -68,6 +70,7 @@ LAZY = {  # inside functions only
 }
 WITHOUT_TORCH = {
     *(
+        "user_files",
         "strict_json",
         "pixels",
         "spec",

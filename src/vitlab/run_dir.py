@@ -27,6 +27,7 @@ from vitlab.recipe import HARD, Execution, Recipe
 from vitlab.spec import ModelSpec
 from vitlab.store import LOCK, json_writer, locked, refuse_strange, refuse_unwritable, remove_leftovers, replacing
 from vitlab.strict_json import from_json, read_json, require, to_json
+from vitlab.user_files import check_regular, stream_lines
 
 VERSION = 1
 RUN, DATA, EVENTS, QUARANTINE, RESULT = "run.json", "data.json", "events.jsonl", "quarantine.json", "result.json"
@@ -109,6 +110,8 @@ class RunDir:
     def open(cls, path: Path) -> "RunDir":
         """A folder that holds a run."""
         require((path / RUN).is_file(), f"{path} holds no run: there is no {RUN} in it")
+        if (path / EVENTS).exists():
+            check_regular(path / EVENTS)
         return cls(path)
 
     def spec(self) -> RunSpec:
@@ -128,6 +131,11 @@ class RunDir:
 
     def card(self) -> object:
         """What the data was, as JSON values."""
+        require(
+            (self.path / DATA).is_file(),
+            f"{self.path} has lost its {DATA}, which says what the run learns from; bring it back from a copy of the "
+            f"folder, or start a new run",
+        )
         return read_json(self.path / DATA)
 
     @contextlib.contextmanager
@@ -220,14 +228,13 @@ class RunDir:
         """The events, all or of one kind, in the order they happened; a line that a crash cut short is left out."""
         if not (self.path / EVENTS).is_file():
             return
-        with (self.path / EVENTS).open(encoding="utf-8") as file:
-            for line in file:
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    continue
-                if not kind or event["event"] == kind:
-                    yield event
+        for line in stream_lines(self.path / EVENTS):
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if not kind or event["event"] == kind:
+                yield event
 
     def history(self, kind: str, value: str) -> dict[int, float]:
         """A value by step; a step that was repeated after a crash counts once, as it was repeated."""

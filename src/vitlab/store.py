@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from vitlab.strict_json import read_json, require
+from vitlab.user_files import open_regular
 
 MANIFEST = "manifest.json"
 LOCK = ".lock"
@@ -196,7 +197,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 def sha256(path: Path) -> str:
     """The file's SHA-256 in hexadecimal, read in pieces."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -8,6 +8,8 @@ import typing
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from vitlab.user_files import read_regular
+
 T = TypeVar("T")
 LARGEST_JSON = 16 * 2**20  # bytes; a 21,843-class label map is under 1 MiB
 
@@ -20,9 +22,7 @@ def require(holds: bool, message: str) -> None:
 
 def read_json(path: Path) -> object:
     """The value in a JSON file of a stranger: bounded in size and depth, no NaN, no duplicate keys."""
-    size = path.stat().st_size
-    require(size <= LARGEST_JSON, f"{path.name} has {size:,} bytes; at most {LARGEST_JSON:,} are read")
-    return parse_json(path.read_bytes(), path.name)
+    return parse_json(read_regular(path, LARGEST_JSON), path.name)
 
 
 def parse_json(text: bytes, name: str) -> object:

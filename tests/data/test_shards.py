@@ -210,7 +210,7 @@ def test_folders_without_usable_shards_are_errors(tmp_path):
         index_shards(tmp_path)
     assert not (tmp_path / INDEX).exists()
     os.mkfifo(tmp_path / "t.tar")
-    with pytest.raises(ValueError, match="no regular file"):
+    with pytest.raises(ValueError, match="is a FIFO"):
         index_shards(tmp_path)
 
 

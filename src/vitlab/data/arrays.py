@@ -16,6 +16,7 @@ from vitlab.data.refusals import BadImage, Reason
 from vitlab.data.source import Sample
 from vitlab.data.stamps import file_stamp
 from vitlab.strict_json import require
+from vitlab.user_files import NotRegular, check_archive, open_regular
 
 LARGEST_RATIO = 100  # unpacked to packed bytes; photographs hardly compress
 LARGEST_HEADER = 10_000  # bytes of one array's header
@@ -49,7 +50,7 @@ class StoredImages:
     def __getitem__(self, index: int) -> np.ndarray:
         size = math.prod(self.shape[1:])
         try:
-            with self._file.open("rb", buffering=0) as file:
+            with open_regular(self._file) as file:
                 same = self._stamp_of(os.fstat(file.fileno())) == self._stamp
                 data = os.pread(file.fileno(), size, self._offset + index * size)
         except OSError as error:
@@ -146,7 +147,7 @@ class ArraySource(PixelSource):
     def __init__(self, file: Path, split: str = "") -> None:
         self._arguments = (Path(file).absolute(), split)
         try:
-            with zipfile.ZipFile(file) as archive:
+            with open_archive(Path(file)) as archive:
                 arrays = members(Path(file), archive)
                 images, labels = _pair(Path(file).name, set(arrays), split)
                 names = (
@@ -159,7 +160,7 @@ class ArraySource(PixelSource):
                     Path(file), archive, arrays[images]
                 )
                 numbers = read_member(Path(file), archive, arrays[labels])
-        except FileNotFoundError:
+        except (FileNotFoundError, NotRegular):
             raise
         except DAMAGE as error:
             raise ValueError(f"{Path(file).name} is no sound .npz archive: {error!s:.200}; fetch it again") from None
@@ -167,6 +168,12 @@ class ArraySource(PixelSource):
 
     def __reduce__(self) -> tuple[type, tuple[Path, str]]:
         return ArraySource, self._arguments  # packed images would be copied whole
+
+
+def open_archive(file: Path) -> zipfile.ZipFile:
+    """A .npz file with a directory of a size that is read; no member is opened."""
+    check_archive(file, MOST_MEMBERS)
+    return zipfile.ZipFile(file)
 
 
 def members(file: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -205,7 +212,7 @@ def _stored(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> St
         start = stream.tell()
     if member.compress_type != zipfile.ZIP_STORED or fortran or dtype != np.uint8 or math.prod(shape) == 0:
         return None
-    with file.open("rb") as plain:
+    with open_regular(file) as plain:
         plain.seek(member.header_offset)
         name, extra = struct.unpack("<26x2H", plain.read(30))
     offset = member.header_offset + 30 + name + extra + start

@@ -8,8 +8,11 @@ import numpy as np
 from vitlab.data.arrays import PixelSource
 from vitlab.data.pickles import read_pickle
 from vitlab.strict_json import require
+from vitlab.user_files import read_lines, read_regular
 
 PIXELS = 3 * 32 * 32  # bytes of one image: the red plane, the green, the blue
+LARGEST_BINARY = 400_000_000  # bytes; the largest, CIFAR-100's train, has 153,700,000
+LARGEST_NAMES = 100_000  # bytes of a list of class names
 LARGEST_PICKLE = 400_000_000  # bytes; the largest, CIFAR-100's train, has 155,249,918
 FOLDERS = {
     10: ("cifar-10-batches-bin", "cifar-10-batches-py"),
@@ -60,7 +63,7 @@ def _find(folder: Path, classes: int, split: str) -> tuple[Path, list[Path], boo
 
 def _read_binary(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Pixels (n, 3072) and labels (n,)."""
-    data, record = np.fromfile(file, np.uint8), LABEL_BYTES[classes] + PIXELS
+    data, record = np.frombuffer(read_regular(file, LARGEST_BINARY), np.uint8), LABEL_BYTES[classes] + PIXELS
     whole = len(data) > 0 and len(data) % record == 0
     require(whole, f"{file.name} has {len(data):,} bytes, not a multiple of {record}; fetch it again")
     records = data.reshape(-1, record)
@@ -81,10 +84,9 @@ def _read_python(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries(file: Path) -> dict[str, object]:
-    size = file.stat().st_size
-    require(size <= LARGEST_PICKLE, f"{file.name} has {size:,} bytes; at most {LARGEST_PICKLE:,} are read")
+    data = read_regular(file, LARGEST_PICKLE)
     try:
-        value = read_pickle(file.read_bytes())
+        value = read_pickle(data)
     except ValueError as error:
         raise ValueError(f"{file.name} {error}") from None
     require(isinstance(value, dict), f"{file.name} holds a {type(value).__name__}, not the entries of a CIFAR file")
@@ -96,7 +98,7 @@ def _class_names(folder: Path, classes: int, is_binary: bool) -> tuple[str, ...]
     file = folder / (text if is_binary else pickled)
     require(file.is_file(), f"{file} is missing; it comes with the download and names the classes")
     if is_binary:
-        return tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+        return tuple(read_lines(file, LARGEST_NAMES))
     names = _entries(file).get(entry)
     require(isinstance(names, list), f"{file.name} has no list `{entry}`")
     return tuple(n.decode("utf-8", "replace") if isinstance(n, bytes) else str(n) for n in cast(list[object], names))

@@ -18,6 +18,7 @@ from vitlab.data.refusals import BadImage, Reason
 from vitlab.data.source import Sample
 from vitlab.data.stamps import file_stamp
 from vitlab.strict_json import require
+from vitlab.user_files import stream_text
 
 SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp")
 SPLITS = (("train", "training"), ("val", "validation", "valid"), ("test",))  # names of one meaning
@@ -284,16 +285,15 @@ class _Table:
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """(line on which it starts, cells) of every row that is not blank."""
         delimiter = "\t" if self.file.suffix.lower() in (".tsv", ".tab") else ","
-        with self.file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
-            reader = csv.reader(lines, delimiter=delimiter, strict=True)
-            start = 1
-            try:
-                for row in reader:
-                    if row:
-                        yield start, row
-                    start = reader.line_num + 1
-            except csv.Error as error:
-                raise ValueError(f"{self.file.name}, line {start}: {error}") from None
+        reader = csv.reader(stream_text(self.file), delimiter=delimiter, strict=True)
+        start = 1
+        try:
+            for row in reader:
+                if row:
+                    yield start, row
+                start = reader.line_num + 1
+        except csv.Error as error:
+            raise ValueError(f"{self.file.name}, line {start}: {error}") from None
 
     def _checked_path(self, line: int, cell: str) -> bytes:
         name = posixpath.normpath(cell)

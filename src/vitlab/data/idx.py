@@ -11,6 +11,7 @@ import numpy as np
 
 from vitlab.data.arrays import LARGEST_RATIO, PixelSource, StoredImages
 from vitlab.strict_json import require
+from vitlab.user_files import open_regular
 
 LARGEST_IDX = 2**30  # bytes, unpacked; the largest of the family, EMNIST by class, has 547,178,704
 SPLITS = {"train": ("train",), "test": ("t10k", "test")}  # what files of a split have in their names
@@ -54,7 +55,7 @@ def _read(file: Path, sides: int) -> np.ndarray | StoredImages:
     is_packed = file.suffix == ".gz"
     start = 4 + 4 * sides
     try:
-        with gzip.open(file) if is_packed else file.open("rb") as stream:
+        with open_regular(file) as plain, gzip.open(plain) if is_packed else plain as stream:
             header = stream.read(start)
             require(len(header) == start, f"{file.name} ends in its header; fetch it again")
             zero, kind, count = struct.unpack(">HBB", header[:4])
@@ -69,7 +70,7 @@ def _read(file: Path, sides: int) -> np.ndarray | StoredImages:
                 require(found == size > 0, f"{file.name} claims shape {shape}, but holds {found:,} bytes")
                 if sides == 3:
                     return StoredImages(file, start, shape)
-                return np.frombuffer(stream.read(), np.uint8).reshape(shape)
+                return np.frombuffer(stream.read(size), np.uint8).reshape(shape)
             allowed = min(LARGEST_IDX, LARGEST_RATIO * file.stat().st_size + 2**20)
             require(size <= allowed, f"{file.name} claims {size:,} bytes; at most {allowed:,} are unpacked")
             data = stream.read(size + 1)

@@ -14,6 +14,7 @@ from vitlab.data.source import Sample
 from vitlab.data.tar import Member, TarError, TarFile
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.strict_json import require
+from vitlab.user_files import read_regular
 
 CLASSES = 1000
 WORDNET_ID = re.compile(r"n\d{8}")
@@ -160,9 +161,7 @@ def _labels_of(images: "Files | _TarImages", file: Path, synsets: Path | None, n
 
 def _lines(file: Path) -> list[tuple[int, str]]:
     """(number, text) of the lines that are not blank."""
-    size = file.stat().st_size
-    require(size <= LARGEST_TEXT, f"{file.name} has {size:,} bytes; at most {LARGEST_TEXT:,} are read")
-    text = file.read_text(encoding="utf-8-sig", errors="replace")
+    text = read_regular(file, LARGEST_TEXT).decode("utf-8-sig", errors="replace")
     return [(number, line.strip()) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 

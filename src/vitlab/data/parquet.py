@@ -12,6 +12,7 @@ from vitlab.data.refusals import BadImage, Reason
 from vitlab.data.source import Sample
 from vitlab.data.stamps import file_stamp
 from vitlab.strict_json import parse_json, require
+from vitlab.user_files import check_regular
 
 if TYPE_CHECKING:
     import pyarrow
@@ -129,6 +130,7 @@ class ParquetSource:
             path = self._paths[number]
             if len(self._open) >= MOST_OPEN:
                 self._open.pop(next(iter(self._open))).close()  # the oldest
+            check_regular(path)
             try:
                 self._open[number] = parquet.ParquetFile(path, memory_map=True)
             except ValueError as error:
@@ -139,10 +141,11 @@ class ParquetSource:
 
 def _files(path: Path, split: str) -> list[Path]:
     """The files of one split in the order of their names."""
-    if path.is_file():
+    require(path.exists() or path.is_symlink(), f"{path} does not exist; give a parquet file or a folder of them")
+    if not path.is_dir():
+        check_regular(path)
         require(not split, f"{path.name} is one file; a split {split!r} is chosen in a folder")
         return [path]
-    require(path.is_dir(), f"{path} does not exist; give a parquet file or a folder of them")
     found = sorted(file for folder in (path, path / "data") for file in folder.glob("*.parquet"))
     by_split: dict[str, list[Path]] = {}
     for file in found:

@@ -29,6 +29,7 @@ from vitlab.data.source import Sample
 from vitlab.data.tar import Member, TarError, TarFile
 from vitlab.store import replacing
 from vitlab.strict_json import LARGEST_JSON, from_json, parse_json, require, to_json
+from vitlab.user_files import open_regular, read_lines
 
 INDEX = "vitlab-shards.index"
 CLASS_NAMES = "classnames.txt"  # one name per line, where the shards come with one
@@ -256,9 +257,9 @@ class ShardSource:
 
 def _open_index(path: Path) -> tuple[int, int, IndexMeta]:
     """Entries, bytes of keys and the rest of an index whose parts fill it exactly."""
-    if not path.is_file():
+    if not path.exists() and not path.is_symlink():
         raise FileNotFoundError(f"{path} does not exist; {AGAIN}")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         header = file.read(HEADER.size).ljust(HEADER.size, b"\0")
         magic, entries, key_bytes, meta_bytes = HEADER.unpack(header)
         require(magic == MAGIC, f"{path} is no index of shards; {AGAIN}")
@@ -272,9 +273,9 @@ def _open_index(path: Path) -> tuple[int, int, IndexMeta]:
 
 
 def _class_names(file: Path, classes: int) -> tuple[str, ...]:
-    if not file.is_file():
+    if not file.exists():
         return tuple(map(str, range(classes)))
-    names = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    names = tuple(read_lines(file, LARGEST_JSON))
     require(
         len(names) >= classes, f"{file.name} names {len(names)} classes; the shards have labels up to {classes - 1}"
     )

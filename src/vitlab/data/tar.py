@@ -1,10 +1,11 @@
 """Where the members of a tar file lie: headers are read and checked, nothing is unpacked."""
 
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from vitlab.user_files import open_regular
 
 BLOCK = 512
 LARGEST_EXTENSION = 2**20  # bytes of a long name or a pax header; ordinary ones have hundreds
@@ -32,9 +33,8 @@ class TarFile:
     _descriptor = -1
 
     def __init__(self, path: Path | str) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would wait for ever
-        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-            raise ValueError(f"{path} is no regular file; give a tar file")
+        with open_regular(path) as file:
+            self._descriptor = os.dup(file.fileno())
 
     def __del__(self) -> None:
         if self._descriptor >= 0:

@@ -1,8 +1,8 @@
 """Features with labels: .npy, .npz and .parquet files of anybody, and the folders that `vitlab features` writes."""
 
 import math
+import os
 import re
-import zipfile
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,12 @@ from urllib.parse import unquote
 import numpy as np
 
 from vitlab.data.accounting import Quarantined
-from vitlab.data.arrays import DAMAGE, members, read_header, read_member
+from vitlab.data.arrays import DAMAGE, members, open_archive, read_header, read_member
 from vitlab.data.batch import Batch
 from vitlab.data.catalogue import KINDS
 from vitlab.store import json_writer, replacing
-from vitlab.strict_json import parse_json, require
+from vitlab.strict_json import read_json, require
+from vitlab.user_files import NotRegular, check_regular, open_regular
 
 CARD = "features.json"
 FORM = re.compile(r"(?P<path>.+?)(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
@@ -77,15 +78,15 @@ def _vectors(path: Path, x: np.ndarray, y: np.ndarray, ids: tuple[str, ...] = ()
 
 
 def _npy(path: Path) -> np.ndarray:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         try:
             shape, fortran, dtype = read_header(file, path.name)
         except (ValueError, *DAMAGE) as error:
             raise ValueError(f"{path.name} is no sound .npy file: {error!s:.200}") from None
-        size = path.stat().st_size - file.tell()
+        size = os.fstat(file.fileno()).st_size - file.tell()
         agrees = all(side >= 0 for side in shape) and math.prod(shape) * dtype.itemsize == size
         require(agrees, f"{path.name} claims shape {shape}, which is not what it holds")
-        return np.frombuffer(file.read(), dtype).reshape(shape, order="F" if fortran else "C")
+        return np.frombuffer(file.read(size), dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def _npz(path: Path, options: dict[str, str]) -> Vectors:
@@ -98,10 +99,10 @@ def _npz(path: Path, options: dict[str, str]) -> Vectors:
 def _arrays(path: Path, wanted: Container[str] | None = None) -> dict[str, np.ndarray]:
     """All arrays of an archive, or those wanted that it has, by name."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_archive(path) as archive:
             found = {name: m for name, m in members(path, archive).items() if wanted is None or name in wanted}
             return {name: read_member(path, archive, member) for name, member in found.items()}
-    except FileNotFoundError:
+    except (FileNotFoundError, NotRegular):
         raise
     except DAMAGE as error:
         raise ValueError(f"{path.name} is no sound .npz archive: {error!s:.200}; remove it and make it again") from None
@@ -114,6 +115,7 @@ def _parquet(path: Path, options: dict[str, str]) -> Vectors:
     except ModuleNotFoundError:
         raise ValueError("parquet files need pyarrow: pip install 'vitlab[data]'") from None
     try:
+        check_regular(path)
         file = pyarrow.parquet.ParquetFile(path)
         x, y = (_named(path.name, part, options, set(file.schema_arrow.names)) for part in ("x", "y"))
         table = file.read(columns=[x, y])
@@ -222,7 +224,9 @@ class FeatureFolder:
 
 def read_card(path: Path) -> dict[str, Any]:
     """What the card of a folder of features says."""
-    card = cast(dict[str, Any], parse_json((path / CARD).read_bytes(), CARD))
+    if not (path / CARD).exists():
+        raise FileNotFoundError(f"{path} is a folder without {CARD}, not one that vitlab features wrote")
+    card = cast(dict[str, Any], read_json(path / CARD))
     whole = isinstance(card, dict) and all(type(card.get(name)) is int for name in ("samples", "shard"))
     require(whole, f"{path / CARD} does not describe features")
     return card

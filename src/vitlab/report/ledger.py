@@ -5,12 +5,12 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
 from vitlab.strict_json import check_fields, from_json, parse_json, require, to_json
+from vitlab.user_files import check_regular, stream_lines
 
 LEDGER = Path("results/ledger.jsonl")
 LARGEST_LINE = 2**20  # bytes
@@ -62,6 +62,8 @@ def check_ledger(path: Path | None, expected: float | None = None, expected_from
         require(rows < 2, f"one expected number for {rows} rows; evaluate them one by one")
     require(expected is not None or not expected_from, "--expected-from goes with --expected")
     require(path is None or not path.is_dir(), f"{path} is a folder; name a file such as {LEDGER.name} in it")
+    if path is not None and (path.exists() or path.is_symlink()):
+        check_regular(path)
 
 
 def append(path: Path, entries: list[Entry]) -> None:
@@ -69,6 +71,7 @@ def append(path: Path, entries: list[Entry]) -> None:
     lines = [json.dumps(to_json(entry), ensure_ascii=True, allow_nan=False) for entry in entries]
     if not lines:
         return
+    check_ledger(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
@@ -88,7 +91,7 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; vitlab evaluate and vitlab transfer add to it with --ledger")
     entries, remarks = [], []
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(stream_lines(path, 16 * LARGEST_LINE), 1):
         try:
             require(line.endswith(b"\n"), "is torn")
             require(len(line) <= LARGEST_LINE, f"has {len(line):,} bytes; at most {LARGEST_LINE:,} are read")
@@ -96,8 +99,3 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
         except ValueError as error:
             remarks.append(f"{path}, line {number} is passed over: {error}")
     return entries, remarks
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        yield from file

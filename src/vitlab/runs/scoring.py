@@ -26,8 +26,10 @@ from vitlab.models.build import Model
 from vitlab.pixels import Preprocessing
 from vitlab.store import replacing
 from vitlab.strict_json import from_json, parse_json, require, to_json
+from vitlab.user_files import read_regular
 
 SYNC = 8  # batches between two moments at which all ranks know what all have done
+LARGEST_PROGRESS = 2**30  # bytes; confusions of 21,843 classes may take many
 SAVE = 5.0  # seconds between two savings of the progress, at least
 
 Gather = Callable[[object], list[object]]
@@ -168,7 +170,7 @@ def _read(path: Path, identity: Mapping[str, object]) -> dict[str, Any] | None:
     """What the file holds, if there is one; a file of something else is refused rather than added to."""
     if not path.exists():
         return None
-    value = parse_json(path.read_bytes(), path.name)
+    value = parse_json(read_regular(path, LARGEST_PROGRESS), path.name)
     keys = {"identity", "next", "scores", "used", "quarantined"}
     advice = f"remove {path} to start again"
     require(isinstance(value, dict) and set(value) == keys, f"{path} is no progress of an evaluation; {advice}")

@@ -22,6 +22,7 @@ from vitlab.store import Writer, replacing, verify_folder
 from vitlab.strict_json import read_json, require
 from vitlab.train.parts import LAYOUT, files_of, open_parts, open_whole, read_layout
 from vitlab.train.state import Progress, TrainState, progress_from
+from vitlab.user_files import read_regular
 
 VERSION = 1
 STATE, LATEST, BEST = "state.json", "LATEST", "BEST"
@@ -43,8 +44,8 @@ def steps_in(folder: Path) -> list[int]:
 def best_in(folder: Path) -> int | None:
     """The step of the best checkpoint, if one was marked and is there."""
     try:
-        match = NAME.fullmatch((folder / BEST).read_text(encoding="utf-8").strip())
-    except OSError:
+        match = NAME.fullmatch(read_regular(folder / BEST, 100).decode().strip())
+    except (OSError, ValueError):
         return None
     return int(match[1]) if match and (folder / match[0]).is_dir() else None
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shlex
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vitlab.strict_json import read_json
-from vitlab.weights.npz import NpzArchive, NpzError
+from vitlab.user_files import check_regular, open_regular
+from vitlab.weights.npz import NpzArchive, NpzError, has_pickle
 
 
 class WeightsError(ValueError):
@@ -75,9 +75,6 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def _open_file(path: Path) -> Container:
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise WeightsError(f"{path} is not a regular file")
     if is_pickle(path):
         raise WeightsError(_pickled(path))
     start = _start(path)
@@ -103,18 +100,19 @@ def is_pickle(path: Path) -> bool:
     """Whether a file is a pickle by its content: an archive of torch.save, or a stream as old .pt files have."""
     start = _start(path)
     if start.startswith(ZIP):
-        return NpzArchive(path).is_pickle
+        return has_pickle(path)
     return len(start) > 1 and start[0] == 0x80 and start[1] <= 5
 
 
 def _start(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(16)
 
 
 def _open_safetensors(path: Path, *others: Path, configs: Mapping[str, dict[str, Any]] | None = None) -> Container:
     files, shapes, metadata = {}, {}, {}
     for part in (path, *others):
+        check_regular(part)
         file = safe_open(part, framework="pt")
         metadata |= file.metadata() or {}
         for name in file.keys():  # noqa: SIM118 - not a dict

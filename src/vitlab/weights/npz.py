@@ -12,6 +12,8 @@ import torch
 from numpy.lib import format as npy
 from torch import Tensor
 
+from vitlab.user_files import NotRegular, check_archive
+
 # Everything zipfile, zlib and numpy raise on damaged archives.
 DAMAGE = (
     zipfile.BadZipFile,
@@ -31,7 +33,7 @@ DAMAGE = (
 )
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 LARGEST_RATIO = 100  # unpacked to packed bytes of the whole archive; weights hardly compress
-LARGEST_MEMBERS = 100_000
+LARGEST_MEMBERS = 10_000  # a training checkpoint of ViT-H has about 1,600
 LARGEST_HEADER = 10_000  # bytes of one array's header
 
 
@@ -39,16 +41,35 @@ class NpzError(ValueError):
     """An archive that is damaged, hostile, or holds something else than float arrays."""
 
 
+def has_pickle(path: Path) -> bool:
+    """Whether an archive is one of torch.save: by its names, no member is opened."""
+    with _opened(path) as archive:
+        return any(name.endswith(".pkl") for name in archive.namelist())
+
+
+def _opened(path: Path) -> zipfile.ZipFile:
+    """The archive with its directory read, if that is of a sound size."""
+    try:
+        check_archive(path, LARGEST_MEMBERS)
+        archive = zipfile.ZipFile(path)
+    except NotRegular:
+        raise
+    except DAMAGE as error:
+        _refuse(error)
+    if len(archive.filelist) > LARGEST_MEMBERS:
+        archive.close()
+        raise NpzError(f"too_large: {len(archive.filelist):,} members; at most {LARGEST_MEMBERS:,} are read")
+    return archive
+
+
 class NpzArchive:
     """The arrays of an archive: `shapes` are read at once, values by `read`, each checked against its header."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._archive = _opened(path)
         try:
-            self._archive = zipfile.ZipFile(path)
-            members = self._archive.infolist()
-            self.is_pickle = any(member.filename.endswith(".pkl") for member in members)
-            self._arrays = {} if self.is_pickle else self._headers(members)
+            self._arrays = self._headers(self._archive.infolist())
         except NpzError:
             raise
         except DAMAGE as error:
@@ -60,8 +81,6 @@ class NpzArchive:
         allowed = LARGEST_RATIO * self.path.stat().st_size + 2**20
         if unpacked > allowed:
             raise NpzError(f"too_large: it would unpack to {unpacked:,} bytes, over {LARGEST_RATIO} times its size")
-        if len(members) > LARGEST_MEMBERS:
-            raise NpzError(f"too_large: {len(members):,} members")
         arrays: dict[str, Any] = {}
         for member in members:
             name = member.filename.removesuffix(".npy")

@@ -1,0 +1,133 @@
+"""The one way to open a file that a user names: regular files only, and never more of one than is allowed.
+
+A FIFO makes `open` wait for ever, a device such as /dev/zero never ends, and a file may grow while it is read. Links
+are followed. Standard library only.
+"""
+
+import errno
+import io
+import itertools
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+LARGEST_LINE = 2**20  # bytes
+DIRECTORY_ENTRY = 512  # bytes that a member of an archive takes in its directory, at most; few names have 100
+
+
+class NotRegular(OSError, ValueError):  # noqa: N818 - says what is wrong
+    """What stands at a path is no regular file."""
+
+
+def check_regular(path: str | Path) -> os.stat_result:
+    """Raise unless a regular file stands at `path`; nothing is opened. For libraries that open files themselves."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a str or a Path
+    except ValueError:  # a NUL in it
+        raise NotRegular(f"{str(path)!r} is not a possible path; give the path of a file") from None
+    except OSError as error:
+        raise _explained(path, error) from None
+    kind = KINDS.get(stat.S_IFMT(status.st_mode), "" if stat.S_ISREG(status.st_mode) else "no file")
+    if kind:
+        raise NotRegular(f"{path} is {kind}; give the path of a regular file")
+    return status
+
+
+def open_regular(path: str | Path) -> io.BufferedReader:
+    """Open a regular file to read its bytes; whatever else stands there is refused without waiting for it."""
+    check_regular(path)  # before it is opened: to open a device may have effects
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as error:
+        raise _explained(path, error) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was replaced in between
+        os.close(descriptor)
+        raise NotRegular(f"{path} is no regular file any more; give the path of one")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: str | Path, largest: int) -> bytes:
+    """What a regular file of at most `largest` bytes holds; one that grows while it is read is refused too."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(largest + 1) if size <= largest else b""
+    if max(size, len(data)) > largest:
+        raise ValueError(f"{Path(path).name} has {max(size, len(data)):,} bytes; at most {largest:,} are read")
+    return data
+
+
+def read_lines(path: str | Path, largest: int) -> list[str]:
+    """The lines of a UTF-8 text of at most `largest` bytes, without blanks around them; empty ones are left out."""
+    text = read_regular(path, largest).decode("utf-8-sig", errors="replace")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def stream_lines(path: str | Path, longest: int = LARGEST_LINE) -> Iterator[bytes]:
+    """The lines of a regular file one by one, as far as it went when it was opened; none is longer than `longest`."""
+    with open_regular(path) as file:
+        left, number = os.fstat(file.fileno()).st_size, 0
+        while left > 0:
+            number += 1
+            line = file.readline(min(left, longest + 1))
+            _check_line(path, number, len(line), longest)
+            if not line:
+                return
+            left -= len(line)
+            yield line
+
+
+def stream_text(path: str | Path) -> Iterator[str]:
+    """The lines of a UTF-8 text one by one with their ends as they are, for `csv`; bytes that are none survive."""
+    with (
+        open_regular(path) as file,
+        io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
+    ):
+        for number in itertools.count(1):
+            line = text.readline(LARGEST_LINE + 1)
+            _check_line(path, number, len(line), LARGEST_LINE)
+            if not line:
+                return
+            yield line
+
+
+def check_archive(path: str | Path, most: int) -> None:
+    """Raise unless a zip archive is a regular file whose directory has room for no more than about `most` members.
+
+    Only its last bytes are read: `zipfile` builds an object for every member that the directory lists.
+    """
+    with open_regular(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 2**16 - 100, 0))
+        tail = file.read(2**16 + 100)
+        at = tail.rfind(b"PK\x05\x06")
+        listed = struct.unpack("<12xI", tail[at : at + 16])[0] if 0 <= at <= len(tail) - 16 else 0
+        if tail[max(at - 20, 0) : at].startswith(b"PK\x06\x07"):  # an archive of 64-bit sizes has a second record
+            file.seek(min(struct.unpack("<8xQ4x", tail[at - 20 : at])[0], size))
+            record = file.read(56)
+            listed = struct.unpack("<40xQ8x", record)[0] if record[:4] == b"PK\x06\x06" and len(record) == 56 else 0
+    if listed > most * DIRECTORY_ENTRY:
+        raise ValueError(
+            f"{Path(path).name} has a directory of {listed:,} bytes: more members than the {most:,} that are read"
+        )
+
+
+def _check_line(path: str | Path, number: int, length: int, longest: int) -> None:
+    if length > longest:
+        raise ValueError(f"{Path(path).name}, line {number} is longer than {longest:,}; is this a text file?")
+
+
+def _explained(path: str | Path, error: OSError) -> OSError:
+    if error.errno == errno.ELOOP:
+        return NotRegular(f"{path} is a symbolic link that leads back to itself; give the path of a regular file")
+    if error.errno in (errno.ENXIO, errno.ENODEV):
+        return NotRegular(f"{path} is a socket or a device; give the path of a regular file")
+    return error
