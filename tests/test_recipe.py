@@ -2,13 +2,14 @@
 
 import dataclasses
 import re
+from functools import partial
 
 import pytest
 
 from vitlab.changes import with_fields
 from vitlab.paper.finetuning_recipes import finetuning_names, finetuning_recipe
 from vitlab.paper.pretraining_recipes import pretraining_names, pretraining_recipe
-from vitlab.recipe import SGD, AdamW, Execution, Masking, Recipe, Schedule
+from vitlab.recipe import SGD, AdamW, Distillation, Execution, Masking, Recipe, Schedule
 from vitlab.strict_json import from_json, to_json
 
 PLAIN = finetuning_recipe("cifar10")
@@ -153,3 +154,117 @@ def test_an_optimizer_of_another_kind_is_recognised_in_json():
 def test_a_schedule_shorter_than_its_warm_up_proposes_one():
     with pytest.raises(ValueError, match="a warm-up of 7 would leave the rest to train"):
         Schedule(peak=1.0, total=73, warmup=10_000)
+
+
+WARM = {"peak": 1.0, "total": 10, "warmup": 2}
+EDGES = [  # what makes it, a field, values that are just allowed, values that are just not, what the error says
+    (Distillation, "weight", (0, 1, 0.3), (-0.001, 1.001), "weight"),
+    (Distillation, "temperature", (1e-9, 1000), (0, 1000.001), "temperature"),
+    (partial(Schedule, **WARM), "peak", (1e-5, 5), (0, 9e-6), "peak"),
+    (partial(Schedule, **WARM), "end", (0, 1), (-1e-9, 1.001), "end"),
+    (partial(Schedule, **WARM), "warmup", (0, 9), (-1, 10), "warm"),
+    (AdamW, "betas", ((0, 0), (0.5, 0.99999)), ((-0.001, 0.9), (0.9, 1.0), (1.0, 0.9)), "betas"),
+    (AdamW, "weight_decay", (0, 5), (-0.001,), "weight_decay"),
+    (SGD, "momentum", (0, 0.99999), (-0.001, 1), "momentum"),
+    (SGD, "clip", (None, 1e-9), (0, -1), "clip"),
+    (partial(Masking, "pixels", masked=0.8, swapped=0.1, kept=0.1), "corrupted", (1e-9, 1), (0, 1.001), "corrupted"),
+    (partial(dataclasses.replace, PLAIN), "batch", (1, 2**20), (0, 2**20 + 1), "batch"),
+    (partial(dataclasses.replace, PLAIN), "label_smoothing", (0, 0.999), (-0.001, 1), "label_smoothing"),
+    (partial(dataclasses.replace, PLAIN), "dropout", (0, 0.999), (-0.001, 1), "dropout"),
+    (partial(dataclasses.replace, PLAIN), "stochastic_depth", (0, 0.999), (-0.001, 1), "stochastic_depth"),
+    (partial(dataclasses.replace, PLAIN), "mixup", (0, 9), (-0.001,), "mixup"),
+    (partial(dataclasses.replace, PLAIN), "cutmix", (0, 9), (-0.001,), "cutmix"),
+    (partial(dataclasses.replace, PLAIN, batch=8), "shards", (1, 8), (0, 9), "shards"),
+    (partial(dataclasses.replace, PLAIN), "average", (None, 1e-9, 0.99999), (0, 1), "average"),
+    (partial(dataclasses.replace, PLAIN), "layer_decay", (1e-9, 1), (0, 1.001), "layer_decay"),
+    (partial(dataclasses.replace, PLAIN), "validate_every", (0, 1), (-1,), "validate_every"),
+    (partial(dataclasses.replace, PLAIN, validate_every=1), "patience", (0, 1), (-1,), "patience"),
+    (partial(dataclasses.replace, PLAIN), "settle_window", (0, 1), (-1,), "settle_window"),
+    (Execution, "micro_batch", (0, 1), (-1,), "micro_batch"),
+    (Execution, "workers", (0, 1), (-1,), "workers"),
+    (Execution, "save_every", (0, 1), (-1,), "save_every"),
+    (Execution, "keep", (1, 2), (0,), "keep"),
+    (Execution, "max_bad", (0, 1), (-0.001, 1.001), "max_bad"),
+    (Execution, "timeout", (1, 2), (0.999,), "timeout"),
+]
+
+
+@pytest.mark.parametrize(("make", "field", "allowed", "refused", "complaint"), EDGES)
+def test_every_bound_is_where_it_is_said_to_be(make, field, allowed, refused, complaint):
+    annotated = next(f.type for f in dataclasses.fields(type(make(**{field: allowed[0]}))) if f.name == field)
+    for value in allowed:
+        value = float(value) if "float" in str(annotated) and type(value) is int else value
+        assert getattr(make(**{field: value}), field) == value
+    for value in refused:
+        with pytest.raises(ValueError, match=complaint):
+            make(**{field: float(value) if "float" in str(annotated) and type(value) is int else value})
+
+
+def test_shares_of_masked_swapped_and_kept_patches_reach_from_nothing_to_all():
+    for shares in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)):
+        assert Masking("pixels", 0.5, *shares).chosen(7) == 4
+    for shares, name in (((1.2, -0.2, 0.0), "masked"), ((-0.2, 1.2, 0.0), "masked"), ((0.0, 1.2, -0.2), "swapped")):
+        with pytest.raises(ValueError, match=f"{name} .* is outside"):
+            Masking("pixels", 0.5, *shares)
+
+
+def test_what_is_predicted_of_a_patch_has_the_sizes_of_the_paper():
+    """B.1.2: one colour of 512, 4 x 4 of them, or all pixels."""
+    sizes = [Masking(target, 0.5, 0.8, 0.1, 0.1).outputs(16) for target in ("mean-colour", "colours-4x4", "pixels")]
+    assert sizes == [512, 16 * 512, 3 * 16 * 16]
+
+
+def test_defaults_are_those_of_the_paper_and_of_deit():
+    """Adam, SGD and the end of the decay as in the released code; distillation as in DeiT; nothing else is on."""
+    assert AdamW() == AdamW("adamw", weight_decay=0.1, betas=(0.9, 0.999), epsilon=1e-8, decay="all", clip=None)
+    assert SGD() == SGD("sgd", momentum=0.9, weight_decay=0.0, decay="all", clip=1.0)
+    assert Schedule(**WARM).end == 1e-5
+    assert Schedule(**WARM).decay == "linear"
+    assert to_json(Distillation()) == {"kind": "hard", "weight": None, "temperature": 3.0}
+    assert (Distillation("hard").share, Distillation("soft").share, Distillation("soft", 0.7).share) == (0.5, 0.1, 0.7)
+    plain = Recipe("a", "b", 8, (32, 32), Schedule(**WARM), SGD())
+    off = ("label_smoothing", "dropout", "stochastic_depth", "mixup", "cutmix", "validate_every", "patience")
+    assert [getattr(plain, name) for name in off] == [0] * len(off)
+    assert (plain.shards, plain.average, plain.layer_decay, plain.mixes) == (1, None, 1.0, False)
+    assert Execution() == Execution(
+        device="cpu",
+        micro_batch=0,
+        precision="fp32",
+        recompute=False,
+        compile=False,
+        workers=0,
+        save_every=0,
+        keep=2,
+        tensorboard=False,
+        parallel="auto",
+        exact_elastic=False,
+        timeout=60.0,
+    )
+
+
+@pytest.mark.parametrize("options", [{"exact_elastic": True}, {"compile": True}])
+def test_what_needs_the_whole_model_on_a_rank_excludes_fsdp(options):
+    assert Execution(**options, parallel="ddp")
+    with pytest.raises(ValueError, match="--parallel ddp"):
+        Execution(**options, parallel="fsdp")
+
+
+def rates(decay, steps, **options):
+    schedule = Schedule(peak=2.0, total=110, warmup=10, decay=decay, **options)
+    return [schedule.learning_rate(step) for step in steps]
+
+
+def test_the_rate_of_every_decay_is_its_closed_form():
+    warm = [0.0, 1.0]
+    assert rates("constant", (0, 5, 10, 60, 110, 200)) == pytest.approx([*warm, 2.0, 2.0, 2.0, 2.0])
+    falling = [2.0, 1.3, 0.6, 0.6]  # halfway it is the mean of peak and end
+    assert rates("linear", (10, 60, 110, 200), end=0.6) == pytest.approx(falling)
+    assert rates("cosine", (10, 60, 110, 200), end=0.6) == pytest.approx(falling)
+    quarter = 0.6 + 1.4 * (1 + 0.5**0.5) / 2
+    assert rates("cosine", (35,), end=0.6) == pytest.approx([quarter])
+    assert rates("linear", (5,), end=0.6) == pytest.approx([1.0])  # before the decay begins
+    stairs = rates("staircase", (10, 40, 41, 80, 81), boundaries=(40, 80))
+    assert stairs == pytest.approx([2.0, 2.0, 0.2, 0.2, 0.02])
+    for decay, boundaries in (("linear", (5,)), ("staircase", ())):
+        with pytest.raises(ValueError, match="boundaries belong to the staircase"):
+            Schedule(**WARM, decay=decay, boundaries=boundaries)

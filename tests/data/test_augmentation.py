@@ -114,9 +114,10 @@ def test_an_erased_box_is_timms_for_given_draws():
     assert erased_box(60, 80, rng) == (5, 6, rows, columns)
     assert rng.asked[:2] == [(0.02, 1 / 3), (pytest.approx(math.log(0.3)), pytest.approx(-math.log(0.3)))]
     assert rng.asked[2:] == [(60 - rows + 1,), (80 - columns + 1,)]
-    rng = Given(*[1.0, 0.0] * 10)
-    assert erased_box(16, 16, rng) is None  # as large as the picture, ten times
-    assert len(rng.asked) == 20
+    for height, width in ((16, 16), (16, 32), (32, 16)):  # 16 x 16 is as high or as wide as the picture, ten times
+        rng = Given(*[256 / (height * width), 0.0] * 10)
+        assert erased_box(height, width, rng) is None
+        assert len(rng.asked) == 20
 
 
 # -- Pieces of an enlarged picture -----------------------------------------------------------------

@@ -508,6 +508,14 @@ class TestResizing:
         expected = fine.reshape(20, 37, 24, 53, 3).mean(axis=(1, 3))
         assert np.abs(np.asarray(resized(image, (20, 24), "area", antialias=False)) - expected).max() <= 0.5 + 1e-9
 
+    @pytest.mark.parametrize("size", [(74, 106), (100, 24), (20, 131)])
+    def test_area_enlarges_by_the_pixels_under_each(self, image, size):
+        """Of an enlarged picture a new pixel lies in one old one, or over the border of two."""
+        old = np.asarray(image).astype(float)
+        fine = old.repeat(size[0], axis=0).repeat(size[1], axis=1)
+        expected = fine.reshape(size[0], 37, size[1], 53, 3).mean(axis=(1, 3))
+        assert np.abs(np.asarray(resized(image, size, "area", antialias=False)) - expected).max() <= 0.5 + 1e-9
+
     def test_area_needs_little_memory(self):
         import tracemalloc
 

@@ -93,3 +93,6 @@ def test_golden_order():
     plain, blocks = Order(1000, seed=0), Order(1000, seed=0, block=8, window=4)
     assert [plain.at(i)[1] for i in range(12)] == [108, 26, 932, 191, 114, 6, 999, 388, 148, 566, 833, 152]
     assert [blocks.at(i)[1] for i in range(12)] == [548, 244, 947, 243, 546, 45, 41, 242, 951, 949, 40, 950]
+    # 1024 numbers fit into two halves of five bits: one bit more would still be a permutation, but another one.
+    assert [Order(1024).at(i)[1] for i in range(8)] == [108, 1014, 932, 191, 114, 6, 999, 388]
+    assert [Order(4096, seed=1, block=8, window=4).at(i)[1] for i in range(6)] == [3430, 3431, 1575, 3429, 3425, 3424]

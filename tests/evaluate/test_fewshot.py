@@ -46,6 +46,12 @@ def test_the_ridge_is_that_of_scikit_learn_for_every_l2(samples, width):
         assert np.abs(by_weights.numpy() - expected).max() / np.abs(expected).max() <= 1e-8
 
 
+@pytest.mark.parametrize("shapes", [((0, 4), (0,)), ((3, 4), (2,)), ((3,), (3,)), ((3, 4, 5), (3,))])
+def test_features_and_labels_that_do_not_pair_are_refused(shapes):
+    with pytest.raises(ValueError, match="do not pair"):
+        fit(torch.ones(shapes[0]), torch.zeros(shapes[1], dtype=torch.int64), 2)
+
+
 @pytest.mark.parametrize(("samples", "width"), [(80, 20), (20, 80), (33, 32)])
 def test_primal_equals_dual(samples, width):
     x, y = (torch.from_numpy(part) for part in clouds(samples, width, 4))

@@ -9,6 +9,7 @@ from agreement import randomised
 from vitlab import build_model
 from vitlab.models.build import build_from_spec
 from vitlab.models.patches import patchify
+from vitlab.models.transformer import Attention, Block
 from vitlab.spec import ViTSpec
 
 
@@ -158,6 +159,13 @@ class TestDropout:
         assert torch.equal(per_sample.amin(1), per_sample.amax(1))
         assert per_sample[:, 0].unique().tolist() == pytest.approx([0.0, 2.5])
         assert kept.mean().item() == pytest.approx(1.0, abs=0.08)
+
+    @pytest.mark.parametrize("how", [{"dropout": 0.0, "drop": 1 - 1e-7}, {"dropout": 1.0, "drop": 0.0}])
+    def test_a_block_whose_branches_are_all_dropped_is_the_identity(self, how):
+        block = randomised(Block(Attention(24, 3), 40, gelu="tanh", norm_eps=1e-6, **how)).train()
+        z = torch.randn(4, 5, 24)
+        assert torch.equal(block(z), z)
+        assert torch.equal(block.explain(z)[0], z)
 
 
 class TestSizes:

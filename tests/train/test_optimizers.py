@@ -157,6 +157,12 @@ class TestLosses:
             )
             np.testing.assert_allclose(own.numpy(), theirs.numpy(), rtol=1e-12)
 
+    @pytest.mark.parametrize("loss", [sigmoid_cross_entropy, softmax_cross_entropy])
+    def test_nothing_is_smoothed_unless_asked_for(self, loss):
+        logits, hot = torch.from_numpy(self.logits), torch.eye(7, dtype=torch.float64)[:5]
+        assert torch.equal(loss(logits, hot), loss(logits, hot, label_smoothing=0.0))
+        assert not torch.equal(loss(logits, hot), loss(logits, hot, label_smoothing=0.01))
+
     def test_the_head_bias_of_minus_ten_makes_the_first_loss_small(self):
         logits = torch.full((1, 18_291), -10.0, dtype=torch.float64)
         one = torch.zeros(1, 18_291)
