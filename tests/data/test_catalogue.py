@@ -97,8 +97,26 @@ class TestCheck:
 
     def test_a_class_without_a_sample_is_named(self, photos, tmp_path, capsys):
         (photos / "eel").mkdir()
-        assert main(["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]) == 0
-        assert "no sample of class: 'eel'" in capsys.readouterr().out
+        command = ["data", "check", "--out", str(tmp_path / "out"), "--workers", "0"]
+        assert main([*command, f"folder:{photos}"]) == 0
+        said = capsys.readouterr().out
+        assert "empty folder, no class: 'eel'" in said
+        assert "excluded     1 empty_class_folder" in said
+        (photos / "table.csv").write_text("path,label\ncat/0.png,2\n")
+        assert main([*command, f"csv:{photos}/table.csv"]) == 0
+        assert "no sample of class: '1'" in capsys.readouterr().out
+
+    def test_the_same_image_in_two_classes_is_named(self, photos, tmp_path, capsys):
+        first = (photos / "cat" / "0.png").read_bytes()
+        (photos / "dog" / "copy.png").write_bytes(first)
+        (photos / "cat" / "again.png").write_bytes(first)
+        assert main(["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]) == 1
+        said = capsys.readouterr().out
+        assert "conflicts    1 samples are the same image as one of another class" in said
+        assert "same image: 'cat/0.png' and 'dog/copy.png'" in said
+        assert "copies       1 samples are the same image as another of their class" in said
+        report = json.loads((tmp_path / "out" / "report.json").read_text())
+        assert (report["conflicts"], report["copies"]) == ([["cat/0.png", "dog/copy.png"]], 1)
 
     def test_pixels_need_no_decoding(self, tmp_path, capsys):
         spec = "shapes?classes=10&images=30&size=32"

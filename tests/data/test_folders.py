@@ -72,7 +72,8 @@ def test_what_is_no_sample_is_counted_by_rule(tmp_path):
     (tmp_path / "cat" / "link").symlink_to(tmp_path / "linked")
     source = FolderSource(tmp_path)
     assert len(source) == 1
-    assert source.excluded == {"hidden": 3, "other_suffix": 2, "no_class_folder": 1, "linked_folder": 1}
+    counts = {"hidden": 3, "other_suffix": 2, "no_class_folder": 1, "linked_folder": 1, "empty_class_folder": 1}
+    assert source.excluded == counts
 
 
 def test_pictures_without_classes_lie_anywhere(tmp_path):
@@ -113,6 +114,39 @@ def test_splits_are_never_taken_for_classes(tmp_path):
 def test_a_class_named_train_among_others_is_a_class(tmp_path):
     write(tmp_path, "train/a.jpg", "tram/b.jpg")
     assert FolderSource(tmp_path).class_names == ("train", "tram")
+
+
+@pytest.mark.parametrize("form", ["{}", "{:03d}"])
+def test_folders_that_are_numbers_are_classes_in_their_order(tmp_path, form):  # E13
+    names = [form.format(number) for number in range(12)]
+    write(tmp_path, *(f"{name}/a.png" for name in names))
+    source = FolderSource(tmp_path)
+    assert source.class_names == tuple(names)
+    assert {source.id(i): source.label(i) for i in range(12)} == {f"{form.format(n)}/a.png": (n,) for n in range(12)}
+    assert [source.id(i) for i in range(12)] == sorted(f"{name}/a.png" for name in names), "the order of samples stays"
+
+
+def test_folders_that_are_some_numbers_are_that_many_classes(tmp_path):
+    write(tmp_path, "1/a.png", "102/a.png", "20/a.png")
+    assert FolderSource(tmp_path).class_names == ("1", "20", "102")
+    write(tmp_path, "background/a.png")
+    assert FolderSource(tmp_path).class_names == ("1", "102", "20", "background")
+
+
+def test_what_systems_put_beside_pictures_is_no_class(tmp_path):
+    write(tmp_path, "cat/a.jpg", "cat/@eaDir/thumb.jpg", "dog/a.jpg", "__MACOSX/cat/a.jpg", ".git/a.jpg", "docs/x.txt")
+    (tmp_path / "empty").mkdir()
+    source = FolderSource(tmp_path)
+    assert (source.class_names, len(source)) == (("cat", "dog"), 2)
+    assert source.empty_folders == ("docs", "empty")
+    assert source.excluded == {"hidden": 1, "system_folder": 2, "empty_class_folder": 2, "other_suffix": 1}
+    assert len(PictureSource(tmp_path)) == 2
+
+
+def test_a_system_folder_beside_a_split_is_no_class_either(tmp_path):
+    write(tmp_path, "train/cat/a.jpg", "__MACOSX/b.jpg")
+    with pytest.raises(ValueError, match="splits train; choose"):
+        FolderSource(tmp_path)
 
 
 def test_names_of_any_bytes_work(tmp_path):  # N25
@@ -252,7 +286,7 @@ def test_several_labels_or_none_with_a_separator(tmp_path):
 def test_given_classes_fix_the_numbers(tmp_path):
     (tmp_path / "table.csv").write_text("path,label\na.png,b\n")
     assert CsvSource(tmp_path / "table.csv", classes=("c", "b", "a")).label(0) == (1,)
-    with pytest.raises(ValueError, match=r"labels \['b'\], which are not among"):
+    with pytest.raises(ValueError, match=r"line 2, column 'label': labels \['b'\], which are not among"):
         CsvSource(tmp_path / "table.csv", classes=("a",))
 
 
@@ -281,6 +315,35 @@ def test_a_bad_row_is_named_by_line_and_column(tmp_path, text, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("odd", ["-1", "1000000", "3.0", "1e3", "nan", "cat", "007x", "+5"])
+@pytest.mark.parametrize("separator", ["", ";"])
+def test_a_label_that_is_no_class_number_among_numbers_is_named_by_its_line(tmp_path, odd, separator):  # E13
+    rows = [f"{number}.png,{number}" for number in range(12)]
+    (tmp_path / "table.csv").write_text("\n".join(["path,label", *rows[:5], f"odd.png,{odd}", *rows[5:]]) + "\n")
+    said = f"table.csv, line 7, column 'label': '{odd}' is no class number, but 12 of 13"
+    with pytest.raises(ValueError) as caught:
+        CsvSource(tmp_path / "table.csv", separator=separator)
+    assert str(caught.value).startswith(said)
+    assert "allowed are whole numbers from 0 to 999,999" in str(caught.value)
+    names = open_source(f"csv:{tmp_path}/table.csv?numbers=names&separator={separator}").class_names
+    assert set(names) == {*map(str, range(12)), odd}
+    with pytest.raises(ValueError, match=r"numbers='text'; allowed is numbers=names"):
+        open_source(f"csv:{tmp_path}/table.csv?numbers=text")
+
+
+def test_numbers_that_are_names_may_stand_among_as_many_words(tmp_path):
+    (tmp_path / "table.csv").write_text("path,label\na.png,911\nb.png,Corolla\nc.png,2CV\nd.png,9-3\n")
+    assert CsvSource(tmp_path / "table.csv").class_names == ("2CV", "9-3", "911", "Corolla")
+
+
+def test_padded_numbers_are_class_numbers_and_names_of_them_are_sorted_by_number(tmp_path):
+    (tmp_path / "table.csv").write_text("path,label\na.png,007\nb.png,010\nc.png,7\n")
+    source = CsvSource(tmp_path / "table.csv")
+    assert ([source.label(i) for i in range(3)], len(source.class_names)) == ([(7,), (10,), (7,)], 11)
+    named = CsvSource(tmp_path / "table.csv", numbers="names")
+    assert named.class_names == ("007", "7", "010")
+
+
 def test_a_table_cannot_reach_outside_through_links(tmp_path):
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret/a.png").write_bytes(png(0))
@@ -293,16 +356,12 @@ def test_a_table_cannot_reach_outside_through_links(tmp_path):
 
 
 def test_unused_classes_are_those_that_no_sample_has(tmp_path):
-    for name in ("ant", "bee", "cat", "dog"):
-        (tmp_path / name).mkdir()
-    for name in ("ant/1.png", "cat/1.png", "cat/2.png"):
-        (tmp_path / name).write_bytes(b"x")
-    source = FolderSource(tmp_path)
-    assert unused_classes(source) == ("bee", "dog")
-    assert unused_classes(take(source, [1, 2])) == ("ant", "bee", "dog")
-    (tmp_path / "bee" / "1.png").write_bytes(b"x")
-    (tmp_path / "dog" / "1.png").write_bytes(b"x")
-    assert unused_classes(FolderSource(tmp_path)) == ()
+    (tmp_path / "table.csv").write_text("path,label\n1.png,0\n2.png,2\n3.png,2\n4.png,4\n")
+    source = CsvSource(tmp_path / "table.csv")
+    assert unused_classes(source) == ("1", "3")
+    assert unused_classes(take(source, [1, 2])) == ("0", "1", "3", "4")
+    (tmp_path / "table.csv").write_text("path,label\n1.png,0\n2.png,1\n")
+    assert unused_classes(CsvSource(tmp_path / "table.csv")) == ()
 
 
 def test_of_too_many_samples_to_look_at_no_class_is_called_unused():

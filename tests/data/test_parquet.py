@@ -107,7 +107,7 @@ def test_an_image_given_only_by_its_path_is_an_error_that_says_so(tmp_path):
         ({"labels": pyarrow.array([0, -1], pyarrow.int64())}, "row 1: label -1 is no class"),
         ({"labels": pyarrow.array([0, None], pyarrow.int64())}, "1 rows without a label"),
         ({"labels": pyarrow.array(["a", "b"])}, "column 'label' is string; allowed are whole numbers"),
-        ({"labels": pyarrow.array([0, 3], pyarrow.int64())}, "label 3, and 3 names"),
+        ({"labels": pyarrow.array([0, 3], pyarrow.int64())}, r"label 3, and 3 names of classes; see set/1; allowed"),
         ({"labels": pyarrow.array([0, 10**9], pyarrow.int64()), "names": ()}, "label 1000000000 is no class"),
         ({"images": ["a", "b"], "kind": pyarrow.string()}, "column 'image' is string; allowed are binary"),
         ({"images": [{"path": "a"}] * 2, "kind": pyarrow.struct([("path", pyarrow.string())])}, "allowed are binary"),

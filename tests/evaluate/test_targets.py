@@ -37,6 +37,13 @@ def test_a_label_map_takes_names_numbers_lists_and_nothing(tmp_path):
     assert found.used == (0, 1, 2, 3)
 
 
+def test_a_number_in_a_label_map_is_the_class_of_that_number(tmp_path):
+    path = written(tmp_path, {"bird": 10, "pet": "2", "fish": [0, 10]})
+    assert read_label_map(path, ("fish", "bird", "pet"), ("0", "2", "10")).classes == ((0, 2), (2,), (1,))
+    with pytest.raises(ValueError, match="no class 10"):
+        read_label_map(path, ("fish", "bird", "pet"), ("zero", "2", "10"))
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

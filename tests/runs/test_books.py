@@ -36,7 +36,7 @@ def new_run(folder, path, max_bad=0.5, classes=2, patience=0, batch=6, steps=STE
     every = 3 if "validation" in words else 0
     spec = crashes.small_run(steps=steps, batch=batch, execution=execution, validate_every=every, patience=patience)
     model = replace(spec.model, classes=classes)
-    crashes.new_run(path, replace(spec, data=f"folder:{folder}", model=model, held_out=0.0, **words))
+    crashes.new_run(path, replace(spec, **({"data": f"folder:{folder}", "model": model, "held_out": 0.0} | words)))
     return path
 
 
@@ -147,16 +147,17 @@ def test_a_run_on_sound_images_says_nothing_of_bad_ones(in_memory):
 
 def test_classes_without_an_image_to_train_on_are_named_when_a_run_begins_and_keep_their_numbers(in_memory):
     write_pictures(in_memory / "pictures", classes=3)
-    (in_memory / "pictures" / "class-0b").mkdir()
-    (in_memory / "pictures" / "class-1").rename(in_memory / "pictures" / "another")
-    path = new_run(in_memory / "pictures", in_memory / "run", classes=4)
+    files = sorted((in_memory / "pictures").rglob("*.png"))
+    rows = [f"{file.relative_to(in_memory)},{(0, 1, 3)[number // 12]}" for number, file in enumerate(files)]
+    (in_memory / "table.csv").write_text("\n".join(["path,label", *rows]))
+    path = new_run("", in_memory / "run", classes=4, data=f"csv:{in_memory}/table.csv")
     code, said = go_on(path)
     assert code == 0
     assert [line for line in said if "no image" in line] == [
-        "1 of 4 classes has no image to train on: 'class-0b'; is a folder empty, or a name misspelt? "
+        "1 of 4 classes has no image to train on: '2'; is a label missing or misspelt? "
         "It keeps its number and is not learnt"
     ]
-    assert load_model(path / "model").class_names == ("another", "class-0", "class-0b", "class-2")
+    assert load_model(path / "model").class_names == ("0", "1", "2", "3")
 
 
 def test_a_run_without_labels_asks_for_no_class(in_memory):

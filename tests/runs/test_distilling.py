@@ -7,12 +7,16 @@ import pytest
 import torch
 from PIL import Image
 
-from vitlab import load_model
+from vitlab import load_model, save_model
 from vitlab.cli import main
-from vitlab.data.card import describe
+from vitlab.data.card import DataCard, describe
 from vitlab.data.catalogue import open_source
-from vitlab.run_dir import RunDir
+from vitlab.paper.length import Length
+from vitlab.paper.pretraining_recipes import pretraining_recipe
+from vitlab.recipe import Execution
+from vitlab.run_dir import RunDir, RunSpec
 from vitlab.runs.distilling import open_teacher
+from vitlab.runs.material import start_sha256
 from vitlab.store import MANIFEST
 from vitlab.train.update import Update
 
@@ -146,3 +150,25 @@ def test_the_teacher_sees_the_pixels_in_its_own_way(teacher, tmp_path):
         grey = torch.full((1, 3, 32, 32), 60.0)  # a plain picture is plain at any size
         torch.testing.assert_close(asked(grey), model(torch.full((1, 3, 8, 8), (60 / 255 - 0.5) / 0.5)))
     assert not asked(small).requires_grad
+
+
+def test_a_teacher_with_the_classes_in_another_order_teaches_them_by_name(tmp_path, tiny):
+    tiny.class_names = ("ant", "bee", "cat", "dog", "eel")
+    save_model(tiny, tmp_path / "teacher")
+    made = RunSpec(
+        format="vitlab-run",
+        version=1,
+        kind="pretrain",
+        model=tiny.spec,
+        recipe=pretraining_recipe("ViT-B/16@imagenet", Length(images=1_281_167)),
+        data="",
+        execution=Execution(),
+        teacher=str(tmp_path / "teacher"),
+        teacher_sha256=start_sha256(tmp_path / "teacher"),
+    )
+    pixels = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
+    same, other = (
+        open_teacher(made, DataCard("", 1, names, ""), torch.device("cpu"))(pixels)
+        for names in (tiny.class_names, ("eel", "ant", "dog", "cat", "bee"))
+    )
+    assert torch.equal(other, same[:, [4, 0, 3, 2, 1]])

@@ -36,7 +36,7 @@ from vitlab.paper.imagenet import imagenet_classes
 from vitlab.report.ledger import read
 from vitlab.runs import display
 from vitlab.runs.evaluate import EvaluateOptions, evaluate, truth_of
-from vitlab.runs.preparing import ModelOptions, check_classes, preprocessing_of
+from vitlab.runs.preparing import ModelOptions, match_classes, preprocessing_of
 from vitlab.spec import CONVENTIONS, ViTSpec
 from vitlab.store import Locked
 
@@ -236,7 +236,7 @@ def test_drawn_pictures_of_another_seed_are_another_set(tmp_path):
 
 def test_other_classes_are_refused_with_what_to_do(photos, tmp_path):
     spec = f"folder:{photos}"
-    for classes in (("ape", "cat", "bee"), ("ape", "bee", "dog"), ("ape", "bee", "cat", "dog")):
+    for classes in (("ape", "bee"), ("ape", "bee", "dog"), ("ape", "bee", "dog", "emu")):
         model = saved_model(tmp_path / "-".join(classes), classes)
         with pytest.raises(ValueError, match=r"--label-map.*--by-number"):
             run([model], [spec], tmp_path / "out")
@@ -245,6 +245,55 @@ def test_other_classes_are_refused_with_what_to_do(photos, tmp_path):
     assert "names were not compared" in text
     with pytest.raises(ValueError, match="cannot be the model's"):
         run([saved_model(tmp_path / "two", ("ape", "bee"))], [spec], tmp_path / "out", by_number=True)
+
+
+def test_classes_in_another_order_or_fewer_are_matched_by_name(photos, tmp_path):
+    spec = f"folder:{photos}"
+    whole, _ = run([saved_model(tmp_path / "m")], [spec], tmp_path / "out")
+    for number, classes in enumerate([("cat", "ape", "bee"), ("bee", "cat", "dog", "ape")]):
+        model = load_model(saved_model(tmp_path / f"{number}", classes))
+        answers = predict(model, sorted(photos.rglob("*.jpg")), top=1)
+        right = sum(answer.guesses[0].name == Path(answer.image).parent.name for answer in answers)
+        rows, text = run([tmp_path / f"{number}"], [spec], tmp_path / f"out-{number}")
+        assert (rows[0].scores.top1, rows[0].scores.count) == (right, 9)
+        assert "matched by name" in text
+    assert whole[0].scores.count == 9
+
+
+def test_the_same_weights_with_other_class_names_are_scored_anew(photos, tmp_path):
+    spec, found = f"folder:{photos}", []
+    for classes in (("ape", "bee", "cat"), ("bee", "cat", "ape")):
+        rows, _ = run([saved_model(tmp_path / "-".join(classes), classes)], [spec], tmp_path / "out")
+        found.append(rows[0].scores.loss)
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("form", ["{}", "{:03d}"])
+def test_by_number_a_folder_called_10_is_class_10(tmp_path, form):
+    for number in (*range(12), 14):
+        folder = tmp_path / "data" / form.format(number)
+        folder.mkdir(parents=True)
+        noise = np.random.default_rng(number).integers(0, 256, (20, 20, 3), dtype=np.uint8)
+        (folder / "a.jpg").write_bytes(jpeg(Image.fromarray(noise)))
+    model = load_model(saved_model(tmp_path / "m", tuple(f"name {n}" for n in range(15))))
+    files = {int(file.parent.name): file for file in (tmp_path / "data").rglob("*.jpg")}
+    right = sum(predict(model, file, top=1)[0].guesses[0].index == number for number, file in files.items())
+    rows, _ = run([tmp_path / "m"], [f"folder:{tmp_path}/data"], tmp_path / "out", by_number=True)
+    assert sorted(rows[0].scores.count_by_class) == [*range(12), 14]
+    assert rows[0].scores.top1 == right
+    with pytest.raises(ValueError, match="none of number 14"):
+        run([saved_model(tmp_path / "few", tuple("abcdefghijklm"))], [f"folder:{tmp_path}/data"], tmp_path / "o2",
+            by_number=True)  # fmt: skip
+
+
+def test_by_number_a_model_of_some_numbers_answers_with_those():
+    model = build_from_spec(ViTSpec(4, 1, 24, 40, 3, (16, 16), 3, head="linear"))
+    model.class_names = ("0", "2", "10")
+    assert match_classes(model, ("2", "010"), by_number=True)[0] == (1, 2)
+    assert match_classes(model, ("2", "010"), by_number=False)[0] == (1, 2)
+    assert match_classes(model, ("red", "blue"), by_number=True)[0] == (0, 1)
+    with pytest.raises(ValueError, match="none of number 1:"):
+        match_classes(model, ("0", "1"), by_number=True)
 
 
 def test_a_label_map_decides_what_is_right_and_may_restrict(photos, tmp_path):
@@ -270,11 +319,13 @@ def test_a_label_map_decides_what_is_right_and_may_restrict(photos, tmp_path):
 def test_wordnet_ids_are_imagenet_s_classes_and_a_model_without_classes_is_refused(tiny_spec):
     model = build_from_spec(replace(tiny_spec, classes=1000))
     ids = tuple(wordnet_id for wordnet_id, _ in imagenet_classes())
-    assert "WordNet" in check_classes(model, ids, by_number=False)
-    with pytest.raises(ValueError, match=r"the classes"):
-        check_classes(model, ids[::-1], by_number=False)
+    numbers, note = match_classes(model, ids, by_number=False)
+    assert numbers == tuple(range(1000))
+    assert "WordNet" in note
+    assert match_classes(model, ids[::-1], by_number=False)[0] == tuple(range(999, -1, -1))
+    assert match_classes(model, (ids[7], ids[3]), by_number=False)[0] == (7, 3)
     with pytest.raises(ValueError, match="only makes features"):
-        check_classes(build_from_spec(replace(tiny_spec, classes=0)), (), by_number=True)
+        match_classes(build_from_spec(replace(tiny_spec, classes=0)), (), by_number=True)
 
 
 def test_the_few_shot_preprocessing_stretches_to_256_and_crops_224(tiny):

@@ -246,6 +246,17 @@ def answers(table):
     return [row[1:] for row in table.rows]
 
 
+def test_a_test_set_without_one_of_the_classes_keeps_the_numbers_of_the_others(model, tmp_path):
+    train, test = write_photos(tmp_path / "train"), write_photos(tmp_path / "test")
+    options = FewShotOptions(shots=(6,), l2=1.0)
+    (everything,) = fewshot(model, [train], [test], tmp_path / "all", options, quiet()).rows
+    for file in (tmp_path / "test" / "a").iterdir():
+        file.unlink()
+    (some,) = fewshot(model, [train], [test], tmp_path / "some", options, quiet()).rows
+    assert (everything[7], some[7]) == (18, 12)
+    assert some[3] * 12 >= everything[3] * 18 - 600, "those of the other classes are as right as they were"
+
+
 @pytest.mark.parametrize("others", [{}, {"neighbours": 2, "probe": 5}])
 def test_few_shot_learns_from_the_first_good_pictures_and_tests_on_all_good_ones(model, tmp_path, others):
     bad = {0, 7, 8, 9}  # one of the first shots of a class; of the next also those that take their places

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from rich.console import Console
 
 import vitlab
 from vitlab.cli import main
+from vitlab.data.card import describe
 from vitlab.data.catalogue import open_source
+from vitlab.data.class_names import renumbered
+from vitlab.data.folders import FolderSource
 from vitlab.recipe import Execution
 from vitlab.run_dir import RunDir
 from vitlab.runs import starting
@@ -21,6 +25,7 @@ from vitlab.runs.material import open_data, open_material
 from vitlab.runs.starting import Asked
 from vitlab.runs.training import Places, carry_out
 from vitlab.spec import ViTSpec
+from vitlab.strict_json import to_json
 from vitlab.weights.save import save_model
 
 COLOURS = {"blue": (20, 40, 220), "green": (30, 200, 40), "red": (220, 30, 30)}
@@ -380,6 +385,39 @@ class TestBadImages:
                 ValueError, match=r"does not fit the training data: the classes differ: .*missing \['red'\]"
             ):
                 create(tmp_path / "run", spec, quiet(), is_wanted=False)
+
+    def test_validation_that_lacks_a_class_keeps_the_numbers_of_the_others(self, trained, photos, tmp_path):
+        other = write_photos(tmp_path / "other", each=2)
+        for file in (other / "blue").iterdir():
+            file.unlink()
+        for name in ("__MACOSX", "notes"):
+            (photos / name).mkdir()
+        asked = Asked(f"folder:{photos}", validation=f"folder:{other}", changes=QUICKLY)
+        spec, console = finetuning_run(trained, "", asked, Execution(), quiet()), quiet()
+        material = open_material(spec)
+        assert material.card.class_names == tuple(COLOURS)
+        labels = {material.validation.id(i).split("/")[0]: material.validation.label(i) for i in range(4)}
+        assert labels == {"green": (1,), "red": (2,)}
+        create(tmp_path / "run", spec, console, is_wanted=False)
+        assert "folders without images are no classes: 'notes'" in said(console)
+        assert "validation data are matched to the training's by name; it has no image of 'blue'" in said(console)
+
+    def test_a_run_made_when_numbers_were_sorted_as_text_continues_as_it_was(self, trained, photos, tmp_path):
+        for name, number in zip(COLOURS, ("10", "2", "9"), strict=True):
+            (photos / name).rename(photos / number)
+        as_text = ("10", "2", "9")
+        asked = Asked(f"folder:{photos}", changes=QUICKLY, validation=f"folder:{photos}")
+        spec = finetuning_run(trained, "", asked, Execution(), quiet())
+        assert open_material(spec).card.class_names == ("2", "9", "10")
+        card = describe(renumbered(FolderSource(photos), as_text), spec.data)
+        run = RunDir.create(tmp_path / "run", spec, to_json(card))
+        assert carry_out(run, quiet()) == 0
+        model = vitlab.load_model(run.path / "model")
+        assert model.class_names == as_text
+        result = json.loads((run.path / "result.json").read_text())["validation"]
+        answers = vitlab.predict(model, sorted(photos.rglob("*.png")), top=1)
+        right = [answer.guesses[0].name == Path(answer.image).parent.name for answer in answers]
+        assert result["top1"] == sum(right) / len(right) > 0.9
 
     def test_data_that_moved_is_named_again(self, trained, photos, tmp_path):
         spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())

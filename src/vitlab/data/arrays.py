@@ -87,12 +87,18 @@ class PixelSource:
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
         require(
             labels.ndim in (1, 2) and labels.dtype.kind in "iub",
-            f"{name} has labels of {labels.dtype}, shape {labels.shape}",
+            f"{name} has labels of {labels.dtype}, shape {labels.shape}; allowed are whole numbers (n,), or (n, K) of "
+            f"0 and 1 where an image may have several; names of classes go into an array class_names",
         )
         require(len(labels) == len(images), f"{name} has {len(images):,} images and {len(labels):,} labels")
         if labels.ndim == 1:
             low, high, most = int(labels.min()), int(labels.max()), len(class_names) or MOST_CLASSES
-            require(low >= 0 and high < most, f"{name} has labels from {low} to {high}; allowed are 0 to {most - 1}")
+            wrong = np.flatnonzero((labels < 0) | (labels >= most))[:1].tolist()
+            require(
+                not wrong,
+                f"{name} has labels from {low} to {high}; allowed are 0 to {most - 1}; the first other is of image "
+                f"{wrong}",
+            )
             classes = high + 1
         else:
             require(

@@ -91,11 +91,16 @@ def _pictures(path: Path, *, split: str = "") -> Source:
     return PictureSource(path, split)
 
 
-def _csv(path: Path, *, root: str = "", column: str = "path", label: str = "label", separator: str = "") -> Source:
-    """a CSV or TSV of paths and labels; whole numbers are class numbers; a separator such as ; makes it multi-label"""
+def _csv(
+    path: Path, *, root: str = "", column: str = "path", label: str = "label", separator: str = "", numbers: str = ""
+) -> Source:
+    """a CSV or TSV of paths and labels; a separator such as ; makes it multi-label; whole numbers are class numbers, or
+    names with numbers=names"""
     from vitlab.data.folders import CsvSource
 
-    return CsvSource(path, Path(root) if root else None, path=column, label=label, separator=separator)
+    given = Path(root) if root else None
+    how = {"separator": separator, "numbers": numbers}
+    return CsvSource(path, given, path=column, label=label, **how)  # pyrefly: ignore[bad-argument-type] - checked there
 
 
 def _imagenet(path: Path, *, split: str = "", labels: str = "", synsets: str = "") -> Source:

@@ -3,16 +3,16 @@
 import csv
 import os
 import posixpath
-import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import numpy as np
 
 from vitlab.data.arrays import check_index
+from vitlab.data.class_names import are_numbers, class_number, in_order
 from vitlab.data.gate import file_bytes
 from vitlab.data.refusals import BadImage, Reason
 from vitlab.data.source import Sample
@@ -21,6 +21,8 @@ from vitlab.strict_json import require
 from vitlab.user_files import stream_text
 
 SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp")
+# What systems put beside pictures: resource forks, thumbnails, deleted files.
+SYSTEM_FOLDERS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found"}
 SPLITS = (("train", "training"), ("val", "validation", "valid"), ("test",))  # names of one meaning
 
 
@@ -90,15 +92,15 @@ class FolderSource:
     """A folder per class, images anywhere below it; ids are paths below `root` (below the split's folder).
 
     `split` chooses among the folders train, val (validation) and test. Folders, FIFOs and links named like an image
-    are samples that are refused when read; what is no sample by rule is counted in `excluded`. Links to folders are
-    not followed: one in place of a class folder is an error.
+    are samples that are refused when read; what is no sample by rule is counted in `excluded`. A folder without any
+    image is no class but one of `empty_folders`. Links to folders are not followed: one in place of a class folder is
+    an error. Samples are in the order of their ids; classes that are whole numbers are in the order of the numbers.
     """
 
     def __init__(self, root: Path, split: str = "") -> None:
         folder = split_folder(Path(root), split)
         self.excluded: Counter[str] = Counter()  # found = len + the sum of these
         classes = self._class_folders(folder)
-        self.class_names = tuple(classes)
         counts = []
 
         def names() -> Iterator[bytes]:
@@ -108,7 +110,11 @@ class FolderSource:
                 yield from images
 
         self.files = Files(folder, names())
-        self.labels = np.repeat(np.arange(len(classes), dtype=np.int32), counts)
+        self.empty_folders = tuple(name for name, count in zip(classes, counts, strict=True) if not count)
+        self.excluded.update({"empty_class_folder": len(self.empty_folders)} if self.empty_folders else {})
+        self.class_names = in_order(set(classes) - set(self.empty_folders))
+        place = {name: number for number, name in enumerate(self.class_names)}
+        self.labels = np.repeat(np.array([place.get(name, -1) for name in classes], np.int32), counts)
         suffixes = ", ".join(suffix.decode() for suffix in SUFFIXES)
         require(len(self) > 0, f"{folder} has no images ({suffixes}) in its {len(classes)} class folders")
 
@@ -117,6 +123,8 @@ class FolderSource:
         for entry in list(os.scandir(folder)):  # a list: the handle is closed even if a link is refused
             if entry.name.startswith("."):
                 self.excluded["hidden"] += 1
+            elif entry.name in SYSTEM_FOLDERS:
+                self.excluded["system_folder"] += 1
             elif entry.is_dir(follow_symlinks=False):
                 classes.append(entry.name)
             else:
@@ -136,6 +144,8 @@ class FolderSource:
                 path = f"{below}/{entry.name}" if below else entry.name
                 if entry.name.startswith("."):
                     self.excluded["hidden"] += 1
+                elif entry.name in SYSTEM_FOLDERS:
+                    self.excluded["system_folder"] += 1
                 elif os.fsencode(entry.name).lower().endswith(SUFFIXES):
                     found.append(os.fsencode(path))
                 elif entry.is_dir(follow_symlinks=False):
@@ -184,7 +194,8 @@ def split_folder(root: Path, split: str) -> Path:
     """The folder of a split, or `root` itself where none is asked for and there is none to choose."""
     require(root.is_dir(), f"{root} is not a folder; give the folder of the images")
     groups = {name: group for group in SPLITS for name in group}
-    folders = [entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")]
+    found = (entry.name for entry in os.scandir(root) if entry.is_dir())
+    folders = [name for name in found if not name.startswith(".") and name not in SYSTEM_FOLDERS]
     found = {name.casefold(): name for name in folders if name.casefold() in groups}
     if not split:
         # A single folder `train` among others may be a class of vehicles.
@@ -205,7 +216,8 @@ class CsvSource:
     """A CSV or TSV file with a header: a column of paths below `root` (default: the file's folder) and one of labels.
 
     With a `separator` ("a;b") a row may have any number of labels, without one it has exactly one. `classes` fixes
-    the class names; otherwise they are the labels found, sorted, or "0" to the largest if all are whole numbers.
+    the class names; otherwise they are the labels found, sorted, or "0" to the largest if all are whole numbers (see
+    `class_names.py`); with `numbers` "names" such labels are names as any others.
     """
 
     def __init__(
@@ -217,16 +229,13 @@ class CsvSource:
         label: str = "label",
         separator: str = "",
         classes: Sequence[str] = (),
+        numbers: Literal["", "names"] = "",
     ) -> None:
         require(root is None or Path(root).is_dir(), f"root {root} is not a folder; give the folder of the images")
         table = _Table(Path(file), path, label, separator)
         self._files = Files(table.file.parent if root is None else Path(root), table.paths())
         require(len(self) > 0, f"{table.file.name} has no rows below its header")
-        unknown = sorted(set(table.numbers) - set(classes)) if classes else []
-        require(not unknown, f"{table.file.name} has labels {unknown!r:.200}, which are not among the classes given")
-        self.class_names = tuple(classes) or _in_order(table.numbers)
-        place = {name: number for number, name in enumerate(self.class_names)}
-        order = np.array([place[name] for name in table.numbers], np.int32)  # by first appearance -> by class
+        self.class_names, order = _classes(table, classes, numbers)
         self._labels = order[np.array(table.labels, np.int32)] if len(order) else np.empty(0, np.int32)
         self._ends = np.array(table.ends, np.int64)
 
@@ -257,6 +266,7 @@ class _Table:
     def __init__(self, file: Path, path: str, label: str, separator: str) -> None:
         self.file = file
         self.numbers: dict[str, int] = {}
+        self.lines: dict[str, int] = {}  # where each label first stands
         self.labels, self.ends = array("i"), array("q")
         self._path, self._label, self._separator = path, label, separator
 
@@ -279,6 +289,7 @@ class _Table:
             seen.add(name)
             for label in self._labels_of(line, row[label_at]):
                 self.labels.append(self.numbers.setdefault(label, len(self.numbers)))
+                self.lines.setdefault(label, line)
             self.ends.append(len(self.labels))
             yield name
 
@@ -308,12 +319,25 @@ class _Table:
             self._refuse(line, self._label, "no label; name one, or give a separator for rows of any number of labels")
         return [cell.strip()]
 
+    def places(self) -> dict[str, str]:
+        """Every label with where it first stands, in words."""
+        return {label: f"{self.file.name}, line {line}, column {self._label!r}" for label, line in self.lines.items()}
+
     def _refuse(self, line: int, column: str, why: str) -> NoReturn:
         raise ValueError(f"{self.file.name}, line {line}, column {column!r}: {why}")
 
 
-def _in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Class names of the labels found: sorted; whole numbers are class numbers already, so all up to the largest."""
-    if all(re.fullmatch(r"0|[1-9]\d{0,5}", name) for name in names):
-        return tuple(map(str, range(max(map(int, names), default=-1) + 1)))
-    return tuple(sorted(names))
+def _classes(table: _Table, given: Sequence[str], numbers: str) -> tuple[tuple[str, ...], np.ndarray]:
+    """The class names of a table, and the class number of each label in the order of their first appearance."""
+    require(numbers in ("", "names"), f"numbers={numbers!r}; allowed is numbers=names, or leave it out")
+    labels = table.numbers
+    unknown = [label for label in labels if label not in set(given)] if given else []
+    if unknown:
+        where = table.places()[unknown[0]]
+        raise ValueError(f"{where}: labels {sorted(unknown)!r:.200}, which are not among the classes given")
+    if not given and not numbers and are_numbers(table.places()):
+        found = [class_number(label) or 0 for label in labels]
+        return tuple(map(str, range(max(found, default=-1) + 1))), np.array(found, np.int32)
+    names = tuple(given) or in_order(labels)
+    place = {name: number for number, name in enumerate(names)}
+    return names, np.array([place[label] for label in labels], np.int32)

@@ -49,7 +49,9 @@ class ParquetSource:
         self._labels = np.concatenate(labels)
         high = int(self._labels.max())
         names = _class_names(self._paths[0].name, self._file(0).schema_arrow, label)
-        require(high < (len(names) or MOST_CLASSES), f"{path} has label {high}, and {len(names)} names of classes")
+        where = self.id(int(self._labels.argmax()))
+        known = f"{len(names)} names of classes; see {where}; allowed are labels from 0 to {len(names) - 1}"
+        require(high < (len(names) or MOST_CLASSES), f"{path} has label {high}, and {known}")
         self.class_names = names or tuple(map(str, range(high + 1)))
         self.block, self.window = int(np.median(self._groups[:, 3])), MOST_KEPT // 2  # for the training order
 

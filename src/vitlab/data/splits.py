@@ -25,6 +25,11 @@ class Subset:
         """All classes of the source, also those no sample of the subset has."""
         return self.source.class_names
 
+    @property
+    def empty_folders(self) -> tuple[str, ...]:
+        """Those of the source, where it is one of folders."""
+        return getattr(self.source, "empty_folders", ())
+
     def __len__(self) -> int:
         return self.samples
 

@@ -32,6 +32,8 @@ class Finding:
     labels: tuple[int, ...]
     notes: tuple[str, ...]
     sums: tuple[int, int, int]  # of the pixels' red, green and blue
+    id: str
+    content: bytes  # hash of its file or pixels
 
 
 @dataclass
@@ -44,6 +46,9 @@ class Survey:
     notes: Counter[str] = field(default_factory=Counter)
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  # (width, height)
     sums: list[int] = field(default_factory=lambda: [0, 0, 0])
+    copies: int = 0  # samples with the content of an earlier one and its labels
+    conflicts: list[tuple[str, str]] = field(default_factory=list)  # ids of the same content with other labels
+    _first: dict[bytes, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # by content
 
     def add(self, finding: Finding) -> None:
         """Count one good sample."""
@@ -52,6 +57,11 @@ class Survey:
         self.notes.update(finding.notes)
         self.sizes[finding.width, finding.height] += 1
         self.sums = [total + own for total, own in zip(self.sums, finding.sums, strict=True)]
+        name, labels = self._first.setdefault(finding.content, (finding.id, finding.labels))
+        if labels != finding.labels:
+            self.conflicts.append((name, finding.id))
+        elif name != finding.id:
+            self.copies += 1
 
     def to_json(self, names: tuple[str, ...]) -> dict[str, object]:
         """Everything that was found, as JSON values."""
@@ -61,6 +71,8 @@ class Survey:
             "notes": dict(self.notes),
             "sizes": {f"{width}x{height}": count for (width, height), count in self.sizes.most_common()},
             "channel_means": self.channel_means(),
+            "copies": self.copies,
+            "conflicts": self.conflicts,
         }
 
     def channel_means(self) -> list[float]:
@@ -93,7 +105,8 @@ class _Inspector(RangeReader):
     def use(self, decoded: Decoded, sample: Sample, epoch: int, position: int) -> Finding:
         red, green, blue = np.asarray(decoded.image).sum(axis=(0, 1), dtype=np.int64).tolist()
         notes = tuple(map(str, decoded.notes))
-        return Finding(*decoded.image.size, decoded.format, sample.labels, notes, (red, green, blue))
+        sums, content = (red, green, blue), content_hash(sample)[:16]  # all are kept: half is enough
+        return Finding(*decoded.image.size, decoded.format, sample.labels, notes, sums, sample.id, content)
 
 
 def content_hash(sample: Sample) -> bytes:

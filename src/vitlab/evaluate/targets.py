@@ -62,7 +62,8 @@ class LabelMap:
 def read_label_map(path: Path, data_names: Sequence[str], model_names: Sequence[str]) -> LabelMap:
     """A JSON object: a class of the data -> a class of the model, or a list of several or none of them.
 
-    The data's classes are named, every one of them; the model's are names or numbers.
+    The data's classes are named, every one of them; the model's are names or numbers. Where the model's names are
+    whole numbers, a number is such a name.
     """
     value = read_json(path)
     require(isinstance(value, dict), f"{path.name} must be an object such as {{'class of the data': 'of the model'}}")
@@ -77,10 +78,13 @@ def read_label_map(path: Path, data_names: Sequence[str], model_names: Sequence[
     for number, name in enumerate(model_names):
         numbers[name] = None if name in numbers else number  # ImageNet has two cranes
 
+    are_numbers = all(name.isascii() and name.isdigit() for name in model_names)
+    by_number = {int(name) if are_numbers else number: number for number, name in enumerate(model_names)}
+
     def number_of(one: object) -> int:
         if type(one) is int:
-            require(0 <= one < len(model_names), f"{path.name}: the model has no class {one}")
-            return one
+            require(one in by_number, f"{path.name}: the model has no class {one}")
+            return by_number[one]
         known = isinstance(one, str) and one in numbers
         require(known, f"{path.name}: the model has no class {one!r:.100}; give its name or its number")
         number = numbers[cast(str, one)]

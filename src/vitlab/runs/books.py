@@ -6,8 +6,10 @@ from rich.console import Console
 
 from vitlab.data.accounting import Account, Quarantined, names, training_limit
 from vitlab.data.batch import Batch
+from vitlab.data.class_names import Renumbered
 from vitlab.run_dir import QUARANTINE, RunDir
 from vitlab.runs.display import say
+from vitlab.runs.material import Material
 from vitlab.strict_json import read_json
 from vitlab.world.group import World
 
@@ -95,12 +97,27 @@ def _known(run: RunDir, of: str) -> set[str]:
 # -- Classes -------------------------------------------------------------------------------------
 
 
+def tell_classes(console: Console, material: Material) -> None:
+    """Say which folders have no image, and which classes a validation or test set does not have."""
+    if empty := getattr(material.train, "empty_folders", ()):
+        say(console, f"warning: folders without images are no classes: {_named(empty)}; add images or remove them")
+    for name, source in (("validation", material.validation), ("test", material.test)):
+        if isinstance(source, Renumbered):
+            missing = source.missing()
+            lacks = f"; it has no image of {_named(missing)}" if missing else ""
+            say(console, f"classes of the {name} data are matched to the training's by name{lacks}")
+
+
 def tell_unused(console: Console, unused: Sequence[str], classes: int) -> None:
     """Say which classes a training has no image of: a mistake, unless the set is a part of one with more classes."""
     if not unused:
         return
-    named = ", ".join(map(repr, unused[:NAMED])) + f" and {len(unused) - NAMED:,} more" * (len(unused) > NAMED)
     is_one = len(unused) == 1
     has, keeps = ("has", "It keeps its number and is") if is_one else ("have", "They keep their numbers and are")
     count = f"{len(unused):,} of {classes:,} classes {has} no image to train on"
-    say(console, f"{count}: {named}; is a folder empty, or a name misspelt? {keeps} not learnt")
+    say(console, f"{count}: {_named(unused)}; is a label missing or misspelt? {keeps} not learnt")
+
+
+def _named(classes: Sequence[str]) -> str:
+    more = f" and {len(classes) - NAMED:,} more" * (len(classes) > NAMED)
+    return ", ".join(map(repr, classes[:NAMED])) + more

@@ -33,10 +33,11 @@ def check_data(spec: str, against: str, out: Path, size: tuple[int, int], worker
             progress.update(task, completed=done)
     for line in found.account.lines():
         console.print(Text(line))
-    _print_classes(found, source.class_names, console)
+    _print_classes(found, source, console)
     _print_pictures(found, console)
     bad = list(found.account.quarantined.values())
     _print_some("bad", [f"{sample.id!r} {sample.reason}: {sample.detail}" for sample in bad], console)
+    _print_copies(found, source, console)
     leaked, differences = ([], []) if other is None else _compare(other, source, against, console)
     card = describe(source, spec)
     console.print(Text(f"fingerprint  {card.fingerprint}"))
@@ -53,7 +54,7 @@ def check_data(spec: str, against: str, out: Path, size: tuple[int, int], worker
         contact_sheet(source, size, Augmentation()).save(temporary, "PNG")
     console.print(Text(f"\n{out / 'contact-sheet.png'}: samples before and after augmentation"))
     console.print(Text(f"{out / 'report.json'}: everything above, every bad sample named"))
-    return len(bad) + len(leaked) + len(differences)
+    return len(bad) + len(found.conflicts) + len(leaked) + len(differences)
 
 
 def _compare(other: Source, source: Source, name: str, console: Console) -> tuple[list[tuple[str, str]], list[str]]:
@@ -70,13 +71,24 @@ def _compare(other: Source, source: Source, name: str, console: Console) -> tupl
     return leaked, differences
 
 
-def _print_classes(found: Survey, names: tuple[str, ...], console: Console) -> None:
+def _print_classes(found: Survey, source: Source, console: Console) -> None:
+    names = source.class_names
     counts = [(found.class_counts[label], name) for label, name in enumerate(names)]
     if not counts:
         return
     (least, rarest), (most, commonest) = min(counts), max(counts)
     console.print(Text(f"classes      {len(names):,}, from {least:,} samples ({rarest!r}) to {most:,} ({commonest!r})"))
+    _print_some("empty folder, no class", [repr(name) for name in getattr(source, "empty_folders", ())], console)
     _print_some("no sample of class", [repr(name) for count, name in counts if count == 0], console)
+
+
+def _print_copies(found: Survey, source: Source, console: Console) -> None:
+    """The same image again: with the same labels it is counted, with others its ids are named."""
+    if found.copies:
+        console.print(Text(f"copies       {found.copies:,} samples are the same image as another of their class"))
+    if found.conflicts and source.class_names:
+        console.print(Text(f"conflicts    {len(found.conflicts):,} samples are the same image as one of another class"))
+        _print_some("same image", [f"{first!r} and {second!r}" for first, second in found.conflicts], console)
 
 
 def _print_pictures(found: Survey, console: Console) -> None:

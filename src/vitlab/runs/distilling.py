@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.data.card import DataCard, check_class_names
+from vitlab.data.card import DataCard
+from vitlab.data.class_names import matched
 from vitlab.data.transforms import normalised
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
@@ -50,7 +51,7 @@ def open_teacher(spec: RunSpec, card: DataCard, device: torch.device) -> Teacher
         f"the teacher in {spec.teacher} is not the one the run began with; bring it back, or start a new run",
     )
     model = load_model(spec.teacher)
-    _check_classes(model, card, spec)
+    order = _order_of_classes(model, card, spec)
     model = model.to(device).eval().requires_grad_(False)
     how, size = model.spec.conventions.preprocessing, model.spec.image
 
@@ -58,12 +59,14 @@ def open_teacher(spec: RunSpec, card: DataCard, device: torch.device) -> Teacher
         pixels = pixels.float()
         if pixels.shape[2:] != size:
             pixels = F.interpolate(pixels, size, mode="bilinear", align_corners=False, antialias=True).clamp(0, 255)
-        return model(normalised(pixels, how))
+        logits = model(normalised(pixels, how))  # (B, K)
+        return logits if order == sorted(order) else logits[:, order]
 
     return teacher
 
 
-def _check_classes(model: Model, card: DataCard, spec: RunSpec) -> None:
+def _order_of_classes(model: Model, card: DataCard, spec: RunSpec) -> list[int]:
+    """The teacher's number of each class of the data, by name where the teacher has names."""
     classes = spec.model.classes
     require(
         model.spec.classes == classes,
@@ -71,6 +74,7 @@ def _check_classes(model: Model, card: DataCard, spec: RunSpec) -> None:
     )
     if model.class_names and card.class_names:
         try:
-            check_class_names(card.class_names, model.class_names)
+            return list(matched(model.class_names, card.class_names))
         except ValueError as error:
             raise ValueError(f"the teacher's classes are not the data's: {error}") from None
+    return list(range(classes))

@@ -24,7 +24,7 @@ from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
 from vitlab.runs.display import Images, say
 from vitlab.runs.evaluation_table import Row, results, write
-from vitlab.runs.preparing import ModelOptions, check_classes, load
+from vitlab.runs.preparing import ModelOptions, load, match_classes
 from vitlab.runs.scoring import SAVE, Labeller, Share, fingerprint_of, score_source
 from vitlab.store import locked, refuse_strange, sha256
 from vitlab.strict_json import require, to_json
@@ -53,11 +53,15 @@ class EvaluateOptions:
 
 @dataclass(frozen=True)
 class Truth:
-    """What is right: labels by kind, the classes that compete (None: all of the model's), and a note on the names."""
+    """What is right: labels by kind, the classes that compete (None: all of the model's), and a note on the names.
+
+    `numbers` are the model's of the data's classes, where they are not the data's own.
+    """
 
     labellers: dict[str, Labeller]
     columns: tuple[int, ...] | None
     note: str
+    numbers: tuple[int, ...] = ()
 
 
 def evaluate(
@@ -127,15 +131,20 @@ def truth_of(model: Model, source: Source, options: EvaluateOptions) -> Truth:
             return [[place[own] for own in mapped.of(labels)] for labels in batch.labels]
 
         return Truth({"mapped": in_place}, columns, note)
-    note = check_classes(model, source.class_names, by_number=options.by_number)
-    labellers: dict[str, Labeller] = {"own": lambda batch: batch.labels}
+    numbers, note = match_classes(model, source.class_names, by_number=options.by_number)
+    is_same = numbers == tuple(range(len(numbers)))
+
+    def numbered(batch: Batch) -> Sequence[Sequence[int]]:
+        return batch.labels if is_same else [[numbers[label] for label in labels] for labels in batch.labels]
+
+    labellers: dict[str, Labeller] = {"own": numbered}
     if options.real is not None:
         real = read_real(options.real)
         is_imagenet = class_names(model)[0] == tuple(name for _, name in imagenet_classes())
         is_by_number = options.by_number and model.spec.classes == REAL_CLASSES
         require(is_imagenet or is_by_number, "ReaL labels are of ImageNet's 1000 classes, which this model has not")
         labellers["ReaL"] = lambda batch: [real.of(name) for name in batch.ids]
-    return Truth(labellers, None, note)
+    return Truth(labellers, None, note, () if is_same else numbers)
 
 
 def _score(
@@ -151,6 +160,7 @@ def _score(
     share: Share | None,
 ) -> Iterator[Row]:
     identity, files = {"spec": spec, **_identity(model, how, source, options)}, state(source)
+    identity |= {"numbers": list(truth.numbers)} if truth.numbers else {}
     saved = out / "progress" / f"{_short(json.dumps(identity))}-{_short(files)}.json"
     outdated = [file for file in saved.parent.glob(f"{_short(json.dumps(identity))}-*.json") if file != saved]
     if outdated and not saved.exists():

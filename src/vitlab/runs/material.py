@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 
-from vitlab.data.card import DataCard, check_class_names
+from vitlab.data.card import DataCard
 from vitlab.data.card import describe as describe_data
 from vitlab.data.catalogue import open_source
+from vitlab.data.class_names import renumbered
 from vitlab.data.source import Source
 from vitlab.data.splits import development_split
 from vitlab.models.build import Model, build_from_spec, empty_model
@@ -62,6 +63,8 @@ def open_material(spec: RunSpec, card: DataCard | None = None, *, allow_changed:
     except (OSError, ValueError) as error:
         moved = "; if the data has moved: vitlab resume RUN --data SPEC" if card else ""
         raise ValueError(f"{error}{moved}") from None
+    if card is not None:
+        source = renumbered(source, card.class_names)  # runs made when numbers were sorted as text continue
     opened = Opened(source, describe_data(source, spec.data))
     return material_of(spec, opened, card, allow_changed=allow_changed)
 
@@ -92,10 +95,9 @@ def material_of(
 def _same_classes(spec: str, card: DataCard) -> Source:
     source = open_source(spec)
     try:
-        check_class_names(card.class_names, source.class_names)
+        return renumbered(source, card.class_names)
     except ValueError as error:
         raise ValueError(f"{spec!r} does not fit the training data: {error}") from None
-    return source
 
 
 def first_state(spec: RunSpec, device: torch.device) -> TrainState:

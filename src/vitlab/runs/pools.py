@@ -1,5 +1,6 @@
 """Where few-shot, neighbours and probe get their features: from files, or from images by the model."""
 
+import contextlib
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from rich.text import Text
 from vitlab.data.accounting import SHOWN, Account
 from vitlab.data.card import fingerprint
 from vitlab.data.catalogue import open_source
+from vitlab.data.class_names import renumbered
 from vitlab.data.source import Source
 from vitlab.data.splits import take
 from vitlab.data.vectors import FeatureFolder, Vectors, is_vectors, open_vectors, read_card, read_folder
@@ -115,7 +117,13 @@ class Maker:
         return found
 
     def check(self, train: str, test: str) -> None:
-        """Raise unless both have the same classes and are made by one model in one way; files of others do not say."""
+        """Raise unless both have the same classes and are made by one model in one way; files of others do not say.
+
+        Classes of images are matched by name, so that a test set need not have all of them.
+        """
+        if not is_vectors(train) and not is_vectors(test):
+            with contextlib.suppress(ValueError):  # told below, with what the two have
+                self.sources[test] = renumbered(self._source(test), self._source(train).class_names)
         ours, theirs = self._making(train), self._making(test)
         for what, problem, shown, advice in AGREEMENT:
             if what in ours and what in theirs and ours[what] != theirs[what]:

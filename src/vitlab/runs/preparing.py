@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from vitlab.data.card import check_class_names
+from vitlab.data.class_names import are_whole, matched, numbers_of
 from vitlab.deploy.predict import class_names
 from vitlab.models.build import Model
 from vitlab.paper.imagenet import imagenet_classes
@@ -46,25 +46,43 @@ def preprocessing_of(model: Model, name: PreprocessingName) -> Preprocessing:
     return CONVENTIONS[name].preprocessing
 
 
-def check_classes(model: Model, data_names: tuple[str, ...], *, by_number: bool) -> str:
-    """Raise unless the data's classes are the model's in the same order; return a note on what was taken for granted.
+def match_classes(model: Model, data_names: tuple[str, ...], *, by_number: bool) -> tuple[tuple[int, ...], str]:
+    """The model's class number of each of the data's classes, and a note on how they were matched.
 
-    `by_number` takes the data's class numbers for the model's, whatever the names.
+    They are matched by name; the data need not have all of the model's. `by_number` compares no names: the data's class
+    numbers are the model's, where a name that is a whole number stands for it.
     """
     require(model.spec.classes > 0, "this model has no classes, it only makes features; use vitlab fewshot")
     names, origin = class_names(model)
     if by_number:
-        count = f"the data has {len(data_names)} classes, the model {len(names)}"
-        require(len(data_names) <= len(names), f"{count}: its numbers cannot be the model's; give a label map")
-        return "classes: by number, as asked; names were not compared"
+        return _by_number(names, data_names), "classes: by number, as asked; names were not compared"
     wordnet_ids, imagenet = zip(*imagenet_classes(), strict=True)
-    if data_names == wordnet_ids and names == imagenet:
-        return f"classes: ImageNet's by WordNet id; class names from {origin}"
+    if names == imagenet and data_names and set(data_names) <= set(wordnet_ids):
+        note = f"classes: ImageNet's by WordNet id; class names from {origin}"
+        return matched(wordnet_ids, data_names), note
     try:
-        check_class_names(names, data_names)
+        numbers = matched(names, data_names)
     except ValueError as error:
         raise ValueError(
             f"{error}; or give --label-map FILE from the data's classes to the model's, or --by-number if the numbers "
             f"are known to agree (class names come from {origin})"
         ) from None
-    return f"class names: {origin}"
+    note = f"class names: {origin}"
+    if numbers != tuple(range(len(names))):
+        note += f"; the data has {len(numbers):,} of {len(names):,} classes or another order: matched by name"
+    return numbers, note
+
+
+def _by_number(names: tuple[str, ...], data_names: tuple[str, ...]) -> tuple[int, ...]:
+    """Where the model has the class of each of the data's numbers."""
+    theirs = numbers_of(data_names)
+    own = numbers_of(names) if are_whole(data_names) else range(len(names))
+    place = {number: output for output, number in enumerate(own)}
+    outside = [number for number in theirs if number not in place]
+    count = f"the data has {len(data_names)} classes, the model {len(names)}"
+    require(
+        not outside,
+        f"{count}, and none of number {outside[0] if outside else 0}: the data's numbers cannot be the model's; give "
+        f"a label map",
+    )
+    return tuple(place[number] for number in theirs)

@@ -21,7 +21,7 @@ from vitlab.paper.nearest import finetuning_row_for, pretraining_row_for
 from vitlab.paper.pretraining_recipes import MASKED, pretraining_head, pretraining_model, pretraining_recipe
 from vitlab.recipe import Execution, Recipe
 from vitlab.run_dir import VERSION, RunDir, RunSpec
-from vitlab.runs.books import tell_bad, write_quarantine
+from vitlab.runs.books import tell_bad, tell_classes, write_quarantine
 from vitlab.runs.display import duration, say
 from vitlab.runs.distilling import open_teacher
 from vitlab.runs.judging import judge_pictures
@@ -140,6 +140,7 @@ def create(path: Path, spec: RunSpec, material: Material, console: Console, *, i
     validation = 0 if material.validation is None else len(material.validation)
     say(console, f"data    {len(material.train):,} images to train on, {validation:,} to validate, "
                  f"{len(material.card.class_names):,} classes")  # fmt: skip
+    tell_classes(console, material)
     if spec.teacher:
         how = recipe.distillation
         open_teacher(spec, material.card, torch.device("cpu"))

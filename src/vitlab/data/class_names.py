@@ -1,0 +1,141 @@
+"""Classes by name and by number: what a whole number means as a label, and which class of one set is which of another.
+
+In a table or an array (CSV, npz, parquet, shards, idx) a label that is a whole number is a class number: 7 is class 7,
+and the classes are 0 to the largest. A folder's name is a name: folders 1 to 102 are 102 classes. Names that are all
+whole numbers, zero-padded or not, are sorted by number, and stand for their number where classes are matched by number.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vitlab.data.arrays import MOST_CLASSES
+from vitlab.data.source import Sample, Source
+from vitlab.strict_json import require
+
+WHOLE = re.compile(r"[0-9]{1,300}")
+NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf)", re.IGNORECASE)
+SHOWN = 10  # classes that a message names
+
+
+# -- Whole numbers ---------------------------------------------------------------------------------
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Class names in the order of their numbers: by number where all are whole numbers, else as text."""
+    listed = list(names)
+    if are_whole(listed):
+        return tuple(sorted(listed, key=lambda name: (int(name), os.fsencode(name))))
+    return tuple(sorted(listed, key=os.fsencode))
+
+
+def are_whole(names: Iterable[str]) -> bool:
+    """Whether all names are whole numbers, zero-padded or not."""
+    return all(map(WHOLE.fullmatch, names))
+
+
+def class_number(label: str) -> int | None:
+    """The class number that a label is, zero-padded or not; None for any other label."""
+    return int(label) if WHOLE.fullmatch(label) and int(label) < MOST_CLASSES else None
+
+
+def are_numbers(places: Mapping[str, str]) -> bool:
+    """Whether labels are class numbers rather than names, given each label with the place where it first stands.
+
+    Names may be numbers here and there, as those of cars are. Where at least as many labels are numbers as not, a
+    label that is no class number is a mistake: the ValueError names its place.
+    """
+    others = [label for label in places if class_number(label) is None]
+    words = [label for label in others if not NUMBER.fullmatch(label)]
+    if not others or len(words) >= len(places) - len(words):
+        return not others
+    raise ValueError(
+        f"{places[others[0]]}: {others[0]!r:.60} is no class number, but {len(places) - len(others):,} of "
+        f"{len(places):,} different labels are; allowed are whole numbers from 0 to {MOST_CLASSES - 1:,}; correct the "
+        f"label, or give the option numbers=names if the numbers are names"
+    )
+
+
+def numbers_of(names: Sequence[str]) -> tuple[int, ...]:
+    """The class number that each name stands for: itself where all names are whole numbers, else its place."""
+    if not are_whole(names):
+        return tuple(range(len(names)))
+    numbers = tuple(map(int, names))
+    count = Counter(numbers)
+    twice = sorted(name for name in names if count[int(name)] > 1)
+    require(not twice, f"classes {twice[:SHOWN]!r} are the same number; rename all but one of them")
+    return numbers
+
+
+# -- Classes of one set among those of another -----------------------------------------------------
+
+
+def matched(expected: Sequence[str], found: Sequence[str]) -> tuple[int, ...]:
+    """The number among `expected` of each class that was `found`: by name, or by number where all are whole numbers.
+
+    Expected classes may be missing. Raises a ValueError where a class is none of those expected, or may be several.
+    """
+    if tuple(expected) == tuple(found):
+        return tuple(range(len(found)))
+    theirs, own = list(expected), list(found)
+    if not set(own) <= set(theirs) and are_whole([*theirs, *own]):
+        theirs, own = ([str(number) for number in numbers_of(names)] for names in (theirs, own))
+    place = {name: number for number, name in enumerate(theirs)}
+    missing, added = sorted(set(theirs) - set(own)), sorted(set(own) - set(theirs))
+    require(
+        not added and (bool(own) or not theirs),
+        f"the classes differ: {len(expected)} expected, {len(found)} found; missing {missing[:SHOWN]!r}, new "
+        f"{added[:SHOWN]!r}; use data with the expected classes, or train a new head",
+    )
+    count = Counter(theirs) | Counter(own)
+    twice = sorted(name for name in set(own) if count[name] > 1)
+    require(not twice, f"the classes cannot be matched by name: several are called {twice[:SHOWN]!r}; rename them")
+    return tuple(place[name] for name in own)
+
+
+@dataclass(frozen=True)
+class Renumbered:
+    """A source with the classes of another set: `numbers` are those of its own classes there."""
+
+    source: Source
+    class_names: tuple[str, ...]
+    numbers: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def item(self, index: int) -> Sample:
+        """See `Source.item`."""
+        sample = self.source.item(index)
+        return replace(sample, labels=self._there(sample.labels))
+
+    def label(self, index: int) -> tuple[int, ...]:
+        """See `Source.label`."""
+        return self._there(self.source.label(index))
+
+    def id(self, index: int) -> str:
+        """See `Source.id`."""
+        return self.source.id(index)
+
+    def missing(self) -> tuple[str, ...]:
+        """The classes that the source does not have."""
+        return tuple(name for number, name in enumerate(self.class_names) if number not in set(self.numbers))
+
+    def _there(self, labels: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(self.numbers[label] for label in labels))
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else the source has, such as `stamp` and `block`."""
+        if name.startswith("_") or name == "source":  # asked for while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+
+def renumbered(source: Source, class_names: Sequence[str]) -> Source:
+    """The source with its classes numbered as in `class_names`; itself where they are. Raises as `matched` does."""
+    if tuple(source.class_names) == tuple(class_names):
+        return source
+    return Renumbered(source, tuple(class_names), matched(class_names, source.class_names))
