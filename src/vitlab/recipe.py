@@ -105,10 +105,16 @@ class AdamW:
 
 @dataclass(frozen=True)
 class SGD:
-    """Momentum, not Nesterov's; fine-tuning has no weight decay and clips to norm 1."""
+    """Momentum, not Nesterov's; fine-tuning has no weight decay and clips to norm 1.
 
+    With `momentum_precision` bf16 the momentum is kept between steps in bfloat16, as in the released code.
+    """
+
+    # Differs from the paper: momentum is kept in float32; the released code keeps it in bfloat16, of which the paper
+    # says nothing: `--optimizer.momentum-precision bf16`.
     kind: Literal["sgd"] = "sgd"
     momentum: float = 0.9
+    momentum_precision: Precision = "fp32"
     weight_decay: float = 0.0
     decay: Literal["all", "kernels"] = "all"
     clip: float | None = 1.0  # global norm of the gradient

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from vitlab.changes import with_fields
 from vitlab.counting import count
 from vitlab.models.build import build_model
 from vitlab.paper import selfsupervision
@@ -179,6 +180,33 @@ def test_a_row_of_table_4(name, row):
     assert (recipe.batch, recipe.image, recipe.schedule.decay, recipe.loss) == (512, (384, 384), "cosine", "softmax")
     assert recipe.optimizer == SGD(momentum=0.9, weight_decay=0.0, clip=1.0)
     assert recipe.schedule.learning_rate(recipe.schedule.total) == pytest.approx(0, abs=1e-12)
+
+
+BIT_CROP = Augmentation(crop="square-crop", enlarged=448 / 384)  # resize to a square of 448, crop 384, flip
+
+
+@pytest.mark.parametrize("name", [*FINETUNING, "imagenet-512"])
+def test_vtab_has_the_preprocessing_of_bit_and_the_others_the_inception_crop(name):
+    """Appendix B.1.1 and the released code, of which an author says that the paper's runs used it."""
+    recipe = finetuning_recipe(name)
+    assert recipe.augmentation == (BIT_CROP if name == "vtab" else Augmentation(crop="inception", flip=True))
+    assert with_fields(recipe, [("augmentation.crop", "square-crop")]).augmentation == BIT_CROP
+
+
+@pytest.mark.parametrize(
+    ("pictures", "model", "resized", "crop"),
+    [
+        ((32, 32), "R50x1", 160, 128),
+        ((500, 375), "R50x1", 448, 384),
+        ((500, 375), "R152x4", 512, 480),
+        ((28, 28), "R152x4", 160, 128),
+    ],
+)
+@pytest.mark.parametrize("name", BIT_SIZES)
+def test_the_resolution_of_bit_hyper_rule_follows_the_pictures_and_the_model(name, pictures, model, resized, crop):
+    recipe = finetuning_recipe(name, pictures=pictures, model=model)
+    assert recipe.image == (crop, crop)
+    assert (recipe.augmentation.crop, round(recipe.augmentation.enlarged * crop)) == ("square-crop", resized)
 
 
 @pytest.mark.parametrize("side", [512, 518])

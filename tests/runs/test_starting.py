@@ -121,6 +121,14 @@ def test_a_named_recipe_is_taken_at_its_resolution(trained, photos):
     assert (run.recipe.name, run.model.image, run.held_out) == ("cifar10", (384, 384), 0.02)
 
 
+@pytest.mark.parametrize(("size", "crop", "enlarged"), [((40, 30), 128, 160 / 128), ((100, 96), 384, 448 / 384)])
+def test_the_resolution_of_bit_hyper_rule_follows_the_data(trained, tmp_path, size, crop, enlarged):
+    pictures = write_photos(tmp_path / "sized", each=4, size=size)
+    (pictures / "blue" / "0.png").write_bytes(b"")  # a bad one says nothing
+    run = finetuning_run(trained, "bit-small", Asked(f"folder:{pictures}"), Execution(), quiet())
+    assert (run.recipe.image, run.recipe.augmentation.enlarged) == ((crop, crop), pytest.approx(enlarged))
+
+
 def test_a_resolution_that_patches_do_not_divide_is_rounded_and_told(tmp_path, photos):
     spec = ViTSpec(patch=14, layers=1, width=16, mlp=16, heads=1, image=(28, 28), classes=2)
     save_model(vitlab.models.build.build_from_spec(spec), tmp_path / "h14")

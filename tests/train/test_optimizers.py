@@ -208,3 +208,28 @@ class TestGroups:
             make_optimizer(model, SGD())
         model.head.requires_grad_(True)
         assert len([p for g in make_optimizer(model, SGD()).param_groups for p in g["params"]]) == 4
+
+
+def test_momentum_in_bf16_is_rounded_between_steps_only():
+    """As in the released code: the update is that of full precision, what is kept of it has 8 bits."""
+    how = SGD(momentum_precision="bf16", weight_decay=0.01, clip=None)
+    module = Tiny().float()
+    optimizer = make_optimizer(module, how)
+    values, kept = module.weight.detach().clone(), None
+    for step in range(STEPS):
+        module.weight.grad = torch.from_numpy(gradients(step, values.numpy(), np.zeros(4))[0]).float()
+        change = module.weight.grad + 0.01 * values
+        change = change if kept is None else change + 0.9 * kept.float()
+        kept = change.bfloat16()
+        values = values - SCHEDULE.learning_rate(step) * change
+        set_learning_rate(optimizer, SCHEDULE.learning_rate(step))
+        optimizer.step()
+    assert (module.weight - values).abs().max() <= 5e-6 * values.abs().max()
+    assert optimizer.state[module.weight]["momentum_buffer"].dtype == torch.bfloat16
+    again = make_optimizer(module, how)
+    again.load_state_dict(optimizer.state_dict())
+    buffers = [of.state[module.weight]["momentum_buffer"] for of in (optimizer, again)]
+    assert buffers[1].dtype == torch.bfloat16
+    assert torch.equal(*buffers)
+    plain = make_optimizer(module, SGD(weight_decay=0.01))
+    assert type(plain) is torch.optim.SGD

@@ -46,7 +46,7 @@ def resized(
 def _bilinear(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     """Between the two old pixels around each new centre, along each axis.
 
-    Differs from the paper: the result is rounded to 8 bits, TensorFlow keeps floats.
+    Differs from the paper: pixels are rounded to 8 bits after resizing; TensorFlow keeps floats.
     """
     above, below, down = _neighbours(pixels.shape[0], height)
     left, right, across = _neighbours(pixels.shape[1], width)

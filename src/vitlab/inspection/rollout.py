@@ -44,7 +44,8 @@ class Rolling:
         """Multiply by the next layer's (B, h, n, n)."""
         a = attention.mean(dim=1)  # (B, n, n)
         a = a.to(torch.promote_types(a.dtype, torch.float32))
-        # Differs from the paper: the text only averages and multiplies, the authors add the residual connection too.
+        # Differs from the paper: attention rollout adds the residual connection, which the text omits and the authors'
+        # own code has.
         a = (a + torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)) / 2  # rows still sum to 1
         self.joint = a if self.joint is None else a @ self.joint
 

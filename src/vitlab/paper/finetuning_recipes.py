@@ -5,11 +5,11 @@ A recipe is named by its data, because table 4 has one row for all models.
 
 from typing import Final
 
-from vitlab.paper import finetuning
+from vitlab.paper import finetuning, vtab
 from vitlab.paper.finetuning import FinetuningRow, TransferName
 from vitlab.paper.length import OWN, SGD_POWER, Length
 from vitlab.pixels import Augmentation
-from vitlab.recipe import SGD, Recipe, Schedule
+from vitlab.recipe import AUTHORS_CROP, SGD, Recipe, Schedule
 from vitlab.spec import image_size
 from vitlab.strict_json import require
 
@@ -24,6 +24,8 @@ TRANSFER_SLUGS: Final[dict[str, TransferName]] = {
 # The learning rate is picked on the development split; 0.01 is the one that stands in every row's grid.
 FINETUNING_RATE: Final = 0.01
 BIT_SIZES: Final = ("bit-small", "bit-medium", "bit-large")
+LARGE_PICTURES: Final = (384, 384)  # of data that is not known; any of 96 x 96 and more are the same to BiT-HyperRule
+BIT_CROP: Final = Augmentation(crop="square-crop", enlarged=vtab.RESIZE / vtab.IMAGE)
 QUICK: Final = "quick"
 QUICK_EPOCHS, QUICK_LEAST = 10, 30  # epochs, and steps where those are fewer
 QUICK_BATCHES, QUICK_STEPS = (8, 64), 100  # smallest and largest batch; steps that it leaves to the epochs, if it can
@@ -35,17 +37,20 @@ def finetuning_names() -> list[str]:
     return [*TRANSFER_SLUGS, *(f"imagenet-{side}" for side in finetuning.TABLE_2_IMAGENET_IMAGE.values()), *BIT_SIZES]
 
 
-def finetuning_recipe(name: str, length: Length = OWN) -> Recipe:
+def finetuning_recipe(
+    name: str, length: Length = OWN, pictures: tuple[int, int] = LARGE_PICTURES, model: str = ""
+) -> Recipe:
     """The recipe of a fine-tuning such as `cifar10`; raises for names that do not exist.
 
-    What the `length` leaves open is the row's own. The peak learning rate is proportional to the batch.
+    What the `length` leaves open is the row's own. The peak learning rate is proportional to the batch. BiT-HyperRule's
+    resolution depends on the height and width of the data's `pictures` and on the `model`.
     """
     require(
         name in finetuning_names(),
         f"no fine-tuning is named {name!r}; known are {', '.join([*finetuning_names(), QUICK])}",
     )
     if name in BIT_SIZES:
-        return _hyper_rule_recipe(name, length)
+        return _hyper_rule_recipe(name, length, finetuning.hyper_rule_resolution(*pictures, model))
     data, _, side = name.partition("-")
     row = finetuning.finetuning_row(TRANSFER_SLUGS[data])
     return _table_4_recipe(name, row, int(side) if side else finetuning.IMAGE, length)
@@ -77,6 +82,9 @@ def _table_4_recipe(name: str, row: FinetuningRow, side: int, length: Length) ->
         loss="softmax",
         label_smoothing=finetuning.LABEL_SMOOTHING,
         dropout=finetuning.DROPOUT,
+        # Differs from the paper: recipes of the five transfer sets have the Inception crop of the released code; B.1.1
+        # says BiT's preprocessing, which recipe `vtab` has: `--augmentation.crop square-crop` gives it to the others.
+        augmentation=BIT_CROP if row.data == "VTAB" else AUTHORS_CROP,
         average=finetuning.POLYAK if is_table_2 else None,
     )
 
@@ -92,10 +100,10 @@ def _steps(own: int, length: Length) -> int:
     return length.steps(images=0, epochs=0, batch=finetuning.BATCH)
 
 
-def _hyper_rule_recipe(name: str, length: Length) -> Recipe:
+def _hyper_rule_recipe(name: str, length: Length, resolution: tuple[int, int]) -> Recipe:
     rule = finetuning.HYPER_RULES[BIT_SIZES.index(name)]
     total = _steps(rule.stop, length)
-    enlarged, crop = finetuning.hyper_rule_resolution(384, 384, model="")
+    enlarged, crop = resolution
     return Recipe(
         name=name,
         source="BiT-HyperRule (appendix B.1.1; BiT's released code)",

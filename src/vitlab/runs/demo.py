@@ -121,7 +121,8 @@ def pretraining() -> RunSpec:
 
 def reading(start: Path | None = None) -> RunSpec:
     """Digits at the higher resolution, from pre-trained weights or from fresh ones: the same recipe."""
-    # Differs from the paper: fine-tuning has Adam here as well, so that both ways have the same steps.
+    # Differs from the paper: fine-tuning in `vitlab demo` has Adam as well, so that it takes the same steps with and
+    # without pre-training.
     digits = replace(
         _small(STEPS, "on digits", peak=2e-3),
         image=LARGER,

@@ -12,11 +12,20 @@ from rich.console import Console
 from vitlab.changes import with_fields
 from vitlab.counting import count_spec
 from vitlab.data.card import DataCard
+from vitlab.data.catalogue import open_source
+from vitlab.data.sizes import typical_size
 from vitlab.models.build import empty_model
 from vitlab.models.masked import check_maskable, empty_masked_model
-from vitlab.paper.finetuning_recipes import QUICK, development_share, finetuning_recipe, quick_recipe
+from vitlab.paper.finetuning_recipes import (
+    BIT_SIZES,
+    LARGE_PICTURES,
+    QUICK,
+    development_share,
+    finetuning_recipe,
+    quick_recipe,
+)
 from vitlab.paper.length import Length
-from vitlab.paper.models import model_spec
+from vitlab.paper.models import model_spec, name_of
 from vitlab.paper.nearest import finetuning_row_for, pretraining_row_for
 from vitlab.paper.pretraining_recipes import MASKED, pretraining_head, pretraining_model, pretraining_recipe
 from vitlab.recipe import Execution, Recipe
@@ -121,7 +130,11 @@ def finetuning_run(
     held_out = 0.0 if images < 10 and asked.held_out is None else held_out or 0.0
     length = _length(asked, max(round(images * (1 - held_out)), 1), epochs)
     own = loaded.spec.image if asked.image is None else asked.image
-    recipe = quick_recipe(images, own, length) if recipe_name == QUICK else finetuning_recipe(recipe_name, length)
+    if recipe_name == QUICK:
+        recipe = quick_recipe(images, own, length)
+    else:
+        pictures = typical_size(open_source(asked.data)) if recipe_name in BIT_SIZES else LARGE_PICTURES
+        recipe = finetuning_recipe(recipe_name, length, pictures, name_of(loaded.spec))
     recipe = _changed(_fitting(recipe, loaded.spec.stride, asked, console), asked)
     _tell_peak(recipe, asked, console)
     given = {field.removeprefix(OF_MODEL) for field, _ in asked.changes if field.startswith(OF_MODEL)}

@@ -40,7 +40,8 @@ def transfer(
     require(bool(sets), f"no data was given; give training and test data of any of {', '.join(TRANSFER_SLUGS)}")
     device = pick_device(options.sweep.execution.device).type
     is_picking = options.picking == "yes" or (options.picking == "auto" and device != "cpu")
-    # Differs from the paper: on a CPU the learning rate is the recipe's unless picking is asked for; the run says so.
+    # Differs from the paper: `vitlab transfer` on a CPU takes each recipe's learning rate; `--sweep yes` picks it on a
+    # development split.
     if not is_picking:
         say(console, "learning rates are those of the recipes, not picked on a development split; --sweep yes picks")
     rows = []

@@ -1,6 +1,7 @@
 """Optimizers of the paper on any module: parameter groups, clipping, averaging."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +19,36 @@ def make_optimizer(module: nn.Module, how: AdamW | SGD, *, layer_decay: float = 
     """
     groups = _groups(module, how.weight_decay, how.decay, layer_decay)
     if isinstance(how, SGD):
-        return torch.optim.SGD(groups, lr=0.0, momentum=how.momentum)
+        kind = torch.optim.SGD if how.momentum_precision == "fp32" else HalfMomentum
+        return kind(groups, lr=0.0, momentum=how.momentum)
     is_on_cpu = all(parameter.device.type == "cpu" for parameter in module.parameters())
     # One pass over memory on a CPU, where torch's own choice is a loop over parameters; elsewhere torch chooses.
     return torch.optim.AdamW(groups, lr=0.0, betas=how.betas, eps=how.epsilon, fused=True if is_on_cpu else None)
+
+
+class HalfMomentum(torch.optim.SGD):
+    """SGD whose momentum is computed and used in the parameters' precision and kept in bfloat16 between steps."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        """One update of every parameter that has a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state, change = self.state[parameter], parameter.grad
+                if group["weight_decay"]:
+                    change = change.add(parameter, alpha=group["weight_decay"])
+                if "momentum_buffer" in state:
+                    change = change.add(state["momentum_buffer"].to(change.dtype), alpha=group["momentum"])
+                parameter.add_(change, alpha=-group["lr"])
+                state["momentum_buffer"] = change.to(torch.bfloat16, copy=True)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As saved; torch's own gives every buffer the precision of its parameter."""
+        super().load_state_dict(state_dict)
+        for state in self.state.values():
+            state["momentum_buffer"] = state["momentum_buffer"].to(torch.bfloat16)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
