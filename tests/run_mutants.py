@@ -71,8 +71,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--modules", nargs="*", default=list(MODULES), choices=list(MODULES))
     asked = parser.parse_args()
-    begin = time.monotonic()
-    trials = sampled(asked.modules, asked.mutants, asked.seed)
+    begin, commit = time.monotonic(), described_commit()
+    every = sampled(asked.modules, 0, asked.seed)
+    trials = every[: asked.mutants] if asked.mutants else every
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         slots = [copied(Path(folder) / str(number)) for number in range(asked.jobs)]
         warm(slots[0])
@@ -80,7 +81,8 @@ def main() -> int:
         for slot in slots[1:]:
             shutil.copytree(slots[0], slot, dirs_exist_ok=True)
         run_all(trials, slots, callers, seconds, until=begin + asked.seconds)
-    survivors = report(trials, asked, time.monotonic() - begin)
+    possible = collections.Counter(trial.module for trial in every)
+    survivors = report(trials, asked, possible, f"commit {commit}", time.monotonic() - begin)
     return 1 if survivors else 0
 
 
@@ -272,19 +274,26 @@ def described(trial: Trial) -> str:
     return f"{trial.module}:{trial.mutant.line}  [{trial.mutant.old} -> {trial.mutant.new}]  {trial.lines()[0]}"
 
 
-def report(trials: list[Trial], asked: argparse.Namespace, took: float) -> list[Trial]:
+def described_commit() -> str:
+    """Of the project that is mutated; with a + where it was changed since."""
+    command = ["git", "describe", "--always", "--dirty=+"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def report(
+    trials: list[Trial], asked: argparse.Namespace, possible: dict[str, int], commit: str, took: float
+) -> list[Trial]:
     """Print the table and the survivors; return those without a reason."""
     reasons = json.loads(REASONS.read_text())
     run = [trial for trial in trials if trial.outcome != "not run"]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     say(f"python tests/run_mutants.py --mutants {asked.mutants} --seconds {asked.seconds:g} --seed {asked.seed}")
-    say(f"commit {commit.stdout.strip()}, Python {platform.python_version()}, {asked.jobs} at a time, {took:,.0f} s")
+    say(f"{commit}, Python {platform.python_version()}, {asked.jobs} at a time, {took:,.0f} s")
     say(f"{len(run):,} of {len(trials):,} sampled mutants were run\n")
     say(f"{'module':32}{'possible':>9}{'made':>7}{'caught':>8}{'timed out':>11}{'survived':>10}{'with reason':>13}")
     unexplained = [t for t in run if t.outcome == "survived" and not reason_of(t, reasons)]
     for module in [*asked.modules, "all"]:
         own = [trial for trial in run if module in (trial.module, "all")]
-        sizes = [len(mutants_of((ROOT / "src/vitlab" / m).read_text())) for m in asked.modules if module in (m, "all")]
+        sizes = [size for name, size in possible.items() if module in (name, "all")]
         count = collections.Counter(trial.outcome for trial in own)
         explained = sum(trial.outcome == "survived" and trial not in unexplained for trial in own)
         cells = (sum(sizes), len(own), count["caught"], count["timed out"], count["survived"], explained)
