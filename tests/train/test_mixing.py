@@ -9,6 +9,7 @@ import torch
 from vitlab.pixels import Augmentation
 from vitlab.recipe import SGD, Recipe, Schedule
 from vitlab.train.mixing import cutmix_box, mixing_of, mixup_share
+from vitlab.world.randomness import seed_of
 
 RECIPE = Recipe(
     name="mixed",
@@ -133,3 +134,25 @@ def test_draws_are_functions_of_seed_step_and_shard_and_both_kinds_occur_equally
     # A box may be empty where lambda is near 1: a little fewer than half show one.
     cut = sum(bool(mixing_of(recipe, 0, step, {0: 1}, SIZE).boxes.any()) for step in range(1000))
     assert 430 < cut < 560
+
+
+def test_of_both_kinds_each_has_a_chance_of_exactly_one_half():
+    """An interval around a share lets 0.45 pass for 0.5; the draw that decides is made again from its key."""
+    recipe = replace(RECIPE, **DEIT)
+    first = {step: np.random.default_rng(seed_of("cutmix", 0, step, 0)).random() for step in range(3000)}
+    shares = {step: float(mixing_of(recipe, 0, step, {0: 1}, SIZE).shares[0]) for step in first}
+    is_mixup = {step: shares[step] == mixup_share(recipe.mixup, 0, step) for step in first}
+    cut, blended = ([first[step] for step in first if is_mixup[step] is kind] for kind in (False, True))
+    assert max(cut) < 0.5 <= min(blended)
+    assert min(blended) - max(cut) < 0.002
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.8, 1.0])
+def test_the_share_that_is_kept_is_a_draw_of_beta(alpha):
+    """By its first two moments, within five standard errors; CutMix's before its box is cut at the border."""
+    shares = np.array([mixup_share(alpha, 0, step) for step in range(4000)])
+    variance = 1 / (4 * (2 * alpha + 1))
+    assert abs(shares.mean() - 0.5) < 5 * np.sqrt(variance / len(shares))
+    squares = (shares - 0.5) ** 2
+    assert abs(squares.mean() - variance) < 5 * squares.std() / np.sqrt(len(shares))
+    assert len({mixup_share(alpha, seed, step, shard) for seed in (0, 1) for step in (0, 1) for shard in (0, 1)}) == 8
