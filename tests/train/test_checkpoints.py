@@ -20,6 +20,7 @@ from vitlab.train import checkpoint_files
 from vitlab.train.checkpoint_files import BEST, LATEST, name_of, verify_checkpoint
 from vitlab.train.checkpoints import Checkpoints, NotSaved
 from vitlab.train.optimizers import make_optimizer
+from vitlab.train.settling import Settling
 from vitlab.train.state import Progress, TrainState
 
 FILES = ("model.safetensors", "optimizer.safetensors", "average.safetensors", "state.json", MANIFEST)
@@ -268,7 +269,7 @@ class TestBackground:
 class TestState:
     def test_every_number_of_the_progress_comes_back(self, folder):
         books = {"found": 3, "quarantined": [{"id": "a"}]}
-        progress = Progress(7, 84, 2, 1, 0.25, 5, 3, books)
+        progress = Progress(7, 84, 2, 1, 0.25, 5, 3, Settling(1.5, 4, 2.0, 0.5, 2), books)
         for field in fields(Progress):  # a new field has to be given here, or this is no test of it
             assert getattr(progress, field.name) != getattr(Progress(), field.name), field.name
         state = train(new_state())
