@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "scaling": {"spec", "strict_json", "counting"},
     "store": {"user_files", "strict_json"},
     "models": {"spec", "paper"},
-    "weights": {"user_files", "pixels", "spec", "strict_json", "paper", "counting", "models", "store"},
+    "weights": {"user_files", "pixels", "spec", "strict_json", "paper", "counting", "models", "store", "run_dir"},
     "data": {"user_files", "pixels", "spec", "strict_json", "paper", "store"},
     "world": {"strict_json"},
     "jobs": {"store"},
@@ -65,7 +65,7 @@ MAY_IMPORT = {
 }
 LAZY = {  # inside functions only
     "__init__": {"models", "weights", "evaluate", "inspection", "deploy"},
-    "commands": {"store", "data", "weights", "drawing", "deploy", "report", "run_dir", "jobs", "runs"},
+    "commands": {"store", "data", "world", "weights", "drawing", "deploy", "report", "run_dir", "jobs", "runs"},
     "cli": {"runs", "doctor"},
 }
 WITHOUT_TORCH = {

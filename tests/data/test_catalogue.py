@@ -8,7 +8,10 @@ import pytest
 from PIL import Image
 
 from vitlab.cli import main
-from vitlab.data.catalogue import KINDS, described, open_source
+from vitlab.data.catalogue import ENCODED, KINDS, described, open_source, with_max_pixels
+from vitlab.data.loading import evaluation_batches
+from vitlab.data.splits import take
+from vitlab.pixels import Preprocessing
 
 
 @pytest.fixture
@@ -77,7 +80,55 @@ def test_every_kind_is_described():
     assert all("(" in line for line in described())
 
 
+def test_the_pixel_limit_is_an_option_of_every_kind_of_image_files(photos):
+    read = list(
+        evaluation_batches(open_source(f"folder:{photos}"), batch=64, size=(8, 8), preprocessing=Preprocessing())
+    )
+    assert [len(batch.ids) for batch in read] == [12]
+    for limited in (
+        open_source(f"folder:{photos}?max_pixels=1199"),
+        take(open_source(f"folder:{photos}?max_pixels=1199"), [0]),
+    ):
+        (batch,) = evaluation_batches(limited, batch=64, size=(8, 8), preprocessing=Preprocessing(), max_bad=1.0)
+        assert len(batch.ids) == 0  # the smallest is 40 x 30
+        assert {bad.reason for _, bad in batch.bad} == {"too_many_pixels"}
+    assert all("max_pixels=" in line for line in described() if line.split(":")[0] in ENCODED)
+
+
+def test_a_pixel_limit_is_added_to_a_spec_and_refused_where_it_has_no_effect():
+    assert with_max_pixels("folder:x", 5) == "folder:x?max_pixels=5"
+    assert with_max_pixels("folder:x?split=val", 5) == "folder:x?split=val&max_pixels=5"
+    assert with_max_pixels("folder:x", None) == "folder:x"
+    assert with_max_pixels("", 5) == ""
+    with pytest.raises(ValueError, match="no effect on 'digits'"):
+        with_max_pixels("digits", 5)
+    with pytest.raises(ValueError, match="must be at least 1"):
+        with_max_pixels("folder:x", 0)
+
+
 class TestCheck:
+    def test_what_is_excluded_is_named_with_its_rule_and_the_way_out(self, photos, tmp_path, capsys):
+        for number in range(4):
+            (photos / "cat" / f"IMG_{number}.HEIC").touch()
+        (photos / "dog" / "notes.txt").touch()
+        assert main(["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]) == 0
+        printed = capsys.readouterr().out
+        assert "excluded     5 other_suffix" in printed
+        named = "excluded     other_suffix .heic: 4 files ('cat/IMG_"
+        assert named in printed
+        (line,) = [line for line in printed.splitlines() if line.startswith(named)]
+        assert line.endswith(
+            "HEIC is not supported; convert to JPEG or PNG, for example with heif-convert IN.heic OUT.jpg"
+        )
+        assert "excluded     other_suffix .txt: 1 file ('dog/notes.txt')" in printed
+        report = json.loads((tmp_path / "out" / "report.json").read_text())
+        assert [(row["suffix"], row["count"]) for row in report["excluded"]] == [(".heic", 4), (".txt", 1)]
+
+    def test_a_pixel_limit_is_a_flag(self, photos, tmp_path, capsys):
+        words = ["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]
+        assert main([*words, "--max-pixels", "1199"]) == 1
+        assert "quarantined  12 too_many_pixels" in capsys.readouterr().out
+
     def test_counts_sizes_and_bad_files_and_a_contact_sheet(self, photos, tmp_path, capsys):
         (photos / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff nonsense")
         (photos / "dog" / "notes.txt").write_text("not an image")

@@ -224,12 +224,55 @@ def test_n05_html_page_is_no_image_and_the_message_names_what_is():
 def test_n14_float_tiff_with_negatives_is_refused_with_the_allowed_formats():
     with pytest.raises(BadImage, match=r"TIFF.*JPEG, PNG, WEBP, GIF, BMP") as caught:
         read_image(saved(Image.new("F", (8, 8), -0.5), "TIFF"))
-    assert caught.value.reason == Reason.unsupported_mode
+    assert caught.value.reason == Reason.unsupported_format
 
 
 def test_n23_tiff_whose_directory_points_to_itself_is_refused():
     loop = b"II*\0" + struct.pack("<IHHHIII", 8, 1, 0x0100, 3, 1, 1, 8)
-    assert reason(loop) == Reason.unsupported_mode
+    assert reason(loop) == Reason.unsupported_format
+
+
+def heif(*brands: bytes) -> bytes:
+    """The first box of a picture or film of Apple and others."""
+    return struct.pack(">I4s4sI", 12 + 4 * len(brands), b"ftyp", brands[0], 0) + b"".join(brands[1:]) + b"more"
+
+
+@pytest.mark.parametrize(
+    ("data", "format"),
+    [
+        (heif(b"heic", b"mif1", b"heic"), "HEIC"),  # a telephone
+        (heif(b"mif1", b"heic", b"miaf"), "HEIC"),
+        (heif(b"mif1", b"avif", b"miaf"), "AVIF"),
+        (saved(photo(), "AVIF"), "AVIF"),
+        (saved(photo(), "TIFF"), "TIFF"),
+        (saved(photo(), "JPEG2000"), "JPEG 2000"),
+        (saved(photo(), "JPEG2000", no_jp2=True), "JPEG 2000"),
+        (b"\xff\x0a\x2f\x03", "JPEG XL"),
+    ],
+)
+def test_a_picture_of_another_format_is_refused_by_its_name_with_the_way_out(data, format):
+    with pytest.raises(BadImage, match=rf"is {format}, which is not supported; .*convert it to JPEG or PNG") as caught:
+        read_image(data, name="a.jpg")
+    assert caught.value.reason == Reason.unsupported_format
+
+
+def test_a_film_is_no_picture():
+    assert reason(heif(b"isom", b"iso2", b"mp41")) == Reason.not_an_image
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_pixel_limit_can_be_lowered_and_raised(format):
+    data = saved(photo(48, 32), format)
+    assert read_image(data, max_pixels=48 * 32).image.size == (48, 32)
+    with pytest.raises(BadImage, match=r"48 x 32 = 1,536 pixels; a .* may have 1,535; .*--max-pixels 1536") as caught:
+        read_image(data, max_pixels=48 * 32 - 1)
+    assert caught.value.reason == Reason.too_many_pixels
+
+
+def test_a_raised_pixel_limit_reads_what_the_default_refuses():
+    data = saved(Image.new("1", (8000, 4001)), "PNG")  # 32,008,000 pixels; the default is 32,000,000
+    assert reason(data) == Reason.too_many_pixels
+    assert read_image(data, max_pixels=33_000_000).image.size == (8000, 4001)
 
 
 def test_every_refusal_is_one_line_that_names_the_file_and_says_what_to_do():

@@ -4,12 +4,14 @@ import io
 import json
 import os
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from agreement import randomised
-from vitlab import save_model
+from pictures import exif, jpeg, with_exif
+from vitlab import load_model, save_model
 from vitlab.cli import main
 from vitlab.data.transforms import evaluation_pixels, normalised
 from vitlab.deploy.predict import answers, class_names, predict, preprocess
@@ -139,11 +141,81 @@ class TestWhatIsGiven:
             act("photos", pictures)
         with pytest.raises(ValueError, match=r"model is a Linear; .*vitlab.load_model"):
             act(torch.nn.Linear(2, 2), pictures)
-        for wrong, kind in ((None, "NoneType"), (3, "int"), ([pictures[0], None], "NoneType"), (b"a.jpg", "bytes")):
-            with pytest.raises(ValueError, match=f"images must be paths of picture files, not {kind}"):
+        for wrong, kind in ((None, "NoneType"), (3, "int"), ([pictures[0], None], "NoneType"), ({1: 2}, "int")):
+            with pytest.raises(ValueError, match=f"images must be a path .* not {kind}"):
                 act(model, wrong)
-        with pytest.raises(ValueError, match=r"images must be paths of picture files, not Tensor"):
-            act(model, torch.zeros(1, 3, 16, 16))
+
+    @pytest.mark.parametrize("act", [predict, preprocess])
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            (np.zeros((3, 20, 30), np.uint8), r"array is \(H, W, 3\) of uint8, not \(3, 20, 30\) of uint8"),
+            (np.zeros((20, 30, 3), np.float32), r"array is \(H, W, 3\) of uint8, not \(20, 30, 3\) of float32"),
+            (np.zeros((20, 30), np.uint8), r"not \(20, 30\) of uint8"),
+            (np.zeros((0, 30, 3), np.uint8), r"not \(0, 30, 3\) of uint8"),
+            (torch.zeros(20, 30, 3, dtype=torch.uint8), r"tensor is \(3, H, W\) of uint8, not \(20, 30, 3\)"),
+            ([torch.zeros(3, 16, 16)], r"tensor is \(3, H, W\) of uint8, not \(3, 16, 16\) of torch.float32"),
+        ],
+    )
+    def test_an_array_of_another_form_is_refused_in_words(self, act, model, wrong, said):
+        with pytest.raises(ValueError, match=said):
+            act(model, wrong)
+
+    def test_pictures_in_memory_are_answered_as_their_files(self, model, pictures):
+        path = pictures[0]
+        (expected,) = predict(model, path)
+        with Image.open(path) as image:
+            array = np.array(image)
+            forms = [path.read_bytes(), image, array, torch.from_numpy(array).permute(2, 0, 1)]
+            for form in forms:
+                assert predict(model, form)[0].guesses == expected.guesses
+                assert torch.equal(preprocess(model, form), preprocess(model, path))
+            mixed = predict(model, [path, *forms])
+        assert [answer.guesses[0].index for answer in mixed] == [expected.guesses[0].index] * 5
+        assert [answer.image for answer in mixed] == [str(path), *(f"picture {place}" for place in range(2, 6))]
+
+    def test_a_batch_of_arrays_or_tensors_is_so_many_pictures(self, model):
+        generator = torch.Generator().manual_seed(0)
+        batch = torch.randint(0, 256, (3, 3, 20, 30), generator=generator, dtype=torch.uint8)
+        expected = predict(model, list(batch))
+        assert len(expected) == 3
+        for form in (batch, batch.permute(0, 2, 3, 1).numpy()):
+            assert predict(model, form) == expected
+
+    def test_floats_are_preprocessed_already(self, model, pictures):
+        expected = predict(model, pictures)
+        made = predict(model, preprocess(model, pictures))
+        assert [answer.guesses[0].index for answer in made] == [answer.guesses[0].index for answer in expected]
+        assert made[0].guesses[0].probability == pytest.approx(expected[0].guesses[0].probability, abs=1e-6)
+        assert [made[0].image, made[-1].image] == ["picture 1", "picture 19"]
+        with pytest.raises(ValueError, match=r"must be a batch \(B, 3, H, W\) .* not \(3, 16, 16\)"):
+            predict(model, torch.zeros(3, 16, 16))
+        with pytest.raises(ValueError, match="32"):
+            predict(model, torch.zeros(1, 3, 32, 32))
+
+    def test_a_turned_photograph_opened_by_pillow_is_turned(self, model, tmp_path):
+        (tmp_path / "turned.jpg").write_bytes(with_exif(jpeg(), exif(6)))
+        with Image.open(tmp_path / "turned.jpg") as image:
+            assert predict(model, image)[0].guesses == predict(model, tmp_path / "turned.jpg")[0].guesses
+            assert image.size == (48, 32)  # stays as it was given
+
+    def test_a_picture_in_memory_that_cannot_be_read_has_a_reason(self, model, tmp_path):
+        (tmp_path / "cut.jpg").write_bytes(jpeg()[:-200])
+        with Image.open(tmp_path / "cut.jpg") as cut:
+            found = predict(model, [cut, b"", Image.new("F", (8, 8)), np.zeros((1, 200, 3), np.uint8)])
+        assert [answer.reason for answer in found] == ["corrupt", "empty", "unsupported_mode", "aspect_ratio"]
+
+    def test_a_folder_and_a_pattern_are_their_images(self, model, pictures, tmp_path):
+        in_order = sorted(pictures)
+        assert predict(model, tmp_path) == predict(model, in_order)
+        assert predict(model, f"{tmp_path}/p1*.png") == predict(model, [p for p in in_order if p.name[1] == "1"])
+
+    def test_the_pixel_limit_is_an_argument(self, model, pictures):
+        assert predict(model, pictures[0], max_pixels=599)[0].reason == "too_many_pixels"  # it is 30 x 20
+        assert predict(model, pictures[0], max_pixels=600)[0].reason == ""
+        assert predict(model, np.zeros((20, 30, 3), np.uint8), max_pixels=599)[0].reason == "too_many_pixels"
+        with pytest.raises(ValueError, match="max_pixels 0 must be at least 1"):
+            predict(model, pictures[0], max_pixels=0)
 
     def test_preprocess_needs_a_picture(self, model):
         with pytest.raises(ValueError, match="no picture was given"):
@@ -177,6 +249,49 @@ class TestCommand:
         assert all(len(a["guesses"]) == 2 for a in printed["answers"])
         assert printed["answers"][3]["guesses"][0]["index"] == own[3].guesses[0].index
         assert "mean 0.5" in printed["preprocessing"]
+
+    def test_a_folder_a_pattern_and_standard_input(self, folder, pictures, tmp_path, capsys, monkeypatch):
+        photos = tmp_path / "photos"
+        (photos / "deep").mkdir(parents=True)
+        for name in ("b.png", "deep/a.png"):
+            (photos / name).write_bytes(pictures[0].read_bytes())
+        (photos / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+        (photos / "notes.txt").write_text("not a picture")
+        stream = io.TextIOWrapper(io.BytesIO(pictures[1].read_bytes()))
+        monkeypatch.setattr("sys.stdin", stream)
+        words = ["predict", str(folder), str(photos), f"{tmp_path}/p1?.png", "-", "--json", "--device", "cpu"]
+        assert main(words) == 1
+        told = capsys.readouterr()
+        answers = json.loads(told.out)["answers"]
+        matched = [str(path) for path in sorted(pictures) if len(path.name) == 7]
+        below = [str(photos / name) for name in ("b.png", "deep/a.png", "phone.heic")]
+        assert [answer["image"] for answer in answers] == [*below, *matched, "-"]
+        assert [answer["reason"] for answer in answers if answer["reason"]] == ["unsupported_format"]
+        assert f"1 of {len(answers)} pictures could not be read" in told.err
+        assert "left out: 1 other_suffix .txt" in told.err
+        with torch.inference_mode():
+            assert answers[-1]["guesses"][0]["index"] == predict(load_model(folder), pictures[1])[0].guesses[0].index
+
+    def test_a_run_folder_stands_for_its_model(self, folder, pictures, tmp_path, capsys):
+        run = tmp_path / "run"
+        run.mkdir()
+        (run / "run.json").write_text("{}")
+        assert main(["predict", str(run), str(pictures[0])]) == 2
+        assert f"is a run without a trained model; finish it first: vitlab resume {run}" in capsys.readouterr().err
+        folder.rename(run / "model")
+        assert main(["predict", str(run), str(pictures[0])]) == 0
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            (["--device", "tpu"], "no device is named 'tpu'"),
+            (["--max-pixels", "0"], "max_pixels 0 must be at least 1"),
+            (["-", "-"], "standard input holds one image"),
+        ],
+    )
+    def test_a_wrong_flag_says_what_is_allowed(self, folder, pictures, more, said, capsys):
+        assert main(["predict", str(folder), str(pictures[0]), *more]) == 2
+        assert said in capsys.readouterr().err
 
     def test_table_shows_names_and_reasons_without_control_characters(self, folder, pictures, tmp_path, capsys):
         strange = tmp_path / "new\nline\x1b[31m\u202e=cmd<img>.png"

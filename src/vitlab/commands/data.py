@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import tyro
 from rich.text import Text
 
-from vitlab.commands.terminal import Size, Spec, console, printable, size_of
+from vitlab.commands.terminal import MaybeWhole, Size, Spec, console, printable, size_of
 
 
 def data() -> None:
@@ -18,6 +18,7 @@ def data_check(
     against: Spec = "",
     out: Path = Path("data-check"),
     image: Size = "224",
+    max_pixels: MaybeWhole = None,
     workers: int = 2,
 ) -> int:
     """Look at every sample: counts, classes, sizes, bad files, and a contact sheet before and after augmentation.
@@ -27,10 +28,13 @@ def data_check(
         against: Other data, such as the training set: samples that are in both are listed.
         out: Folder for the contact sheet and the report; older ones are replaced.
         image: Size of the pictures after augmentation.
+        max_pixels: Pixels that an image may have; each format has its own limit if left out.
         workers: Processes that decode.
     """
+    from vitlab.data.catalogue import with_max_pixels
     from vitlab.runs.check_data import check_data
 
+    spec, against = with_max_pixels(spec, max_pixels), with_max_pixels(against, max_pixels)
     bad = check_data(spec, against, out, size_of(image) or (224, 224), workers, console())
     return 1 if bad else 0
 

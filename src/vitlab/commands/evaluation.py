@@ -12,6 +12,7 @@ from vitlab.commands.terminal import (
     MaybeConventions,
     MaybeNumber,
     MaybePath,
+    MaybeWhole,
     Size,
     Words,
     command_line,
@@ -36,6 +37,7 @@ def evaluate(
     restrict: bool = False,
     by_number: bool = False,
     max_bad: float = 0.0,
+    max_pixels: MaybeWhole = None,
     preprocessing: Seeing = "own",
     conventions: MaybeConventions = None,
     image: Size = "",
@@ -59,6 +61,7 @@ def evaluate(
         restrict: Let only the classes of the label map compete.
         by_number: Take the data's class numbers for the model's without comparing names.
         max_bad: Share of the images that may be bad; the table then says how many were not evaluated.
+        max_pixels: Pixels that an image may have; each format has its own limit if left out.
         preprocessing: How pictures are resized and normalised, if not as the model says.
         conventions: Whose GELU, epsilon and preprocessing to use; the file's own if left out.
         image: Resolution to run at; the model's own if left out.
@@ -69,6 +72,7 @@ def evaluate(
         expected: What the accuracy ought to be in percent, for the ledger.
         expected_from: Where that number stands.
     """
+    from vitlab.data.catalogue import with_max_pixels
     from vitlab.report.ledger import check_ledger
     from vitlab.runs.evaluate import EvaluateOptions
     from vitlab.runs.evaluate import evaluate as run
@@ -77,6 +81,7 @@ def evaluate(
     from vitlab.runs.scoring import Share
     from vitlab.runs.together import together
 
+    data = tuple(with_max_pixels(spec, max_pixels) for spec in data)
     loading = ModelOptions(conventions, size_of(image), preprocessing, device)
     options = EvaluateOptions(loading, real, label_map, restrict, by_number, batch, workers, max_bad)
     check_ledger(ledger, expected, expected_from, rows=len(models) * len(data) * (1 if real is None else 2))

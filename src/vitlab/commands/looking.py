@@ -1,5 +1,6 @@
 """vitlab predict, inspect: a model of any format, and pictures."""
 
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,11 +22,12 @@ from vitlab.commands.terminal import (
 )
 
 if TYPE_CHECKING:
+    from vitlab.data.pictures import Named
     from vitlab.deploy.predict import Answer
     from vitlab.models.build import Model as Loaded
 
 Model = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-Pictures = Annotated[tuple[Path, ...], tyro.conf.Positional, shown_as("IMAGE ...")]
+Pictures = Annotated[tuple[str, ...], tyro.conf.Positional, shown_as("IMAGE ...")]
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Loading:
         heads: Attention heads, for files that do not say.
         allow_partial: Load what fits although tensors are missing, unexpected or mis-shaped.
         allow_nonfinite: Load weights that hold NaN or infinity.
+        device: Such as cpu or cuda:1; auto is a GPU where there is one.
     """
 
     conventions: MaybeConventions = None
@@ -45,12 +48,15 @@ class Loading:
     heads: MaybeWhole = None
     allow_partial: bool = False
     allow_nonfinite: bool = False
+    device: str = "auto"
 
     def load(self, path: Path) -> "Loaded":
-        """The model of a file or a folder."""
+        """The model of a file or a folder, on its device."""
         from vitlab.weights.load import load_model
+        from vitlab.world.device import pick_device
 
-        return load_model(
+        device = pick_device(self.device)  # before the weights take their time
+        loaded = load_model(
             path,
             conventions=self.conventions,
             image=size_of(self.image),
@@ -58,6 +64,7 @@ class Loading:
             allow_partial=self.allow_partial,
             allow_nonfinite=self.allow_nonfinite,
         )
+        return loaded.to(device)
 
 
 How = Annotated[Loading, tyro.conf.arg(name="")]
@@ -69,24 +76,28 @@ def predict(
     images: Pictures,
     top: int = 5,
     json: bool = False,
+    max_pixels: MaybeWhole = None,
     loading: How = AS_STORED,
 ) -> int:
     """Say what is in pictures, with a model of any supported format.
 
     Args:
-        model: A vitlab folder, or weights of Google, timm, Hugging Face, torchvision or DeiT.
-        images: Pictures: JPEG, PNG, WebP, GIF or BMP.
+        model: A run folder, a vitlab folder, or weights of Google, timm, Hugging Face, torchvision or DeiT.
+        images: Image files (JPEG, PNG, WebP, GIF, BMP), folders of them, patterns in quotes such as 'photos/*.jpg', or
+            - for one image on standard input.
         top: How many classes to show for each picture.
         json: Print JSON instead of tables.
+        max_pixels: Pixels that an image may have; each format has its own limit if left out.
         loading: How the weights are read.
     """
     from vitlab.deploy.predict import answers as answers_of
     from vitlab.deploy.predict import class_names, meaning
 
     if not images:
-        raise ValueError("no picture was given; name at least one image file")
+        raise ValueError("no picture was given; name at least one image file or folder")
+    pictures = _named(images)
     loaded = loading.load(model)
-    answers = answers_of(loaded, images, top)
+    answers = answers_of(loaded, pictures, top, max_pixels=max_pixels)
     names_from = class_names(loaded)[1]
     preprocessing = str(loaded.spec.conventions.preprocessing)
     failed = 0
@@ -103,8 +114,35 @@ def predict(
             complain(f"probabilities: {meaning(loaded)}", style="dim")
         complain(f"preprocessing: {preprocessing}\nclass names: {names_from}", style="dim")
     if failed:
-        complain(f"{failed} of {len(images)} pictures could not be read")
+        complain(f"{failed} of {len(pictures)} pictures could not be read")
     return 1 if failed else 0
+
+
+def _named(images: tuple[str, ...]) -> "list[Named]":
+    """Every picture that the words of a command line name; what lies beside them and is no image is told."""
+    from vitlab.data.accounting import Excluded
+    from vitlab.data.image_files import image_files
+    from vitlab.data.pictures import Named
+
+    found, excluded = [], Excluded()
+    if images.count("-") > 1:
+        raise ValueError("standard input holds one image; give - once")
+    for word in images:
+        if word == "-":
+            found.append(Named("-", _standard_input()))
+        else:
+            found += [Named(str(path), path) for path in image_files((word,), excluded)]
+    if excluded:
+        complain(printable(excluded.described()), style="dim")
+    return found
+
+
+def _standard_input() -> bytes:
+    from vitlab.data.refusals import LARGEST_FILE
+
+    if sys.stdin is None or sys.stdin.isatty():
+        raise ValueError("- is an image on standard input, which is a terminal; pipe one: cat cat.jpg | vitlab ...")
+    return sys.stdin.buffer.read(LARGEST_FILE + 1)
 
 
 def inspect(
@@ -112,15 +150,18 @@ def inspect(
     images: Pictures = (),
     out: Path = Path("inspect-out"),
     maps: int = 4,
+    max_pixels: MaybeWhole = None,
     loading: How = AS_STORED,
 ) -> int:
     """See what a model looks at: rollout, head maps, attention distance, filters and positions, in one HTML report.
 
     Args:
-        model: A vitlab folder, or weights of Google, timm, Hugging Face, torchvision or DeiT.
-        images: Pictures to look at; without any, the weights alone are drawn.
+        model: A run folder, a vitlab folder, or weights of Google, timm, Hugging Face, torchvision or DeiT.
+        images: Image files, folders, patterns in quotes, or - for standard input; without any, the weights alone are
+            drawn.
         out: Folder for the report and the figures; it must not exist yet.
         maps: How many pictures get a map of every head in every layer.
+        max_pixels: Pixels that an image may have; each format has its own limit if left out.
         loading: How the weights are read.
     """
     from vitlab.drawing.canvas import require_matplotlib
@@ -132,13 +173,14 @@ def inspect(
     from vitlab.runs.inspection import REPORT
     from vitlab.runs.inspection import inspect as run
 
+    pictures = _named(images)
     loaded = loading.load(model)
-    done = run(loaded, images, out, maps=maps, console=console(), name=str(model))
+    done = run(loaded, pictures, out, maps=maps, console=console(), name=str(model), max_pixels=max_pixels)
     for line in done.bad:
         complain(printable(line), style="red")
     if done.bad:
         end = "" if done.files else "; nothing was written"
-        complain(f"{len(done.bad)} of {len(images)} pictures could not be read{end}")
+        complain(f"{len(done.bad)} of {len(pictures)} pictures could not be read{end}")
     if not done.files:
         return 1
     output = console()

@@ -46,6 +46,7 @@ def pretrain(
     validation: Spec = "",
     held_out: MaybeNumber = None,
     test: Spec = "",
+    max_pixels: MaybeWhole = None,
     teacher: MaybePath = None,
     seed: int = 0,
     execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
@@ -66,13 +67,16 @@ def pretrain(
         validation: Images to validate on.
         held_out: The share of the training images to validate on instead.
         test: Images to test the finished model on.
+        max_pixels: Pixels that an image may have; each format has its own limit if left out.
         teacher: A model of the same classes to learn from beside the labels (--distillation.kind hard or soft).
         seed: Of the weights, the order and the augmentation.
         changes: A field of the recipe, as --set schedule.peak=3e-4.
         yes: Start although the run takes more than a day on this CPU.
     """
+    from vitlab.data.catalogue import with_max_pixels
     from vitlab.runs.starting import Asked, pretraining_run
 
+    data, validation, test = (with_max_pixels(spec, max_pixels) for spec in (data, validation, test))
     asked = Asked(data, size_of(image), validation, held_out, test, seed, pairs(changes), teacher)
     names = recipe.partition("@")[0], _kind(data)
 
@@ -92,6 +96,7 @@ def finetune(
     validation: Spec = "",
     held_out: MaybeNumber = None,
     test: Spec = "",
+    max_pixels: MaybeWhole = None,
     teacher: MaybePath = None,
     seed: int = 0,
     execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
@@ -112,13 +117,16 @@ def finetune(
         validation: Images to validate on.
         held_out: The share of the training images to validate on; the recipe's if left out, 0 for none.
         test: Images to test the finished model on.
+        max_pixels: Pixels that an image may have; each format has its own limit if left out.
         teacher: A model of the same classes to learn from beside the labels (--distillation.kind hard or soft).
         seed: Of the order and the augmentation.
         changes: A field of the recipe, as --set schedule.peak=3e-4.
         yes: Start although the run takes more than a day on this CPU.
     """
+    from vitlab.data.catalogue import with_max_pixels
     from vitlab.runs.starting import Asked, finetuning_run
 
+    data, validation, test = (with_max_pixels(spec, max_pixels) for spec in (data, validation, test))
     asked = Asked(data, size_of(image), validation, held_out, test, seed, pairs(changes), teacher)
     names = model.stem, _kind(data)
 

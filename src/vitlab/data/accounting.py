@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 TRAINING_LIMIT = 0.05  # of the samples; more bad images than that stop a training
 FEW = 10  # bad images that never stop a training, unless none at all is allowed
 SHOWN = 10  # bad samples that a message names
+KINDS, EXAMPLES = 50, 3  # suffixes of excluded files that are counted apart, and names that are kept of each
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,42 @@ def training_limit(max_bad: float, samples: int) -> float:
     A few are 10, or half of the samples of a smaller set. A `max_bad` of 0 allows none.
     """
     return max(max_bad, min(FEW / max(samples, 1), 0.5)) if max_bad else 0.0
+
+
+class Excluded(Counter[str]):
+    """What a source leaves out, counted by rule; `kinds` counts by rule and suffix, with the first names of each."""
+
+    def __init__(self, counted: Mapping[str, int] | None = None) -> None:
+        super().__init__(counted or {})
+        self.kinds: dict[tuple[str, str], tuple[int, list[str]]] = {}
+
+    def leave_out(self, rule: str, name: str) -> None:
+        """Count one file or folder."""
+        self[rule] += 1
+        found = name.rpartition("/")[2].lower().rpartition(".")
+        suffix = f".{found[2]}" if rule == "other_suffix" and found[0] and found[2].isalnum() else ""
+        self._add(rule, suffix, 1, [name])
+
+    def add(self, other: "Excluded") -> None:
+        """Count what another has counted."""
+        self.update(other)
+        for (rule, suffix), (count, names) in other.kinds.items():
+            self._add(rule, suffix, count, names)
+
+    def described(self) -> str:
+        """In a few words: how many are left out, by rule and suffix."""
+        said = [f"{count:,} {rule}{f' {suffix}' if suffix else ''}" for (rule, suffix), (count, _) in self.listed()]
+        return f"left out: {', '.join(said)}" if said else ""
+
+    def listed(self) -> list[tuple[tuple[str, str], tuple[int, list[str]]]]:
+        """Rule and suffix with the number and the first names of what is left out, by rule, the most first."""
+        return sorted(self.kinds.items(), key=lambda item: (item[0][0], -item[1][0], item[0][1]))
+
+    def _add(self, rule: str, suffix: str, count: int, names: list[str]) -> None:
+        if (rule, suffix) not in self.kinds and len(self.kinds) >= KINDS:
+            suffix = ""
+        before, known = self.kinds.get((rule, suffix), (0, []))
+        self.kinds[rule, suffix] = (before + count, [*known, *names][:EXAMPLES])
 
 
 @dataclass

@@ -5,13 +5,16 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
+from vitlab.data.refusals import check_max_pixels
 from vitlab.data.source import Source
 
 SPEC = re.compile(r"(?P<kind>[a-z0-9]+)(?::(?P<path>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
 Opener = Callable[..., Source]
+MAX_PIXELS = "max_pixels"  # an option of every kind whose images are files
+ENCODED = {"folder", "pictures", "csv", "imagenet", "shards", "parquet"}
 
 
 def open_source(spec: str) -> Source:
@@ -28,8 +31,7 @@ def open_source(spec: str) -> Source:
             hint = f"; did you mean 'folder:{spec}'?"
         forms = ", ".join(line.partition(" (")[0] for line in described())
         raise ValueError(f"no data is named {spec!r}{hint} Known kinds are {forms}; vitlab data kinds explains them")
-    opener = KINDS[kind]
-    parameters = inspect.signature(opener).parameters
+    opener, parameters = KINDS[kind], _parameters(kind)
     arguments = _options(kind, match["options"] or "", parameters)
     if "path" not in parameters:
         if match["path"]:
@@ -37,14 +39,39 @@ def open_source(spec: str) -> Source:
         return opener(**arguments)
     if not match["path"]:
         raise ValueError(f"{kind} needs a path: {kind}:PATH")
-    return opener(Path(unquote(match["path"], errors="surrogateescape")).expanduser(), **arguments)
+    limit = cast(int | None, arguments.pop(MAX_PIXELS, None))
+    check_max_pixels(limit)
+    source = opener(Path(unquote(match["path"], errors="surrogateescape")).expanduser(), **arguments)
+    if limit is not None:
+        source.max_pixels = limit  # pyrefly: ignore[missing-attribute] - see pixel_limit
+    return source
+
+
+def with_max_pixels(spec: str, max_pixels: int | None) -> str:
+    """The same data with another limit on the pixels of an image; as it was where none is given or no data is named."""
+    if max_pixels is None or not spec:
+        return spec
+    check_max_pixels(max_pixels)
+    kind = spec.partition(":")[0].partition("?")[0]
+    if kind in KINDS and kind not in ENCODED:
+        raise ValueError(f"max_pixels has no effect on {spec!r}, which has no image files; leave it out")
+    match = SPEC.fullmatch(spec)
+    return f"{spec}{'&' if match and match['options'] else '?'}{MAX_PIXELS}={max_pixels}"
+
+
+def _parameters(kind: str) -> dict[str, inspect.Parameter]:
+    """What a kind of data takes: the parameters of its opener, and the pixel limit where images are files."""
+    own = dict(inspect.signature(KINDS[kind]).parameters)
+    if kind in ENCODED:
+        own[MAX_PIXELS] = inspect.Parameter(MAX_PIXELS, inspect.Parameter.KEYWORD_ONLY, annotation=int)
+    return own
 
 
 def described() -> list[str]:
     """A line for every kind of data, with its options."""
     lines = []
     for kind, opener in KINDS.items():
-        parameters = inspect.signature(opener).parameters
+        parameters = _parameters(kind)
         options = "&".join(f"{name}=" for name in parameters if name != "path")
         form = f"{kind}:PATH" if "path" in parameters else kind
         lines.append(f"{form}{'?' if options else ''}{options} ({inspect.getdoc(opener)})")

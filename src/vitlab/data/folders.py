@@ -4,13 +4,13 @@ import csv
 import os
 import posixpath
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NoReturn
 
 import numpy as np
 
+from vitlab.data.accounting import Excluded
 from vitlab.data.arrays import check_index
 from vitlab.data.class_names import are_numbers, class_number, in_order
 from vitlab.data.gate import file_bytes
@@ -99,60 +99,42 @@ class FolderSource:
 
     def __init__(self, root: Path, split: str = "") -> None:
         folder = split_folder(Path(root), split)
-        self.excluded: Counter[str] = Counter()  # found = len + the sum of these
+        self.excluded = Excluded()  # found = len + the sum of these
         classes = self._class_folders(folder)
         counts = []
 
         def names() -> Iterator[bytes]:
             for name in classes:
-                images = self._images(folder, name)
+                images = images_below(folder, name, self.excluded)
                 counts.append(len(images))
                 yield from images
 
         self.files = Files(folder, names())
         self.empty_folders = tuple(name for name, count in zip(classes, counts, strict=True) if not count)
-        self.excluded.update({"empty_class_folder": len(self.empty_folders)} if self.empty_folders else {})
+        for name in self.empty_folders:
+            self.excluded.leave_out("empty_class_folder", name)
         self.class_names = in_order(set(classes) - set(self.empty_folders))
         place = {name: number for number, name in enumerate(self.class_names)}
         self.labels = np.repeat(np.array([place.get(name, -1) for name in classes], np.int32), counts)
-        suffixes = ", ".join(suffix.decode() for suffix in SUFFIXES)
-        require(len(self) > 0, f"{folder} has no images ({suffixes}) in its {len(classes)} class folders")
+        what = f"{folder} has no images ({_known()}) in its {len(classes)} class folders"
+        require(len(self) > 0, f"{what}; {self.excluded.described() or 'they are empty'}")
 
     def _class_folders(self, folder: Path) -> list[str]:
         classes = []
         for entry in list(os.scandir(folder)):  # a list: the handle is closed even if a link is refused
             if entry.name.startswith("."):
-                self.excluded["hidden"] += 1
+                self.excluded.leave_out("hidden", entry.name)
             elif entry.name in SYSTEM_FOLDERS:
-                self.excluded["system_folder"] += 1
+                self.excluded.leave_out("system_folder", entry.name)
             elif entry.is_dir(follow_symlinks=False):
                 classes.append(entry.name)
             else:
                 require(
                     not Path(entry).is_dir(), f"class folder {entry.path!r} is a link, which is not followed; copy it"
                 )
-                self.excluded["no_class_folder"] += 1
+                self.excluded.leave_out("no_class_folder", entry.name)
         require(bool(classes), f"{folder} has no class folders; give a folder that has one folder per class")
         return sorted(classes, key=os.fsencode)
-
-    def _images(self, folder: Path, name: str) -> list[bytes]:
-        """The sorted paths, below the folder, of one class."""
-        found, waiting = [], [name]
-        while waiting:
-            below = waiting.pop()
-            for entry in os.scandir(folder / below):
-                path = f"{below}/{entry.name}" if below else entry.name
-                if entry.name.startswith("."):
-                    self.excluded["hidden"] += 1
-                elif entry.name in SYSTEM_FOLDERS:
-                    self.excluded["system_folder"] += 1
-                elif os.fsencode(entry.name).lower().endswith(SUFFIXES):
-                    found.append(os.fsencode(path))
-                elif entry.is_dir(follow_symlinks=False):
-                    waiting.append(path)
-                else:
-                    self.excluded["linked_folder" if Path(entry).is_dir() else "other_suffix"] += 1
-        return sorted(found)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -174,16 +156,40 @@ class FolderSource:
         return self.files
 
 
+def images_below(folder: Path, below: str, excluded: Excluded, suffixes: tuple[bytes, ...] = SUFFIXES) -> list[bytes]:
+    """The sorted paths, below the folder, of the images anywhere in its part `below`; what is none is counted."""
+    found, waiting = [], [below]
+    while waiting:
+        inside = waiting.pop()
+        for entry in os.scandir(folder / inside):
+            path = f"{inside}/{entry.name}" if inside else entry.name
+            if entry.name.startswith("."):
+                excluded.leave_out("hidden", path)
+            elif entry.name in SYSTEM_FOLDERS:
+                excluded.leave_out("system_folder", path)
+            elif os.fsencode(entry.name).lower().endswith(suffixes):
+                found.append(os.fsencode(path))
+            elif entry.is_dir(follow_symlinks=False):
+                waiting.append(path)
+            else:
+                excluded.leave_out("linked_folder" if Path(entry).is_dir() else "other_suffix", path)
+    return sorted(found)
+
+
+def _known() -> str:
+    return ", ".join(suffix.decode() for suffix in SUFFIXES)
+
+
 class PictureSource(FolderSource):
     """Images anywhere below a folder, without labels: for training that needs none."""
 
     def __init__(self, root: Path, split: str = "") -> None:
         folder = split_folder(Path(root), split)
-        self.excluded = Counter()
+        self.excluded = Excluded()
         self.class_names = ()
-        self.files = Files(folder, self._images(folder, ""))
-        suffixes = ", ".join(suffix.decode() for suffix in SUFFIXES)
-        require(len(self) > 0, f"{folder} has no images ({suffixes}) in it")
+        self.files = Files(folder, images_below(folder, "", self.excluded))
+        why = self.excluded.described() or "it is empty"
+        require(len(self) > 0, f"{folder} has no images ({_known()}) in it; {why}")
 
     def label(self, index: int) -> tuple[int, ...]:
         check_index(index, len(self))

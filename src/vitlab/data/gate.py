@@ -27,13 +27,26 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from vitlab.data.colours import TRANSPOSE, bytes_per_pixel, colour_key, orientation_of, to_rgb
-from vitlab.data.refusals import ALLOWED, LARGEST_DECODE, LARGEST_FILE, BadImage, Note, Reason
+from vitlab.data.refusals import (
+    ALLOWED,
+    CONVERSIONS,
+    DECODE_PER_PIXEL,
+    LARGEST_DECODE,
+    LARGEST_FILE,
+    BadImage,
+    Note,
+    Reason,
+)
 from vitlab.data.structure import check_size, check_structure, gif_frames, sniff
 
 SUFFIXES = {
     **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
     **dict.fromkeys((".png", ".apng"), "PNG"),
     **dict.fromkeys((".tif", ".tiff"), "TIFF"),
+    **dict.fromkeys((".heic", ".heif"), "HEIC"),
+    **dict.fromkeys((".jp2", ".j2k", ".jpx", ".jpf"), "JPEG 2000"),
+    ".avif": "AVIF",
+    ".jxl": "JPEG XL",
     ".webp": "WEBP",
     ".gif": "GIF",
     ".bmp": "BMP",
@@ -49,26 +62,28 @@ class Decoded:
     format: str
 
 
-def read_image(source: Path | str | bytes, *, name: str | None = None) -> Decoded:
+def read_image(source: Path | str | bytes, *, name: str | None = None, max_pixels: int | None = None) -> Decoded:
     """The image in a file (a path) or in bytes; raises BadImage and nothing else.
 
-    `name` stands in messages and is asked for its suffix; it is never opened. Links are followed.
+    `name` stands in messages and is asked for its suffix; it is never opened. Links are followed. `max_pixels` replaces
+    the limit of the image's format; decoding may then take 16 bytes of memory for each of them.
     """
     path = "" if isinstance(source, bytes) else os.fspath(source)
     name = path if name is None else name
     try:
-        return _decode(source if isinstance(source, bytes) else file_bytes(path), Path(name).suffix.lower())
+        data = source if isinstance(source, bytes) else file_bytes(path)
+        return _decode(data, Path(name).suffix.lower(), max_pixels)
     except BadImage as bad:
         reason, detail = bad.reason, bad.detail
     # Raised out here it does not keep the frames, and with them the pixels, of the failure alive.
     raise BadImage(reason, detail, name)
 
 
-def _decode(data: bytes, suffix: str) -> Decoded:
+def _decode(data: bytes, suffix: str, max_pixels: int | None) -> Decoded:
     format = _allowed_format(data)
     notes = [Note.format_mismatch] if SUFFIXES.get(suffix, format) != format else []
     try:
-        image = _load(data, format)
+        image = _load(data, format, max_pixels)
         if _is_animated(image, data):
             notes.append(Note.animated)
         orientation, is_broken = orientation_of(image.info.get("exif"))
@@ -102,8 +117,10 @@ def _allowed_format(data: bytes) -> str:
         case None:
             found = f"starts with {data[:12]!r}, which no image does"
             raise BadImage(Reason.not_an_image, f"{found}; allowed are {ALLOWED}; convert it or leave it out")
-        case "TIFF":
-            raise BadImage(Reason.unsupported_mode, f"is a TIFF; allowed are {ALLOWED}; convert it to PNG")
+        case format if format in CONVERSIONS:
+            found = f"is {format}, which is not supported; allowed are {ALLOWED}"
+            way = f"convert it to JPEG or PNG, for example with {CONVERSIONS[format]}"
+            raise BadImage(Reason.unsupported_format, f"{found}; {way}")
         case format:
             return format
 
@@ -172,30 +189,31 @@ READERS: dict[str, Callable[[BytesIO], ImageFile]] = {
 }
 
 
-def _load(data: bytes, format: str) -> ImageFile:
+def _load(data: bytes, format: str, max_pixels: int | None) -> ImageFile:
     """The first picture, decoded, as Pillow has it."""
-    check_structure(data, format)
+    check_structure(data, format, max_pixels)
     with BytesIO(data) as stream:
         image = READERS[format](stream)
-        check_size(image.size, format)  # again: this is the size that Pillow would allocate
-        _check_memory(image, format)
+        check_size(image.size, format, max_pixels)  # again: this is the size that Pillow would allocate
+        _check_memory(image, format, max(LARGEST_DECODE, DECODE_PER_PIXEL * (max_pixels or 0)))
         image.load()
     if format == "PNG" and image.mode in ("L", "RGB") and "transparency" in image.info:
         image.info["transparency"] = colour_key(image, depth=data[24])
     return image
 
 
-def _check_memory(image: ImageFile, format: str) -> None:
-    """Raise unless the picture fits in LARGEST_DECODE on its way to upright RGB."""
+def _check_memory(image: ImageFile, format: str, most: int) -> None:
+    """Raise unless the picture fits in so many bytes on its way to upright RGB."""
     if format == "WEBP":
         return  # its size alone is limited, before it is opened
     is_turned = orientation_of(image.info.get("exif"))[0] in TRANSPOSE
     needed = image.width * image.height * bytes_per_pixel(image, is_turned=is_turned)
-    if needed > LARGEST_DECODE:
+    if needed > most:
         kind = f"{'turned ' if is_turned else ''}{image.mode} {format}"
         found = f"is {image.width} x {image.height} pixels, which take {needed:,} bytes to decode as a {kind}"
-        allowed = f"{LARGEST_DECODE:,} are allowed"
-        raise BadImage(Reason.too_many_pixels, f"{found}; {allowed}; make it smaller, or save it upright and plain")
+        pixels = image.width * image.height
+        way = f"make it smaller, save it upright and plain, or allow more (--max-pixels {pixels})"
+        raise BadImage(Reason.too_many_pixels, f"{found}; {most:,} are allowed; {way}")
 
 
 def _is_animated(image: ImageFile, data: bytes) -> bool:

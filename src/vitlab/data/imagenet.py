@@ -2,11 +2,11 @@
 
 import os
 import re
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
+from vitlab.data.accounting import Excluded
 from vitlab.data.arrays import check_index
 from vitlab.data.folders import SUFFIXES, Files, FolderSource, split_folder
 from vitlab.data.refusals import LARGEST_FILE, BadImage, Reason
@@ -51,7 +51,7 @@ class ImageNetSource:
             order = np.array([numbers[name] for name in found.class_names], np.int32)
             self._labels = order[found.labels]
         else:
-            self.excluded = Counter()
+            self.excluded = Excluded()
             names = _flat_names(folder, self.excluded) if folder.is_dir() else []
             self._images = Files(folder, names) if folder.is_dir() else _TarImages(folder, self.excluded)
             require(len(self) > 0, f"{folder} has no images and no synset folders")
@@ -78,23 +78,23 @@ class ImageNetSource:
         return self._images if isinstance(self._images, Files) else self._images.paths()
 
 
-def _flat_names(folder: Path, excluded: Counter[str]) -> list[bytes]:
+def _flat_names(folder: Path, excluded: Excluded) -> list[bytes]:
     names = sorted(os.fsencode(entry.name) for entry in os.scandir(folder))
     return [name for name in names if _is_image(name, excluded)]
 
 
-def _is_image(name: bytes, excluded: Counter[str]) -> bool:
+def _is_image(name: bytes, excluded: Excluded) -> bool:
     """Whether a name is that of an image; if not, it is counted."""
     rule = "hidden" if name.startswith(b".") else "" if name.lower().endswith(SUFFIXES) else "other_suffix"
     if rule:
-        excluded[rule] += 1
+        excluded.leave_out(rule, os.fsdecode(name))
     return not rule
 
 
 class _TarImages:
     """The images of one tar file by number, sorted by name; as `Files`."""
 
-    def __init__(self, file: Path, excluded: Counter[str]) -> None:
+    def __init__(self, file: Path, excluded: Excluded) -> None:
         self._path = file.absolute()
         self._tar: TarFile | None = TarFile(self._path)
         self._stamp = self._tar.stamp()
@@ -102,7 +102,7 @@ class _TarImages:
         try:
             for member in self._tar.members():
                 if member.kind not in ("file", "folder"):
-                    excluded[member.kind] += 1
+                    excluded.leave_out(member.kind, os.fsdecode(member.name))
                 elif member.kind == "file" and _is_image(member.name.rpartition(b"/")[2], excluded):
                     members.append(member)
         except TarError as error:

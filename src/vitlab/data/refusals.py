@@ -19,7 +19,16 @@ MOST_PIECES = {  # which Pillow walks in Python; LARGEST_FILE has room for fewer
     "PNG": 250_000,  # chunks
     "GIF": 250_000,  # blocks
 }
+DECODE_PER_PIXEL = 16  # bytes of memory allowed for each pixel of a limit that a user sets
 ALLOWED = ", ".join(MOST_PIXELS)
+# Picture formats that are recognised but not read, and a command that turns such a file into one that is.
+CONVERSIONS = {
+    "HEIC": "heif-convert IN.heic OUT.jpg",
+    "AVIF": "avifdec IN.avif OUT.png",
+    "TIFF": "magick 'IN.tiff[0]' OUT.png",
+    "JPEG 2000": "magick IN.jp2 OUT.png",
+    "JPEG XL": "djxl IN.jxl OUT.png",
+}
 
 
 class Reason(StrEnum):
@@ -31,6 +40,7 @@ class Reason(StrEnum):
     empty = auto()
     too_large = auto()  # bytes
     not_an_image = auto()
+    unsupported_format = auto()  # a picture of a kind that is not read, such as HEIC
     unsupported_mode = auto()
     too_many_pixels = auto()
     aspect_ratio = auto()
@@ -60,3 +70,9 @@ class BadImage(ValueError):  # noqa: N818  it is the image that is bad, not the 
 
     def __str__(self) -> str:
         return f"{self.name[-200:]!r} {self.detail}" if self.name else f"the image {self.detail}"
+
+
+def check_max_pixels(max_pixels: int | None) -> None:
+    """Raise unless this can be a limit on the pixels of an image; None stands for that of each format."""
+    if max_pixels is not None and max_pixels < 1:
+        raise ValueError(f"max_pixels {max_pixels} must be at least 1; leave it out for the default of each format")

@@ -32,7 +32,7 @@ class Source(Protocol):
     """Samples by number, 0 to len-1; opening one is cheap and reading one touches no other.
 
     Some sources have more: `stamp` (see `stamps.py`), `paths` (see `contents.py`), `identity` where samples are drawn,
-    `excluded`, and `block` and `window` for the training order.
+    `excluded`, `max_pixels` (see `pixel_limit`), and `block` and `window` for the training order.
     """
 
     @property
@@ -53,3 +53,8 @@ class Source(Protocol):
     def id(self, index: int) -> str:
         """Its id alone."""
         ...
+
+
+def pixel_limit(source: Source) -> int | None:
+    """The most pixels an image may have, where the source sets a limit of its own (the option `max_pixels` of data)."""
+    return getattr(source, "max_pixels", None)

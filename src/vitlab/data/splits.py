@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from vitlab.data.order import permuted
-from vitlab.data.source import Sample, Source
+from vitlab.data.source import Sample, Source, pixel_limit
 from vitlab.data.stamps import sample_stamp
 
 
@@ -29,6 +29,11 @@ class Subset:
     def empty_folders(self) -> tuple[str, ...]:
         """Those of the source, where it is one of folders."""
         return getattr(self.source, "empty_folders", ())
+
+    @property
+    def max_pixels(self) -> int | None:
+        """See `pixel_limit`."""
+        return pixel_limit(self.source)
 
     def __len__(self) -> int:
         return self.samples

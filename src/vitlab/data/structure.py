@@ -18,34 +18,54 @@ MAGIC = {
     b"II+\0": "TIFF",  # BigTIFF
     b"MM\0+": "TIFF",
 }
+CODESTREAMS = {
+    b"\0\0\0\x0cjP  \r\n\x87\n": "JPEG 2000",
+    b"\xff\x4f\xff\x51": "JPEG 2000",  # without a container
+    b"\0\0\0\x0cJXL \r\n\x87\n": "JPEG XL",
+    b"\xff\x0a": "JPEG XL",  # without a container
+}
+HEIF_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"}
 BMP_HEADERS = {12, 40, 52, 56, 64, 108, 124}  # sizes in bytes of the known versions
 
 
 def sniff(data: bytes) -> str | None:
-    """JPEG, PNG, WEBP, GIF, BMP or TIFF by the first bytes, None for all else; names mean nothing here."""
+    """A format that is read or one of `CONVERSIONS`, by the first bytes; None for all else. Names mean nothing here."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "WEBP"
     if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in BMP_HEADERS:
         return "BMP"
-    return next((format for magic, format in MAGIC.items() if data.startswith(magic)), None)
+    if data[4:8] == b"ftyp":
+        return _heif_kind(data)
+    return next((format for magic, format in (MAGIC | CODESTREAMS).items() if data.startswith(magic)), None)
 
 
-def check_structure(data: bytes, format: str) -> None:
+def _heif_kind(data: bytes) -> str | None:
+    """AVIF or HEIC by the brands of the first box, the main one or those it is compatible with; None for a video."""
+    length = min(int.from_bytes(data[:4], "big"), 256)
+    brands = {data[8:12], *(data[at : at + 4] for at in range(16, length, 4))}
+    return "AVIF" if brands & {b"avif", b"avis"} else "HEIC" if brands & HEIF_BRANDS else None
+
+
+def check_structure(data: bytes, format: str, max_pixels: int | None = None) -> None:
     """Raise BadImage unless the bytes are a whole file of the format, within the limits."""
     try:
-        CHECKS[format](data)
+        CHECKS[format](data, max_pixels)
     except (struct.error, IndexError):  # a check looked for a field behind the last byte
         raise BadImage(Reason.truncated, f"ends inside its headers; fetch the whole {format} again") from None
 
 
-def check_size(size: tuple[int, int], format: str) -> None:
+def check_size(size: tuple[int, int], format: str, max_pixels: int | None = None) -> None:
+    """Raise BadImage for a width and height beyond the limits; `max_pixels` replaces the format's own."""
     width, height = size
+    most = max_pixels or MOST_PIXELS[format]
     found = f"is {width} x {height} = {width * height:,} pixels"
     if min(size) < 1:
         raise BadImage(Reason.corrupt, f"{found}; fetch it again or leave it out")
-    if max(size) > LARGEST_SIDE or width * height > MOST_PIXELS[format]:
-        allowed = f"a {format} may have {MOST_PIXELS[format]:,} and {LARGEST_SIDE:,} along a side"
-        raise BadImage(Reason.too_many_pixels, f"{found}; {allowed}; make it smaller")
+    if max(size) > LARGEST_SIDE:
+        raise BadImage(Reason.too_many_pixels, f"{found}; a side may have {LARGEST_SIDE:,}; make it smaller")
+    if width * height > most:
+        way = f"make it smaller, or allow more (--max-pixels {width * height}; as an option of data: max_pixels=)"
+        raise BadImage(Reason.too_many_pixels, f"{found}; a {format} may have {most:,}; {way}")
     if max(size) > LARGEST_ASPECT * min(size):
         allowed = f"one side may be {LARGEST_ASPECT} times the other"
         raise BadImage(Reason.aspect_ratio, f"{found}; {allowed}; crop it or leave it out")
@@ -56,7 +76,7 @@ JPEG_MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")
 JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 
 
-def _check_jpeg(data: bytes) -> None:
+def _check_jpeg(data: bytes, max_pixels: int | None) -> None:
     """From marker to marker, as the decoder goes, to the end mark."""
     at, pieces, scans = 2, 0, 0
     while found := JPEG_MARKER.search(data, at):
@@ -65,7 +85,7 @@ def _check_jpeg(data: bytes) -> None:
             return
         if marker in JPEG_FRAMES:
             height, width = struct.unpack_from(">HH", data, at + 3)
-            check_size((width, height), "JPEG")
+            check_size((width, height), "JPEG", max_pixels)
         scans += marker == 0xDA
         if scans > MOST_SCANS:
             raise BadImage(Reason.corrupt, f"has over {MOST_SCANS} scans; save it as a baseline JPEG")
@@ -80,7 +100,7 @@ def _one_more(pieces: int, format: str) -> int:
     return pieces + 1
 
 
-def _check_png(data: bytes) -> None:
+def _check_png(data: bytes, max_pixels: int | None) -> None:
     """Every chunk whole and with the right checksum, to the end chunk: Pillow does not look at those of the pixels."""
     at, pieces, kind, has_frames = 8, 0, b"", False
     view = memoryview(data)
@@ -94,7 +114,7 @@ def _check_png(data: bytes) -> None:
         if (kind == b"IHDR") != (at == 8):
             raise BadImage(Reason.corrupt, "does not start with the PNG's one header; fetch it again or leave it out")
         if kind == b"IHDR":
-            check_size(struct.unpack_from(">II", data, at + 8), "PNG")
+            check_size(struct.unpack_from(">II", data, at + 8), "PNG", max_pixels)
         if kind == b"acTL":  # Pillow decodes a second one, or one of no frames, with a warning
             if has_frames or not 0 < struct.unpack_from(">I", data, at + 8)[0] <= 2**31:
                 raise BadImage(Reason.corrupt, "is no sound animated PNG; save it as a plain PNG")
@@ -103,7 +123,7 @@ def _check_png(data: bytes) -> None:
         at = end
 
 
-def _check_webp(data: bytes) -> None:
+def _check_webp(data: bytes, max_pixels: int | None) -> None:
     """The canvas, which Pillow allocates as soon as it opens the file, and the size in bytes."""
     match struct.unpack_from("4s", data, 12)[0]:
         case b"VP8 ":
@@ -115,17 +135,17 @@ def _check_webp(data: bytes) -> None:
             width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
         case kind:
             raise BadImage(Reason.corrupt, f"has {kind!r} where a WEBP has its pixels; fetch it again or leave it out")
-    check_size((width, height), "WEBP")
+    check_size((width, height), "WEBP", max_pixels)
     declared = 8 + struct.unpack_from("<I", data, 4)[0]
     if len(data) < declared:
         raise BadImage(Reason.truncated, f"has {len(data):,} of the WEBP's {declared:,} bytes; fetch it again")
 
 
-def _check_gif(data: bytes) -> None:
+def _check_gif(data: bytes, max_pixels: int | None) -> None:
     width, height = struct.unpack_from("<HH", data, 6)
     for right, bottom in itertools.islice(gif_frames(data), 1):  # Pillow lets the first frame enlarge the canvas
         width, height = max(width, right), max(height, bottom)
-    check_size((width, height), "GIF")
+    check_size((width, height), "GIF", max_pixels)
 
 
 def gif_frames(data: bytes) -> Iterator[tuple[int, int]]:
@@ -151,12 +171,12 @@ def gif_frames(data: bytes) -> Iterator[tuple[int, int]]:
         at += 1
 
 
-def _check_bmp(data: bytes) -> None:
+def _check_bmp(data: bytes, max_pixels: int | None) -> None:
     if data[14] > 12 and struct.unpack_from("<I", data, 30)[0] in (1, 2):  # decoded in Python: 20 s at 50 MB
         raise BadImage(Reason.unsupported_mode, "is a run-length encoded BMP; save it as a plain BMP or PNG")
 
 
-CHECKS: dict[str, Callable[[bytes], None]] = {
+CHECKS: dict[str, Callable[[bytes, int | None], None]] = {
     "JPEG": _check_jpeg,
     "PNG": _check_png,
     "WEBP": _check_webp,

@@ -13,7 +13,7 @@ from vitlab.data.accounting import Account
 from vitlab.data.augmentation import draws, training_pixels
 from vitlab.data.gate import Decoded
 from vitlab.data.refusals import BadImage
-from vitlab.data.source import Sample, Source
+from vitlab.data.source import Sample, Source, pixel_limit
 from vitlab.data.workers import RangeReader, decode, read_ranges
 from vitlab.pixels import Augmentation
 
@@ -156,7 +156,7 @@ def _row(
     """A title, and the pictures of one sample; nothing for a bad one."""
     try:
         sample = source.item(number)
-        image = decode(sample).image
+        image = decode(sample, pixel_limit(source)).image
     except BadImage:
         return None
     pictures = [_cell(image)]

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from vitlab.data.accounting import Quarantined
 from vitlab.data.gate import Decoded, read_image
 from vitlab.data.refusals import BadImage
-from vitlab.data.source import Sample, Source
+from vitlab.data.source import Sample, Source, pixel_limit
 
 GRACE = 0.5  # seconds
 FAREWELL = 30  # seconds that a worker lives on after a polite stop
@@ -28,10 +28,10 @@ class WorkerDied(RuntimeError):  # noqa: N818 - says what happened
     """A process that decodes images is gone; the message names the samples it may have died of."""
 
 
-def decode(sample: Sample) -> Decoded:
+def decode(sample: Sample, max_pixels: int | None = None) -> Decoded:
     """The picture of a sample: through the gate, or the pixels it already is."""
     if isinstance(sample.data, bytes):
-        return read_image(sample.data, name=sample.id)
+        return read_image(sample.data, name=sample.id, max_pixels=max_pixels)
     return Decoded(Image.fromarray(sample.data), (), "pixels")
 
 
@@ -71,7 +71,7 @@ class RangeReader(Dataset):
             try:
                 sample = self.source.item(number)
                 data = sample.data
-                decoded = decode(sample)
+                decoded = decode(sample, pixel_limit(self.source))
                 good.append(Sound(self.use(decoded, sample, epoch, position), sample, epoch, number, position))
             except BadImage as refusal:
                 digest = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) and data else ""

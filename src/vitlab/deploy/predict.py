@@ -1,14 +1,13 @@
 """Pictures in, class names and probabilities out; a bad picture gets its reason and the others their answers."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from vitlab.data.gate import read_image
+from vitlab.data.pictures import Named, Pictures, named_pictures, read_picture
 from vitlab.data.refusals import BadImage
 from vitlab.data.transforms import evaluation_pixels, normalised
 from vitlab.models.build import Model
@@ -16,7 +15,6 @@ from vitlab.models.inputs import check_model
 from vitlab.paper.imagenet import imagenet_classes
 
 BATCH = 16
-Paths = str | Path | Iterable[str | Path]
 
 
 @dataclass(frozen=True)
@@ -43,28 +41,37 @@ class Answer:
         return f"Answer({self.image!r}: {said or f'{self.reason}, {self.detail}'})"
 
 
-def predict(model: Model, images: Paths, top: int = 5) -> list[Answer]:
-    """What the model says of one picture file or of several: an `Answer` for each, in their order.
+def predict(model: Model, images: Pictures, top: int = 5, *, max_pixels: int | None = None) -> list[Answer]:
+    """What the model says of one picture or of several: an `Answer` for each, in their order.
+
+    A picture is a path (also of a folder, or a pattern such as "photos/*.jpg"), the bytes of an image file, a PIL
+    image, an (H, W, 3) array or a (3, H, W) tensor of uint8. A (B, 3, H, W) tensor of floats is taken as preprocessed
+    already. Images of more than `max_pixels` are refused; by default each format has its own limit.
 
     `answer.guesses` are the `top` classes, best first, each with its `name`, `index` and `probability`: of a softmax
-    over the classes, or of each class by itself if `model.task` is multi-label. `answer.image` is the path as it was
-    given. A picture that cannot be read has no guesses but a `reason` and a `detail`, and the
-    others are answered all the same. `answer.notes` says what is odd about one that can.
+    over the classes, or of each class by itself if `model.task` is multi-label. `answer.image` is the path, or
+    "picture 1" and so on for what has none. A picture that cannot be read has no guesses but a `reason` and a `detail`,
+    and the others are answered all the same. `answer.notes` says what is odd about one that can.
     """
-    return list(answers(model, images, top))
+    return list(answers(model, images, top, max_pixels=max_pixels))
 
 
-def answers(model: Model, images: Paths, top: int = 5) -> Iterator[Answer]:
+def answers(model: Model, images: Pictures, top: int = 5, *, max_pixels: int | None = None) -> Iterator[Answer]:
     """As `predict`, a batch at a time as they are asked for; memory does not grow with their number."""
     check_model(model)
     if not model.spec.classes:
         raise ValueError("this model has no classes, it only makes features; load it with classes=... and train a head")
     if top < 1:
         raise ValueError(f"top {top} must be at least 1")
-    names, _ = class_names(model)
-    paths = _paths(images)
-    while batch := list(itertools.islice(paths, BATCH)):
-        yield from _answer_batch(model, batch, names, min(top, model.spec.classes))
+    names, top = class_names(model)[0], min(top, model.spec.classes)
+    if isinstance(images, Tensor) and images.is_floating_point():
+        for start in range(0, len(_checked_batch(images)), BATCH):
+            said = _guesses(model, images[start : start + BATCH], names, top)
+            yield from (Answer(f"picture {start + place}", guesses) for place, guesses in enumerate(said, 1))
+        return
+    pictures = named_pictures(images)
+    while batch := list(itertools.islice(pictures, BATCH)):
+        yield from _answer_batch(model, batch, names, top, max_pixels)
 
 
 def meaning(model: Model) -> str:
@@ -74,11 +81,13 @@ def meaning(model: Model) -> str:
     return "a softmax over the classes: they sum to 1"
 
 
-def preprocess(model: Model, images: Paths) -> Tensor:
-    """One picture file or several -> (B, 3, H, W) ready for the model; raises BadImage for the first that is bad."""
+def preprocess(model: Model, images: Pictures, *, max_pixels: int | None = None) -> Tensor:
+    """One picture or several, as `predict` takes them -> (B, 3, H, W) ready for the model; the first that is bad raises
+    BadImage."""
     check_model(model)
     how = model.spec.conventions.preprocessing
-    pixels = [evaluation_pixels(read_image(image).image, model.spec.image, how) for image in _paths(images)]
+    read = (read_picture(picture, name, max_pixels).image for name, picture in named_pictures(images))
+    pixels = [evaluation_pixels(image, model.spec.image, how) for image in read]
     if not pixels:
         raise ValueError("no picture was given; name at least one image file")
     return normalised(torch.stack(pixels), how)
@@ -95,37 +104,41 @@ def class_names(model: Model) -> tuple[tuple[str, ...], str]:
     return tuple(f"class {i}" for i in range(model.spec.classes)), "numbers: the model names none"
 
 
-def _paths(images: Paths) -> Iterator[str | Path]:
-    """Paths, of which one may be given alone; raises a ValueError for what is none."""
-    alone = isinstance(images, str | bytes | Path) or not isinstance(images, Iterable)
-    for image in (images,) if alone else images:
-        if not isinstance(image, str | Path):
-            kind = type(image).__name__
-            raise ValueError(f"images must be paths of picture files, not {kind}; tensors are for model(images)")
-        yield image
+def _checked_batch(images: Tensor) -> Tensor:
+    if images.ndim != 4:
+        raise ValueError(
+            f"a tensor of floats must be a batch (B, 3, H, W) that is preprocessed already, not {tuple(images.shape)}; "
+            "one picture is (3, H, W) of uint8"
+        )
+    return images
 
 
-def _answer_batch(model: Model, images: Sequence[str | Path], names: tuple[str, ...], top: int) -> Iterator[Answer]:
+def _answer_batch(
+    model: Model, images: Sequence[Named], names: tuple[str, ...], top: int, max_pixels: int | None
+) -> Iterator[Answer]:
+    how = model.spec.conventions.preprocessing
     pixels: list[Tensor] = []
     answers: list[Answer] = []
-    for image in images:
+    for name, picture in images:
         try:
-            decoded = read_image(image)
-            pixels.append(evaluation_pixels(decoded.image, model.spec.image, model.spec.conventions.preprocessing))
-            answers.append(Answer(str(image), notes=tuple(map(str, decoded.notes))))
+            decoded = read_picture(picture, name, max_pixels)
+            pixels.append(evaluation_pixels(decoded.image, model.spec.image, how))
+            answers.append(Answer(name, notes=tuple(map(str, decoded.notes))))
         except BadImage as bad:
-            answers.append(Answer(str(image), reason=str(bad.reason), detail=bad.detail))
-    guesses = iter(_guesses(model, torch.stack(pixels), names, top) if pixels else ())
+            answers.append(Answer(name, reason=str(bad.reason), detail=bad.detail))
+    device = next(model.parameters()).device
+    made = _guesses(model, normalised(torch.stack(pixels).to(device), how), names, top) if pixels else ()
+    guesses = iter(made)
     for answer in answers:
         yield answer if answer.reason else Answer(answer.image, next(guesses), answer.notes)
 
 
 @torch.inference_mode()
-def _guesses(model: Model, pixels: Tensor, names: tuple[str, ...], top: int) -> list[tuple[Guess, ...]]:
-    """(B, 3, H, W) of uint8 -> the `top` guesses of each picture."""
+def _guesses(model: Model, images: Tensor, names: tuple[str, ...], top: int) -> list[tuple[Guess, ...]]:
+    """(B, 3, H, W), preprocessed -> the `top` guesses of each picture."""
     weight = next(model.parameters())
-    images = normalised(pixels.to(weight.device), model.spec.conventions.preprocessing).to(weight.dtype)
-    best = model.probabilities(model(images).float()).topk(top)  # (B, top)
+    logits = model(images.to(weight.device, weight.dtype)).float()
+    best = model.probabilities(logits).topk(top)  # (B, top)
     return [
         tuple(Guess(index, names[index], probability) for index, probability in zip(indices, values, strict=True))
         for indices, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -7,8 +7,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from vitlab.data.accounting import Excluded
 from vitlab.data.card import check_class_names, describe
 from vitlab.data.catalogue import open_source
+from vitlab.data.gate import SUFFIXES
+from vitlab.data.refusals import CONVERSIONS
 from vitlab.data.resizing import check_result
 from vitlab.data.source import Source
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
@@ -33,6 +36,10 @@ def check_data(spec: str, against: str, out: Path, size: tuple[int, int], worker
             progress.update(task, completed=done)
     for line in found.account.lines():
         console.print(Text(line))
+    excluded = getattr(source, "excluded", None)
+    left_out = excluded.listed() if isinstance(excluded, Excluded) else []
+    for (rule, suffix), (count, names) in left_out:
+        console.print(Text(_explained(rule, suffix, count, names), style="yellow"))
     _print_classes(found, source, console)
     _print_pictures(found, console)
     bad = list(found.account.quarantined.values())
@@ -45,6 +52,10 @@ def check_data(spec: str, against: str, out: Path, size: tuple[int, int], worker
         "card": to_json(card),
         "account": found.account.to_json(),
         **found.to_json(source.class_names),
+        "excluded": [
+            {"rule": rule, "suffix": suffix, "count": count, "such_as": names}
+            for (rule, suffix), (count, names) in left_out
+        ],
         "duplicates": leaked,
         "class_differences": differences,
     }
@@ -55,6 +66,17 @@ def check_data(spec: str, against: str, out: Path, size: tuple[int, int], worker
     console.print(Text(f"\n{out / 'contact-sheet.png'}: samples before and after augmentation"))
     console.print(Text(f"{out / 'report.json'}: everything above, every bad sample named"))
     return len(bad) + len(found.conflicts) + len(leaked) + len(differences)
+
+
+def _explained(rule: str, suffix: str, count: int, names: list[str]) -> str:
+    """One kind of files that the source leaves out: how many, which, why, and the way out where there is one."""
+    such = ", ".join(map(repr, names)) + (" ..." if count > len(names) else "")
+    what = "folder" if rule in ("system_folder", "linked_folder", "empty_class_folder") else "file"
+    number = f"{count:,} {what}{'' if count == 1 else 's'}"
+    files = f"excluded     {rule}{f' {suffix}' if suffix else ''}: {number} ({such})"
+    format = SUFFIXES.get(suffix, "") if rule == "other_suffix" else ""
+    way = CONVERSIONS.get(format)
+    return f"{files}; {format} is not supported; convert to JPEG or PNG, for example with {way}" if way else files
 
 
 def _compare(other: Source, source: Source, name: str, console: Console) -> tuple[list[tuple[str, str]], list[str]]:

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from vitlab.data.gate import read_image
+from vitlab.data.pictures import Named, Pictures, named_pictures, read_picture
 from vitlab.data.refusals import BadImage
 from vitlab.data.transforms import evaluation_pixels, normalised
 from vitlab.deploy.predict import class_names
@@ -75,25 +75,32 @@ class Inspection:
 
 
 def inspect(
-    model: Model, pictures: Sequence[str | Path], out: Path, *, maps: int, console: Console, name: str = ""
+    model: Model,
+    pictures: Pictures,
+    out: Path,
+    *,
+    maps: int,
+    console: Console,
+    name: str = "",
+    max_pixels: int | None = None,
 ) -> Inspection:
     """Look at the model and at `pictures` with it; write figures, numbers and one report into the new folder `out`.
 
     Head maps are drawn for the first `maps` pictures. A picture that cannot be read is named, the others are used;
     where there is no other, nothing is written and `out` stays free for the next try. `name` of the model stands in
-    the title, its kind if left out.
+    the title, its kind if left out. Pictures and `max_pixels` are those of `vitlab.predict`.
     """
     if not isinstance(model, ViT):
         raise ValueError("this model has no attention between patches to look at; a ViT or a hybrid has")
     require(maps >= 0, f"maps {maps} must be at least 0")
     require_matplotlib()
     refuse_existing(out)
-    found = Findings()
-    if pictures:
+    found, listed = Findings(), list(named_pictures(pictures))
+    if listed:
         with at_rest(model), Images(console, "looked at") as shown:
-            shown.show(0, len(pictures))
-            for done in examine(model, pictures, found, maps):
-                shown.show(done, len(pictures))
+            shown.show(0, len(listed))
+            for done in examine(model, listed, found, maps, max_pixels):
+                shown.show(done, len(listed))
         if not found.images:
             return Inspection((), 0, tuple(found.bad))
     figures, sections, numbers = _found(model, found)
@@ -105,7 +112,7 @@ def inspect(
     return Inspection(tuple(files), found.images, tuple(found.bad))
 
 
-def sections_of(model: ViT, pictures: Sequence[str | Path], maps: int = 1) -> list[Section]:
+def sections_of(model: ViT, pictures: Pictures, maps: int = 1) -> list[Section]:
     """What `inspect` shows, for a page of one's own; nothing is written."""
     found = Findings()
     with at_rest(model):
@@ -123,13 +130,13 @@ def _found(model: ViT, found: Findings) -> tuple[dict[str, Drawn], list[Section]
     return figures, sections, numbers
 
 
-def examine(model: ViT, pictures: Sequence[str | Path], found: Findings, maps: int) -> Iterator[int]:
+def examine(model: ViT, pictures: Pictures, found: Findings, maps: int, max_pixels: int | None = None) -> Iterator[int]:
     """Look at every picture and fill in `found`; yields how many are done. Memory does not grow with their number."""
     names = class_names(model)[0] if model.spec.classes else ()
-    batch = batch_size(model)
-    for start in range(0, len(pictures), batch):
-        chosen = pictures[start : start + batch]
-        good = _read(model, chosen, found)
+    batch, listed = batch_size(model), list(named_pictures(pictures))
+    for start in range(0, len(listed), batch):
+        chosen = listed[start : start + batch]
+        good = _read(model, chosen, found, max_pixels)
         if good:
             _see(model, good, names, found, maps)
         yield start + len(chosen)
@@ -144,15 +151,15 @@ class Read:
     pixels: Tensor
 
 
-def _read(model: ViT, pictures: Sequence[str | Path], found: Findings) -> list[Read]:
+def _read(model: ViT, pictures: Sequence[Named], found: Findings, max_pixels: int | None) -> list[Read]:
     good: list[Read] = []
-    for picture in pictures:
+    for name, picture in pictures:
         try:
-            image = read_image(picture).image
+            image = read_picture(picture, name, max_pixels).image
             pixels = evaluation_pixels(image, model.spec.image, model.spec.conventions.preprocessing)
-            good.append(Read(str(picture), (image.height, image.width), pixels))
+            good.append(Read(name, (image.height, image.width), pixels))
         except BadImage as bad:
-            found.bad.append(f"{picture}: {bad.reason}: {bad.detail}")
+            found.bad.append(f"{name}: {bad.reason}: {bad.detail}")
     return good
 
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from vitlab.paper.models import model_spec
+from vitlab.run_dir import MODEL, RUN
 from vitlab.weights.catalogue import Release, releases
 from vitlab.weights.containers import WeightsError, as_path
 
@@ -22,8 +23,13 @@ def cached(release: Release) -> Path:
 
 
 def located(given: str | Path) -> Path:
-    """The weights that are meant: a path that exists or a release that was downloaded; the error says what to do."""
+    """The weights that are meant: a path that exists, the model of a run folder, or a release that was downloaded.
+
+    The error for anything else says what to do.
+    """
     path, release = as_path(given), releases().get(str(given))
+    if os.path.isfile(path / RUN):  # noqa: PTH113 - Path raises where a folder above may not be entered
+        return _trained(path)
     if not _is_missing(path):
         return path
     if release is None:
@@ -37,6 +43,13 @@ def located(given: str | Path) -> Path:
             f"{release.bytes / 1e6:,.0f} MB: vitlab download {given}"
         )
     return cached(release)
+
+
+def _trained(run: Path) -> Path:
+    """The model of a run folder."""
+    if not (run / MODEL).exists():
+        raise WeightsError(f"{run} is a run without a trained model; finish it first: vitlab resume {run}")
+    return run / MODEL
 
 
 def _is_missing(path: Path) -> bool:
