@@ -15,7 +15,7 @@ from vitlab.paper.results import TABLE_5
 from vitlab.report.ledger import Entry, append, read, versions
 from vitlab.report.published import published
 from vitlab.report.report import render, write
-from vitlab.report.tables import Results
+from vitlab.report.tables import Results, shown
 
 
 def entry(**changes):
@@ -129,6 +129,12 @@ class Cells(HTMLParser):
     def handle_data(self, data):
         if self.found:
             self.found[-1] += data
+
+
+def test_a_small_number_is_not_shown_as_zero():
+    assert [shown(cell) for cell in (0.00015625, -2e-6, 0.0, 0.0123, 85.714285)] == [
+        *("0.000156", "-2e-06", "0", "0.0123", "85.7143")
+    ]
 
 
 def test_names_are_text_in_every_form():

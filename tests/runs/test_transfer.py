@@ -50,7 +50,7 @@ def test_the_table_is_mean_and_deviation_of_runs_that_are_kept(model, tmp_path, 
         accuracies = [100 * result["top1"] for result in results]
         assert row["top-1 %"] == pytest.approx(np.mean(accuracies))
         assert row["std"] == pytest.approx(np.std(accuracies, ddof=1))
-        assert (row["runs"], row["count"], row["learning rate"]) == (2, 30, 0.01)
+        assert (row["runs"], row["count"], row["learning rate"]) == (2, 30, 0.01 * 8 / 512)
     entries, _ = read(ledger)
     assert [(entry.task, entry.runs, entry.n) for entry in entries] == [
         ("CIFAR-10", 2, 30),
@@ -71,7 +71,7 @@ def test_the_learning_rate_is_picked_where_that_is_asked_for(model, tmp_path):
     data = ["--pets", SHAPES.format(24, 0), SHAPES.format(30, 1)]
     assert main(["transfer", str(model), *data, "--out", str(out), "--runs", "1", "--sweep", "yes", *SHORT]) == 0
     tried = [point["learning rate"] for point in json.loads((out / "pets" / "choice.json").read_text())["points"]]
-    assert tried == [0.001, 0.003, 0.01, 0.03]  # table 4
+    assert tried == pytest.approx([rate * 8 / 512 for rate in (0.001, 0.003, 0.01, 0.03)], rel=5e-3)  # table 4
     (row,) = json.loads((out / "transfer.json").read_text())
     assert row["picked of"] == 4
     assert row["learning rate"] in tried

@@ -67,10 +67,12 @@ class Results:
 
 
 def shown(cell: Cell) -> str:
-    """A cell for people: numbers to four places, nothing for what is missing."""
+    """A cell for people: numbers to four places, small ones to three digits, nothing for what is missing."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return ""
     if isinstance(cell, float):
+        if 0 < abs(cell) < 0.001:
+            return f"{cell:.3g}"
         return f"{cell:.4f}".rstrip("0").rstrip(".")
     return f"{cell:,}" if isinstance(cell, int) else cell
 
