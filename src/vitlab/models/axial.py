@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.classifier import Classifier, make_head
-from vitlab.models.resnet import StandardConv, group_norm, initialise_all, pad_same
+from vitlab.models.resnet import StandardConv, group_norm, initialise_all, root_pool
 from vitlab.models.transformer import Attention
 from vitlab.spec import AxialResNetSpec, Convolutions, Image, image_size
 
@@ -27,26 +27,31 @@ class AxialAttention(Attention):
 
     def forward(self, u: Tensor) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
-        return self._together(super().forward(self._lines(u)), len(u))
+        return self._together(super().forward(self._lines(u)))
 
     def explain(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """(B, N, D) -> the same result, and the probabilities (B, h, N, N), zero between different lines."""
         a, lines = super().explain(self._lines(u))
         rows, columns = self.grid
-        lines = lines.unflatten(0, (len(u), -1)).permute(0, 2, 3, 4, 1)  # (B, h, l, l, lines)
-        full = lines.new_zeros(len(u), self.heads, rows, columns, rows, columns)
+        lines = lines.unflatten(0, (-1, self._number)).permute(0, 2, 3, 4, 1)  # (B, h, l, l, lines)
+        full = lines.new_zeros(u.shape[0], self.heads, rows, columns, rows, columns)
         same = full.diagonal(dim1=3, dim2=5) if self.axis == "column" else full.diagonal(dim1=2, dim2=4)
         same.copy_(lines)
-        return self._together(a, len(u)), full.flatten(4, 5).flatten(2, 3)
+        return self._together(a), full.flatten(4, 5).flatten(2, 3)
+
+    @property
+    def _number(self) -> int:
+        """How many lines there are."""
+        return self.grid[1 if self.axis == "column" else 0]
 
     def _lines(self, u: Tensor) -> Tensor:
         """(B, N, D) -> (B lines, l, D)."""
         z = u.unflatten(1, self.grid)  # (B, rows, columns, D)
         return (z.transpose(1, 2) if self.axis == "column" else z).flatten(0, 1)
 
-    def _together(self, lines: Tensor, batch: int) -> Tensor:
+    def _together(self, lines: Tensor) -> Tensor:
         """(B lines, l, D) -> (B, N, D)."""
-        z = lines.unflatten(0, (batch, -1))  # (B, lines, l, D)
+        z = lines.unflatten(0, (-1, self._number))  # (B, lines, l, D)
         return (z.transpose(1, 2) if self.axis == "column" else z).flatten(1, 2)
 
 
@@ -69,9 +74,9 @@ class PositionSensitiveAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C, H, W)."""
         z = self.qkv_norm(F.conv2d(x, self.qkv[:, :, None, None]))  # (B, 2C, H, W)
-        z = z if self.axis == "row" else z.mT  # (B, 2C, lines, l)
+        z = z if self.axis == "row" else z.transpose(2, 3)  # (B, 2C, lines, l)
         q, k, v = self._split(z.unflatten(1, (self.heads, -1)), dim=2)  # (B, h, c, lines, l)
-        rq, rk, rv = self._split(self._table(z.shape[-1]), dim=0)  # (c, l, l) by query i and key j
+        rq, rk, rv = self._split(by_offset(self.offsets), dim=0)  # (c, l, l) by query i and key j
         logits = (
             torch.einsum("bhcni,bhcnj->bhnij", q, k)
             + torch.einsum("bhcni,cij->bhnij", q, rq)
@@ -80,12 +85,7 @@ class PositionSensitiveAttention(nn.Module):
         a = logits.softmax(dim=-1)  # (B, h, lines, l, l)
         y = torch.einsum("bhnij,bhcnj->bhcni", a, v) + torch.einsum("bhnij,cij->bhcni", a, rv)
         y = y.flatten(1, 2)  # (B, C, lines, l)
-        return self.norm(y if self.axis == "row" else y.mT)
-
-    def _table(self, length: int) -> Tensor:
-        """(2C/h, l, l): the vector of the offset j - i from query i to key j."""
-        places = torch.arange(length, device=self.offsets.device)
-        return self.offsets[:, places[None, :] - places[:, None] + length - 1]
+        return self.norm(y if self.axis == "row" else y.transpose(2, 3))
 
     @staticmethod
     def _split(x: Tensor, dim: int) -> tuple[Tensor, ...]:
@@ -100,6 +100,16 @@ class PositionSensitiveAttention(nn.Module):
         nn.init.normal_(self.offsets, std=self.heads / width, generator=generator)
         self.qkv_norm.reset_parameters()
         self.norm.reset_parameters()
+
+
+def by_offset(offsets: Tensor) -> Tensor:
+    """(2C/h, 2l-1) -> (2C/h, l, l): the vector of the offset j - i from query i to key j."""
+    length = (offsets.shape[1] + 1) // 2
+    places = torch.arange(length, device=offsets.device)
+    return offsets[:, places[None, :] - places[:, None] + length - 1]
+
+
+torch.fx.wrap("by_offset")  # symbolic tracing knows no sizes to count to
 
 
 class AxialUnit(nn.Module):
@@ -163,7 +173,7 @@ class AxialResNet(Classifier[AxialResNetSpec]):
         """(B, 3, H, W) -> (B, D): the mean of the last feature map."""
         self._check(images)
         x = F.relu(self.root_norm(self.root(images)))  # (B, C, H/2, W/2)
-        x = F.max_pool2d(pad_same(x, 3, 2), 3, 2)  # (B, C, H/4, W/4)
+        x = root_pool(x)  # (B, C, H/4, W/4)
         for unit in self.units:
             x = unit(x)
         return x.mean(dim=(2, 3))

@@ -7,9 +7,9 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from vitlab.models.inputs import MAKES, check_images
+from vitlab.models.inputs import MAKES, check_images, is_traced
 from vitlab.models.patches import lecun_normal_
-from vitlab.models.transformer import Linear
+from vitlab.models.transformer import dense
 from vitlab.spec import AxialResNetSpec, HeadKind, Image, ModelSpec, ResNetSpec, Task, ViTSpec, image_size
 
 Spec = TypeVar("Spec", ViTSpec, ResNetSpec, AxialResNetSpec)
@@ -20,7 +20,7 @@ class LinearHead(nn.Module):
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.logits = Linear(width, classes)
+        self.logits = dense(width, classes)
 
     def features(self, y: Tensor) -> Tensor:
         """(B, D) -> (B, D)."""
@@ -40,7 +40,7 @@ class MLPHead(LinearHead):
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__(width, classes)
-        self.pre_logits = Linear(width, width)
+        self.pre_logits = dense(width, width)
 
     def features(self, y: Tensor) -> Tensor:
         """(B, D) -> (B, D), before the tanh."""
@@ -61,7 +61,7 @@ class DistilledHead(LinearHead):
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__(width, classes)
-        self.distillation = Linear(width, classes)
+        self.distillation = dense(width, classes)
 
     def features(self, y: Tensor) -> Tensor:
         """(B, 2, D) -> (B, D)."""
@@ -153,10 +153,13 @@ class Classifier(nn.Module, Generic[Spec]):
         raise NotImplementedError
 
     def _check(self, images: Tensor) -> None:
+        """Raise a ValueError in words for what this model cannot take; nothing is checked while it is traced."""
+        if is_traced(images):
+            return
         check_images(images)
         # Only doubles are certain to fail: halves may meet whole weights under autocast.
-        if images.dtype == torch.float64 != self.head.logits.weight.dtype:
-            own = self.head.logits.weight.dtype
+        own = next(self.parameters()).dtype  # a quantised head has no such weight
+        if images.dtype == torch.float64 != own:
             raise ValueError(f"images must be of {own} as the model is, not torch.float64: images.to({own}); {MAKES}")
         if images.dim() != 4 or images.shape[1] != 3:
             raise ValueError(f"images must be (B, 3, H, W), not {tuple(images.shape)}")

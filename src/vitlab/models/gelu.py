@@ -14,9 +14,10 @@ CHUNK = 2**17  # numbers; what is in work at once stays in the cache
 
 def gelu(x: Tensor, approximate: str) -> Tensor:
     """x Phi(x) for `none`, x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 for `tanh`; any shape."""
-    is_trained_by_cpu = x.requires_grad and x.device.type == "cpu" and x.dtype.itemsize >= 4
-    if approximate == "tanh" and is_trained_by_cpu and not torch.compiler.is_compiling():
-        return _TanhGelu.apply(x)
+    if approximate == "tanh" and not torch.jit.is_tracing() and not torch.compiler.is_compiling():
+        is_trained_by_cpu = x.requires_grad and x.device.type == "cpu" and x.dtype.itemsize >= 4
+        if is_trained_by_cpu:
+            return _TanhGelu.apply(x)
     return F.gelu(x, approximate=approximate)
 
 

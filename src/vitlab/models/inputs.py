@@ -1,6 +1,8 @@
 """What callers hand in, checked in words before torch meets it: a model, and images for it."""
 
+import torch
 from torch import Tensor
+from torch.fx import Proxy
 
 from vitlab.spec import ModelSpec
 
@@ -15,6 +17,11 @@ def check_model(model: object) -> None:
     raise ValueError(
         f"model is {given}; give a model that vitlab.load_model(path) or vitlab.build_model(name) has returned"
     )
+
+
+def is_traced(x: object) -> bool:
+    """Whether torch.jit.trace or torch.fx records what is done with x, and Python sees no numbers to branch on."""
+    return isinstance(x, Proxy) or torch.jit.is_tracing()
 
 
 def check_images(images: object) -> None:

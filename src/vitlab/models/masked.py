@@ -85,4 +85,8 @@ def build_masked_model(spec: ModelSpec, outputs: int, *, seed: int = 0) -> Maske
 
 
 def _rows(plan: Tensor) -> Tensor:
-    return torch.arange(len(plan), device=plan.device)[:, None]
+    """(B, 1): the number of each sample."""
+    return torch.arange(plan.shape[0], device=plan.device)[:, None]
+
+
+torch.fx.wrap("_rows")  # symbolic tracing knows no sizes to count to

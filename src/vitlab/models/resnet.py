@@ -37,6 +37,25 @@ def pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
     return F.pad(x, (left, right, top, bottom)) if top or bottom or left or right else x
 
 
+torch.fx.wrap("pad_same")  # symbolic tracing knows no sizes to pad
+
+
+def framed(x: Tensor) -> Tensor:
+    """(B, C, H, W) -> (B, C, H+2, W+2) with zeros around.
+
+    Not F.pad: onnxruntime folds a padding into the max-pooling behind it, where it becomes one of -infinity.
+    """
+    row = torch.zeros_like(x[:, :, :1])  # (B, C, 1, W)
+    x = torch.cat([row, x, row], dim=2)  # (B, C, H+2, W)
+    column = torch.zeros_like(x[..., :1])  # (B, C, H+2, 1)
+    return torch.cat([column, x, column], dim=3)
+
+
+def root_pool(x: Tensor) -> Tensor:
+    """(B, C, H, W) of a root that ends in a ReLU -> (B, C, H/2, W/2), padded as SAME: no number there is below zero."""
+    return F.max_pool2d(pad_same(x, 3, 2), 3, 2)
+
+
 class StandardConv(nn.Module):
     """A convolution without bias whose weight is standardised at every use."""
 
@@ -45,17 +64,17 @@ class StandardConv(nn.Module):
     ) -> None:
         super().__init__()
         self.how = how
+        self.kernel = kernel
         self.stride = stride
         self.same = same
         self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel, kernel))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C', H/stride, W/stride), rounded up."""
-        kernel = self.weight.shape[-1]
         weight = standardised(self.weight, self.how)
         if self.same:
-            return F.conv2d(pad_same(x, kernel, self.stride), weight, stride=self.stride)
-        return F.conv2d(x, weight, stride=self.stride, padding=kernel // 2)
+            return F.conv2d(pad_same(x, self.kernel, self.stride), weight, stride=self.stride)
+        return F.conv2d(x, weight, stride=self.stride, padding=self.kernel // 2)
 
     def initialise(self, generator: torch.Generator) -> None:
         lecun_normal_(self.weight, generator)
@@ -136,8 +155,7 @@ class ResNetV1(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, C, H/stride, W/stride)."""
         x = F.relu(self.root_norm(self.root(images)))  # (B, C, H/2, W/2)
-        x = F.max_pool2d(pad_same(x, 3, 2), 3, 2)  # (B, C, H/4, W/4); zeros are the smallest behind a ReLU
-        return self.stages(x)
+        return self.stages(root_pool(x))  # by way of (B, C, H/4, W/4)
 
     def initialise(self, generator: torch.Generator) -> None:
         self.root.initialise(generator)
@@ -167,7 +185,7 @@ class ResNet(Classifier[ResNetSpec]):
         self._check(images)
         x = self.root(images)  # (B, C, H/2, W/2)
         if self.spec.conventions.bit.pool_padding == "zero":
-            return F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 2)
+            return F.max_pool2d(framed(x), 3, 2)
         return F.max_pool2d(x, 3, 2, padding=1)
 
     def layer_features(self, images: Tensor) -> Iterator[Tensor]:

@@ -1,6 +1,7 @@
 """The pre-norm Transformer encoder block: Eq. 2 and 3 of the paper, attention as in its appendix A."""
 
 import math
+import warnings
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +11,15 @@ from vitlab.models.gelu import gelu
 from vitlab.spec import Gelu
 
 
-class Linear(nn.Linear):
-    """A dense layer that waits for `initialise`: torch's own draw would cost seconds on large models."""
+def dense(inputs: int, outputs: int) -> nn.Linear:
+    """A plain nn.Linear without values, to be filled by `initialise`: torch's own draw takes seconds on large models.
 
-    def reset_parameters(self) -> None:
-        pass
+    Not a subclass: quantisation and other tools of torch look for exactly nn.Linear.
+    """
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # of a head without classes
+        layer = nn.Linear(inputs, outputs)
+    return layer.to_empty(device=torch.get_default_device())
 
 
 class Attention(nn.Module):
@@ -23,8 +28,9 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = Linear(width, 3 * width)
-        self.out = Linear(width, width)
+        self.scale = math.sqrt(width // heads)  # sqrt(Dh)
+        self.qkv = dense(width, 3 * width)
+        self.out = dense(width, width)
 
     def forward(self, u: Tensor) -> Tensor:
         """(B, n, D) -> (B, n, D), never holding the attention matrix."""
@@ -34,12 +40,12 @@ class Attention(nn.Module):
     def explain(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """(B, n, D) -> the same result, and the attention probabilities (B, h, n, n) behind it."""
         q, k, v = self._project(u)
-        probabilities = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(dim=-1)  # (B, h, n, n)  Eq. 6
+        probabilities = (q @ k.mT / self.scale).softmax(dim=-1)  # (B, h, n, n)  Eq. 6
         return self._merge(probabilities @ v), probabilities  # Eq. 7, 8
 
     def _project(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, n, D) -> q, k, v of (B, h, n, Dh)."""
-        q, k, v = self.qkv(u).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # Eq. 5
+        q, k, v = self.qkv(u).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # Eq. 5
         return q, k, v
 
     def _merge(self, heads: Tensor) -> Tensor:
@@ -68,25 +74,35 @@ class RelativeAttention(Attention):
     def forward(self, u: Tensor) -> Tensor:
         """(B, n, D) -> (B, n, D)."""
         q, k, v = self._project(u)
-        return self._merge(F.scaled_dot_product_attention(q, k, v, attn_mask=self._bias(q)))
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=self._bias(q))
+        # Copied, because where ONNX takes this attention apart its result lies in memory in another order.
+        return self._merge(a.clone(memory_format=torch.contiguous_format))
 
     def explain(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """(B, n, D) -> the same result, and the attention probabilities (B, h, n, n) behind it."""
         q, k, v = self._project(u)
-        probabilities = (q @ k.mT / math.sqrt(q.shape[-1]) + self._bias(q)).softmax(dim=-1)  # (B, h, n, n)
+        probabilities = (q @ k.mT / self.scale + self._bias(q)).softmax(dim=-1)  # (B, h, n, n)
         return self._merge(probabilities @ v), probabilities
 
     def _bias(self, q: Tensor) -> Tensor:
         """(B, h, n, Dh) -> (B, h, n, n): entry i, j is q_i times the vector of offset i - j."""
-        n = q.shape[2]
-        scores = q @ self.offsets.mT / math.sqrt(q.shape[-1])  # (B, h, n, 2n-1), offset o at o + n - 1
-        places = torch.arange(n, device=q.device)
-        index = places[:, None] - places[None, :] + n - 1  # (n, n)
-        return scores.gather(-1, index.expand(*scores.shape[:3], n))
+        return by_distance(q @ self.offsets.transpose(1, 2) / self.scale)
 
     def initialise(self, generator: torch.Generator) -> None:
         super().initialise(generator)
         nn.init.normal_(self.offsets, std=0.02, generator=generator)
+
+
+def by_distance(scores: Tensor) -> Tensor:
+    """(B, h, n, 2n-1) with offset o at o + n - 1 -> (B, h, n, n): entry i, j is the score of offset i - j."""
+    n = scores.shape[2]
+    places = torch.arange(n, device=scores.device)
+    index = places[:, None] - places[None, :] + n - 1  # (n, n)
+    return scores.gather(-1, index.expand_as(scores[..., :n]))
+
+
+torch.fx.wrap("by_distance")  # symbolic tracing knows no sizes to count to,
+torch.fx.wrap("gelu")  # nor what a tensor is trained on
 
 
 class MLP(nn.Module):
@@ -96,8 +112,8 @@ class MLP(nn.Module):
         super().__init__()
         self.approximate = "tanh" if gelu == "tanh" else "none"
         self.dropout = dropout
-        self.dense1 = Linear(width, hidden)
-        self.dense2 = Linear(hidden, width)
+        self.dense1 = dense(width, hidden)
+        self.dense2 = dense(hidden, width)
 
     def forward(self, v: Tensor) -> Tensor:
         """(B, n, D) -> (B, n, D)."""
@@ -106,9 +122,9 @@ class MLP(nn.Module):
         return F.dropout(m, self.dropout, self.training)
 
     def initialise(self, generator: torch.Generator) -> None:
-        for dense in (self.dense1, self.dense2):
-            nn.init.xavier_uniform_(dense.weight, generator=generator)
-            nn.init.normal_(dense.bias, std=1e-6, generator=generator)
+        for layer in (self.dense1, self.dense2):
+            nn.init.xavier_uniform_(layer.weight, generator=generator)
+            nn.init.normal_(layer.bias, std=1e-6, generator=generator)
 
 
 class Block(nn.Module):
@@ -143,7 +159,7 @@ class Block(nn.Module):
         """Stochastic depth: zero for the samples that skip, and the others scaled to keep the mean."""
         if not self.training or self.drop == 0:
             return x
-        keep = torch.rand(len(x), 1, 1, device=x.device) >= self.drop
+        keep = x.new_empty(x.shape[0], 1, 1, dtype=torch.float32).uniform_() >= self.drop
         return x * keep / (1 - self.drop)
 
     def initialise(self, generator: torch.Generator) -> None:

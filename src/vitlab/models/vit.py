@@ -71,7 +71,7 @@ class ViT(Classifier[ViTSpec]):
 
     def sequence(self, z: Tensor) -> Tensor:
         """(B, N, D) -> (B, n, D): embedded patches with the tokens before them, positions and dropout."""
-        first = [t.expand(len(z), -1, -1) for t in (self.class_token, self.distillation_token) if t is not None]
+        first = [t.expand_as(z[:, :1]) for t in (self.class_token, self.distillation_token) if t is not None]
         z = torch.cat([*first, z], dim=1)  # (B, 1+N, D)
         z = z if self.positions is None else self.positions(z)
         return F.dropout(z, self.spec.dropout, self.training)
