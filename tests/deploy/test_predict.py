@@ -346,6 +346,19 @@ class TestCommand:
         assert json.loads(first[1][start:])["answers"] == json.loads(second[1])["answers"]
 
 
+def test_answers_that_are_not_finite_are_refused_and_no_json_is_written(model, pictures, tmp_path, capsys):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1e30)
+    with pytest.raises(ValueError, match="NaN or infinity for 2 of 2 pictures"):
+        predict(model, pictures[:2])
+    save_model(model, tmp_path / "model")
+    assert main(["predict", str(tmp_path / "model"), str(pictures[0]), "--json"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "the model gave NaN or infinity for the picture" in captured.err
+
+
 def test_notes_are_passed_on(model, tmp_path):
     buffer = io.BytesIO()
     Image.new("RGB", (20, 20)).save(buffer, "PNG")

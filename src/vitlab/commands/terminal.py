@@ -45,8 +45,8 @@ def one_line(error: BaseException) -> str:
 
 
 def print_json(value: object) -> None:
-    """JSON on standard output, plain ASCII."""
-    sys.stdout.write(json_text.dumps(value, indent=2, ensure_ascii=True) + "\n")
+    """JSON on standard output, plain ASCII; a NaN or an infinity in it is a mistake of ours."""
+    sys.stdout.write(json_text.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n")
 
 
 def console(*, is_error: bool = False) -> Console:

@@ -87,7 +87,7 @@ def index_shards(folder: Path, index: Path | None = None) -> dict[str, int]:
         key_bytes = keys.tell()
         keys.seek(0)
         shutil.copyfileobj(keys, file)
-        meta = json.dumps(to_json(IndexMeta(1, classes, dict(excluded), tuple(shards)))).encode()
+        meta = json.dumps(to_json(IndexMeta(1, classes, dict(excluded), tuple(shards))), allow_nan=False).encode()
         file.write(meta)
         file.seek(0)
         file.write(HEADER.pack(MAGIC, entries, key_bytes, len(meta)))

@@ -138,6 +138,9 @@ def _guesses(model: Model, images: Tensor, names: tuple[str, ...], top: int) -> 
     """(B, 3, H, W), preprocessed -> the `top` guesses of each picture."""
     weight = next(model.parameters())
     logits = model(images.to(weight.device, weight.dtype)).float()
+    if bad := len(logits) - int(logits.isfinite().all(dim=-1).sum()):
+        count = f"{bad} of {len(logits)} pictures" if len(logits) > 1 else "the picture"
+        raise ValueError(f"the model gave NaN or infinity for {count}: it diverged in training, or its file is damaged")
     best = model.probabilities(logits).topk(top)  # (B, top)
     return [
         tuple(Guess(index, names[index], probability) for index, probability in zip(indices, values, strict=True))

@@ -161,8 +161,9 @@ def _score(
 ) -> Iterator[Row]:
     identity, files = {"spec": spec, **_identity(model, how, source, options)}, state(source)
     identity |= {"numbers": list(truth.numbers)} if truth.numbers else {}
-    saved = out / "progress" / f"{_short(json.dumps(identity))}-{_short(files)}.json"
-    outdated = [file for file in saved.parent.glob(f"{_short(json.dumps(identity))}-*.json") if file != saved]
+    name = _short(json.dumps(identity, allow_nan=False))
+    saved = out / "progress" / f"{name}-{_short(files)}.json"
+    outdated = [file for file in saved.parent.glob(f"{name}-*.json") if file != saved]
     if outdated and not saved.exists():
         changed = f"{printable(spec)}: files changed since they were scored; all are scored again"
         console.print(Text(changed, style="yellow"))
@@ -209,7 +210,7 @@ def _identity(model: Model, how: Preprocessing, source: Source, options: Evaluat
     """
     return {
         "weights": fingerprint_of(model),
-        "preprocessing": json.loads(json.dumps(to_json(how))),
+        "preprocessing": json.loads(json.dumps(to_json(how), allow_nan=False)),
         "data": fingerprint(source),
         "real": sha256(options.real) if options.real else "",
         "label_map": sha256(options.label_map) if options.label_map else "",

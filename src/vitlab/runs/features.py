@@ -122,6 +122,7 @@ def write_features(
         made = outputs(model, on_device(batches, device), partial(normalised, how=how), model.features)
         arrays = []
         for one, x in made:
+            require(bool(x.isfinite().all()), "the model gave NaN or infinity for features; it diverged in training")
             arrays.append((cast(Batch, one), x.float().cpu().numpy().astype(np.float32)))
             done += len(arrays[-1][0].ids) + len(arrays[-1][0].bad)
             say(done, total)
@@ -136,7 +137,7 @@ def making(model: Model, how: Preprocessing, source: Source) -> dict[str, object
     return {
         "weights": fingerprint_of(model),
         "architecture": name_of(model.spec),
-        "preprocessing": json.loads(json.dumps(to_json(how))),
+        "preprocessing": json.loads(json.dumps(to_json(how), allow_nan=False)),
         "class_names": list(source.class_names),
     }
 

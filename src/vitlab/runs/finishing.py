@@ -4,11 +4,14 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
+import torch
 from rich.console import Console
 
 from vitlab.data.accounting import Account
 from vitlab.data.card import DataCard
+from vitlab.data.transforms import normalised
 from vitlab.models.build import Model
 from vitlab.models.masked import MaskedPatchModel
 from vitlab.run_dir import EVENTS, MODEL, RESULT, RunDir, RunSpec
@@ -16,10 +19,13 @@ from vitlab.runs.books import tell_total
 from vitlab.runs.display import describe, say
 from vitlab.runs.judging import draw, score_source
 from vitlab.runs.material import Material, whole_model
-from vitlab.train.checkpoint_files import load_checkpoint, name_of
+from vitlab.store import sha256, verify_folder
+from vitlab.strict_json import read_json, require
+from vitlab.train.checkpoint_files import load_checkpoint, name_of, set_aside
 from vitlab.train.checkpoints import Checkpoints
-from vitlab.train.loop import JUDGE
+from vitlab.train.loop import ADVICE, JUDGE, Diverged
 from vitlab.train.state import TrainState
+from vitlab.weights.folder import CARD, WEIGHTS
 from vitlab.weights.save import save_model
 from vitlab.world.group import World
 from vitlab.world.parallel import is_cut
@@ -55,9 +61,10 @@ def finish(
             result[name] = {what: value for what, value in numbers.items() if math.isfinite(float(value))}
             say(console, f"{name}: {describe(numbers)}")
     draw(run, spec, material, model)
-    if not world.first((run.path / MODEL).exists):
-        kept = whole_model(model, spec, world) if is_cut(model) else model
-        world.first(lambda: _save(kept, run, spec, material, progress.step))
+    if world.first(partial(model_fault, run)):
+        world.first(partial(_set_aside, run))
+        keep_model(run, spec, material.card, state, checkpoints, world)
+    result["model_sha256"] = world.first(partial(_weights_sha256, run))
     if why := world.first(run.not_exact):
         result["not_exact"] = why
     run.write(RESULT, result)
@@ -71,14 +78,105 @@ def finish(
     say(console, f"the model is in {run.path / MODEL}")
 
 
-def _save(model: Model | None, run: RunDir, spec: RunSpec, material: Material, step: int) -> None:
-    assert model is not None, "the first rank has it"
-    if isinstance(model, MaskedPatchModel):
-        model = model.without_mask()
-    else:
-        model.class_names = material.card.class_names or None
-    model.provenance = provenance(spec, material.card, step, run.not_exact())
-    save_model(model.to("cpu"), run.path / MODEL)
+def keep_model(
+    run: RunDir, spec: RunSpec, card: DataCard, state: TrainState, checkpoints: Checkpoints, world: World
+) -> None:
+    """Write the model's folder; raises Diverged where the model does not answer with numbers."""
+    model, step = cast(Model, state.trained), state.progress.step
+    kept = whole_model(model, spec, world) if is_cut(model) else model
+
+    def save() -> None:
+        assert kept is not None, "the first rank has it"
+        whole = kept.without_mask() if isinstance(kept, MaskedPatchModel) else kept
+        whole = whole.to("cpu").eval()
+        if not answers_are_finite(whole):
+            raise Diverged(
+                f"the model answers with NaN or infinity after step {step:,}, so it is not kept; {ADVICE}; "
+                f"{checkpoints.last_good(before=step)}"
+            )
+        if not isinstance(kept, MaskedPatchModel):
+            whole.class_names = card.class_names or None
+        whole.provenance = provenance(spec, card, step, run.not_exact())
+        save_model(whole, run.path / MODEL)
+
+    world.first(save)
+
+
+# -- A finished run whose model is missing or damaged ----------------------------------------------
+
+
+def model_fault(run: RunDir) -> str:
+    """What is wrong with the model of a finished run, or nothing; every byte is checked against its hash."""
+    folder = run.path / MODEL
+    try:
+        require(folder.is_dir(), f"{folder} is missing")
+        verify_folder(folder, (WEIGHTS, CARD))
+        expected = read_result(run).get("model_sha256")  # results of earlier versions do not say
+        require(expected in (None, _weights_sha256(run)), f"{folder} holds other weights than the run ended with")
+    except (OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def rebuild(
+    run: RunDir,
+    spec: RunSpec,
+    card: DataCard,
+    state: TrainState,
+    checkpoints: Checkpoints,
+    console: Console,
+    world: World,
+) -> bool:
+    """Write the model again from a state that is restored, or from the best one; False if it is not that of the result.
+
+    What was there under the model's name is set aside.
+    """
+    result = world.first(partial(read_result, run))
+    if result.get("weights") == "best" and not _take_best(state, checkpoints, console):
+        return False
+    if state.progress.step != result.get("step", state.progress.step):
+        return False
+    aside = world.first(partial(_set_aside, run))
+    keep_model(run, spec, card, state, checkpoints, world)
+    made, step = world.first(partial(_weights_sha256, run)), state.progress.step
+    run.write(RESULT, result | {"model_sha256": made})  # another version may write the same tensors as other bytes
+    run.record("rebuilt", {"step": step})
+    told = f"; what was there is now {aside}" if aside else ""
+    say(console, f"the model was made again from the checkpoint of step {step:,}{told}")
+    return True
+
+
+def withdraw_result(run: RunDir) -> None:
+    """Set the result aside: the run is not finished any more."""
+    set_aside(run.path / RESULT)
+
+
+def _set_aside(run: RunDir) -> str:
+    """Give what has the model's name another one; returns it, or nothing where nothing had it."""
+    return str(set_aside(run.path / MODEL)) if (run.path / MODEL).exists() else ""
+
+
+def read_result(run: RunDir) -> dict[str, Any]:
+    """The result of a finished run; an empty one if it is damaged."""
+    try:
+        value = read_json(run.path / RESULT)
+    except (OSError, ValueError):
+        return {}
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+def _weights_sha256(run: RunDir) -> str:
+    return sha256(run.path / MODEL / WEIGHTS)
+
+
+@torch.inference_mode()
+def answers_are_finite(model: Model) -> bool:
+    """Whether a model has numbers for a black picture and for one of noise."""
+    pixels = torch.zeros(2, 3, *model.spec.image, dtype=torch.uint8)
+    pixels[1].random_(256, generator=torch.Generator().manual_seed(0))
+    images = normalised(pixels, model.spec.conventions.preprocessing)
+    answer = model(images) if model.spec.classes else model.features(images)
+    return bool(answer.isfinite().all())
 
 
 def _take_best(state: TrainState, checkpoints: Checkpoints, console: Console) -> bool:

@@ -160,7 +160,7 @@ class Maker:
         """The features of a set or a part of it, and the numbers in it of the samples that have some."""
         model, how = self._model(name)
         identity = [fingerprint_of(model), to_json(how), name, fingerprint(source)]
-        path = self.out / "features" / hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+        path = self.out / "features" / hashlib.sha256(json.dumps(identity, allow_nan=False).encode()).hexdigest()[:16]
         folder = FeatureFolder(path, len(source), SHARD)
         with Images(self.console, "features of") as shown:
             write_features(

@@ -25,7 +25,7 @@ def remember(out: Path, asked: dict[str, object]) -> None:
         return
     before = cast(dict[str, object], read_json(out / SWEEP))
     require(isinstance(before, dict), f"{out / SWEEP} is not of a sweep; choose another --out")
-    wanted = json.loads(json.dumps(asked))
+    wanted = json.loads(json.dumps(asked, allow_nan=False))
     said = "; ".join(_difference(name, before.get(name), wanted.get(name)) for name in _differing(before, wanted))
     require(not said, f"{out} holds another sweep: {said}; choose another --out")
 
@@ -64,5 +64,5 @@ def _difference(name: str, before: object, now: object) -> str:
 
 
 def _short(value: object) -> str:
-    text = json.dumps(value)
+    text = json.dumps(value, allow_nan=False)
     return text if len(text) <= 120 else f"{text[:117]}..."

@@ -26,11 +26,12 @@ from vitlab.runs.books import Books, tell_bad, tell_unused, write_quarantine
 from vitlab.runs.display import Display, say
 from vitlab.runs.distilling import open_teacher, student_of
 from vitlab.runs.exactness import check_unchanged
-from vitlab.runs.finishing import finish
+from vitlab.runs.finishing import finish, model_fault, read_result, rebuild, withdraw_result
 from vitlab.runs.judging import judge
 from vitlab.runs.masking import corruption_of, prediction_of
 from vitlab.runs.material import Material, first_state, open_material, sharded_state
 from vitlab.strict_json import from_json, require
+from vitlab.train.checkpoint_files import steps_in
 from vitlab.train.checkpoints import Checkpoints
 from vitlab.train.distillation import distilled
 from vitlab.train.loop import JUDGE, Hook, Loop
@@ -86,31 +87,20 @@ def carry_out(
         run.mend()
         spec = places.of(run.spec(), run.path)
         spec = replace(spec, execution=execution or spec.execution)
-        if world.first((run.path / RESULT).exists):
+        card = from_json(DataCard, run.card())
+        if world.first((run.path / RESULT).exists) and _is_whole(run, spec, card, console, world):
             say(console, f"{run.path} is finished: the model is in {run.path / MODEL}")
             return 0
-        card = from_json(DataCard, run.card())
         material = material or open_material(spec, card, allow_changed=allow_changed)
         world.meet()  # one that has the data open already waits for the others, however long they take
         cards = card, material.card
         how = {"allow_changed": allow_changed, "known": known}
         world.first(partial(check_unchanged, run, material.sets, cards, console, **how))
-        device = device_of(world, spec.execution.device)
-        kind, why = choose(spec.execution.parallel, world, device, count_spec(spec.model).parameters)
-        _check_kind(spec, kind, world)
-        if world.ranks > 1:
-            say(console, f"ranks   {world.ranks}, {kind}: {why}")
-        here = environment(device) | _execution(spec, kind, world)
-        checkpoints = Checkpoints(
-            run.path / CHECKPOINTS, keep=spec.execution.keep, environment=here, learnt=run.learnt(), world=world
-        )
-        is_begun = world.first(lambda: bool(checkpoints.steps()))
-        if kind == "fsdp":
-            state = sharded_state(spec, device, world, is_empty=is_begun)
-        else:
-            state = first_state(replace(spec, start="") if is_begun else spec, device)
+        state, checkpoints = _opened(run, spec, console, world)
         restored = checkpoints.restore(state)
+        here = checkpoints.environment
         if restored is None:
+            _check_new(run, world)
             run.record("started", {"step": 0, **here})
             if spec.recipe.masking is None:
                 tell_unused(console, world.first(partial(unused_classes, material.train)), spec.model.classes)
@@ -127,6 +117,60 @@ def carry_out(
         if code == 0:
             finish(run, spec, material, state, checkpoints, console, world)
         return code
+
+
+def _opened(run: RunDir, spec: RunSpec, console: Console, world: World) -> tuple[TrainState, Checkpoints]:
+    """The state of step 0, or an empty one that a checkpoint is going to fill; and the checkpoints."""
+    device = device_of(world, spec.execution.device)
+    kind, why = choose(spec.execution.parallel, world, device, count_spec(spec.model).parameters)
+    _check_kind(spec, kind, world)
+    if world.ranks > 1:
+        say(console, f"ranks   {world.ranks}, {kind}: {why}")
+    here = environment(device) | _execution(spec, kind, world)
+    checkpoints = Checkpoints(
+        run.path / CHECKPOINTS, keep=spec.execution.keep, environment=here, learnt=run.learnt(), world=world
+    )
+    is_begun = world.first(lambda: bool(checkpoints.steps()))
+    if kind == "fsdp":
+        return sharded_state(spec, device, world, is_empty=is_begun), checkpoints
+    return first_state(replace(spec, start="") if is_begun else spec, device), checkpoints
+
+
+def _check_new(run: RunDir, world: World) -> None:
+    """Raise if a run without checkpoints had some: it does not begin anew in silence."""
+    require(
+        not world.first(lambda: any(run.events("saved"))),
+        f"{run.path / CHECKPOINTS} has no checkpoint, but the run had saved some; bring them back, or start a new run",
+    )
+
+
+def _is_whole(run: RunDir, spec: RunSpec, card: DataCard, console: Console, world: World) -> bool:
+    """Whether a finished run has its model, or has it again: one that is missing or damaged is made from a checkpoint.
+
+    If the last checkpoint is lost too and an earlier one is there, the run is not finished any more.
+    """
+    if not world.first(partial(read_result, run)):
+        world.first(partial(withdraw_result, run))
+        say(console, f"{run.path / RESULT} is damaged and set aside; the run is finished again")
+        return False
+    fault = world.first(partial(model_fault, run))
+    if not fault:
+        return True
+    say(console, f"the run is finished, but its model cannot be used: {fault}")
+    kept = world.first(lambda: steps_in(run.path / CHECKPOINTS) if (run.path / CHECKPOINTS).is_dir() else [])
+    require(
+        bool(kept),
+        f"the model of {run.path} cannot be made again, because there is no checkpoint in {run.path / CHECKPOINTS}; "
+        f"bring {run.path / MODEL} or the checkpoints back, or start a new run",
+    )
+    state, checkpoints = _opened(run, spec, console, world)
+    restored = checkpoints.restore(state)
+    assert restored is not None, "there are checkpoints"
+    if rebuild(run, spec, card, state, checkpoints, console, world):
+        return True
+    world.first(partial(withdraw_result, run))
+    say(console, f"its last checkpoint is lost; training goes on after step {restored.step:,}")
+    return False
 
 
 def _execution(spec: RunSpec, kind: str, world: World) -> dict[str, str]:

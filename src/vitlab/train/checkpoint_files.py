@@ -119,9 +119,9 @@ def verify_checkpoint(path: Path, part: tuple[int, int] = (0, 1)) -> None:
     verify_folder(path, required, part)
 
 
-def set_aside(path: Path) -> None:
-    """Give a damaged checkpoint a name that says so."""
-    path.rename(_free(path.with_name(f"{DAMAGED}{path.name}")))
+def set_aside(path: Path) -> Path:
+    """Give what is damaged, such as a checkpoint, a name that says so; returns it."""
+    return path.rename(_free(path.with_name(f"{DAMAGED}{path.name}")))
 
 
 def damaged_in(folder: Path) -> list[str]:

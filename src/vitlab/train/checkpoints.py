@@ -114,7 +114,9 @@ class Checkpoints:
         """
         self.wait()
         if bad := next(filter(None, self.world.gather(state.first_nonfinite())), None):
-            raise FloatingPointError(f"{bad} holds NaN or infinity after step {state.progress.step}; it is not saved")
+            step = state.progress.step
+            good = self.last_good(before=step)
+            raise FloatingPointError(f"{bad} holds NaN or infinity after step {step}; it is not saved; {good}")
         progress = copy.deepcopy(state.progress)
         groups = state.groups()
         write = self._begin(progress, groups) if is_cut(state.module) else partial(self._write, progress)
@@ -165,6 +167,14 @@ class Checkpoints:
         """The steps of all whole checkpoints, ascending."""
         return steps_in(self.folder)
 
+    def last_good(self, before: int) -> str:
+        """A few words on the newest checkpoint of a step before this one, whose weights gave or will give NaN."""
+        self.close()
+        kept = [step for step in self.steps() if step < before]
+        if not kept:
+            return "no checkpoint from before that is kept"
+        return f"the last good checkpoint is of step {kept[-1]:,}: {self.folder / name_of(kept[-1])}"
+
     def restore(self, state: TrainState) -> Restored | None:
         """Fill the state from the newest checkpoint that is intact, or return None when there is none at all.
 
@@ -175,7 +185,7 @@ class Checkpoints:
             path = self.folder / name_of(step)
             if fault := self.fault(path):
                 damaged.append(f"{path.name}: {fault}")
-                self.world.first(lambda path=path: set_aside(path))
+                self.world.first(lambda path=path: str(set_aside(path)))
                 continue
             saved = load_checkpoint(path, state)
             self.world.first(lambda step=step: point(self.folder, LATEST, step))
@@ -218,7 +228,8 @@ class Checkpoints:
         """A whole checkpoint is there: point to it, and let old ones go."""
         point(self.folder, LATEST, progress.step)
         self._mark_best(progress)
-        self._prune()
+        if not progress.skipped_in_a_row:  # what may have exploded does not push out what is known to be good
+            self._prune()
 
     def _give_up(self) -> None:
         """Remove what ranks have written of a checkpoint that one of them could not write."""

@@ -9,11 +9,12 @@ from torch import nn
 
 from vitlab.train.checkpoints import Checkpoints
 from vitlab.train.signals import Signals
-from vitlab.train.state import TrainState
+from vitlab.train.state import Progress, TrainState
 from vitlab.train.update import Examples, Step, Update
 from vitlab.world.group import World
 
 SKIPS_ALLOWED = 3  # in a row; then the run stops
+ADVICE = "lower the learning rate (--schedule.peak), clip gradients (--optimizer.clip 1) or look at the data"
 JUDGE, MEASURE = "validation", "top1"  # the hook and its number that decide which weights are best
 
 
@@ -66,6 +67,7 @@ class Loop:
                 if stop:
                     self.record("stopped", {"step": state.progress.step, "code": stop})
                     return stop
+            self._check_end(state.progress)
             if state.progress.settling.has_settled and state.progress.step < self.total:
                 self.record("settled", {"step": state.progress.step, "loss": state.progress.settling.lowest})
             self._save(state, wait=True)
@@ -92,13 +94,22 @@ class Loop:
         if done.skipped or progress.step % self.log_every == 0 or progress.step == self.total:
             self.record("step", {"step": progress.step, **asdict(done)})
         if progress.skipped_in_a_row >= SKIPS_ALLOWED:
-            kept = self.checkpoints.steps()
             raise Diverged(
                 f"loss {done.loss} and gradient norm {done.gradient_norm} in step {progress.step:,}, the "
-                f"{SKIPS_ALLOWED}rd in a row that is not finite; lower the learning rate (--schedule.peak), clip "
-                f"gradients (--optimizer.clip 1) or look at the data; the last checkpoint is of step "
-                f"{kept[-1] if kept else 0:,}"
+                f"{SKIPS_ALLOWED}rd in a row that is not finite; {ADVICE}; {self._last_good(progress)}"
             )
+
+    def _check_end(self, progress: Progress) -> None:
+        """Raise if the steps before the end were not finite: the weights are those that made them so."""
+        if number := progress.skipped_in_a_row:
+            steps = f"last {number} steps were" if number > 1 else "last 1 step was"
+            raise Diverged(
+                f"the {steps} not finite and changed nothing, so the run has no result; {ADVICE}; "
+                f"{self._last_good(progress)}"
+            )
+
+    def _last_good(self, progress: Progress) -> str:
+        return self.checkpoints.last_good(before=progress.step - progress.skipped_in_a_row)
 
     def _measure(self, state: TrainState) -> bool:
         """Call what is due; returns whether the validation was better than ever."""
