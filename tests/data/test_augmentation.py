@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitlab.data import pillow_operations
 from vitlab.data.augmentation import draws, inception_box, training_pixels, uniform_area_box
 from vitlab.data.operation import Operation
-from vitlab.data.randaugment import erased_box
+from vitlab.data.randaugment import erased_box, randaugmented
 from vitlab.data.resizing import resized
-from vitlab.pixels import Augmentation, Erasing
+from vitlab.pixels import Augmentation, Erasing, RandAugment
 
 MANY = 5_000
 
@@ -118,6 +119,31 @@ def test_an_erased_box_is_timms_for_given_draws():
         rng = Given(*[256 / (height * width), 0.0] * 10)
         assert erased_box(height, width, rng) is None
         assert len(rng.asked) == 20
+
+
+def test_an_erased_box_has_at_least_one_row_and_one_column():
+    thin = math.log(0.3)
+    assert erased_box(4, 40, Given(0.02, thin, 2, 5)) == (2, 5, 1, 3)  # 3.2 pixels, sqrt(0.96) x sqrt(10.7)
+    assert erased_box(40, 4, Given(0.02, -thin, 5, 2)) == (5, 2, 3, 1)
+    rng = Given(0.02, thin, 0.3, 0.0, 0, 0)  # 0.7 pixels are less than half a row; the next draw is taken
+    assert erased_box(4, 9, rng) == (0, 0, 3, 3)
+
+
+@pytest.mark.parametrize(("drawn", "level"), [(-3.0, 0.0), (0.0, 0.0), (9.0, 0.9), (12.0, 1.0)])
+def test_a_magnitude_drawn_below_nothing_is_nothing_and_above_all_is_all(drawn, level, monkeypatch):
+    class Normal(Given):
+        def normal(self, mean, deviation):
+            assert (mean, deviation) == (9.0, 0.5)
+            return drawn
+
+        def integers(self, most, size):
+            return [0] * size
+
+    seen = []
+    monkeypatch.setattr(pillow_operations, "applied", lambda name, image, level, *rest: seen.append(level) or image)
+    how = RandAugment(2, 9.0, "timm", 1.0, 0.5)
+    randaugmented(Image.new("RGB", (4, 4)), how, "bicubic", Normal(0.5, 0.5))
+    assert seen == [level, level]
 
 
 # -- Pieces of an enlarged picture -----------------------------------------------------------------

@@ -25,7 +25,7 @@ from vitlab.data.batch import on_device
 from vitlab.data.loading import evaluation_batches, order_of, training_batches
 from vitlab.data.order import Order
 from vitlab.data.refusals import BadImage
-from vitlab.data.resizing import resized
+from vitlab.data.resizing import check_result, resized
 from vitlab.data.shares import shard_sizes, share
 from vitlab.data.source import Sample
 from vitlab.data.workers import WorkerDied
@@ -526,6 +526,15 @@ class TestResizing:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 120 * 2**20  # the picture is 48 MB; in floats it would be 384
+
+    @pytest.mark.parametrize("size", [(1, 1), (1, 16_000_000), (4000, 4000)])
+    def test_results_from_one_pixel_to_the_limit_are_allowed(self, size):
+        check_result(size)
+
+    @pytest.mark.parametrize("size", [(0, 5), (5, 0), (1, 16_000_001)])
+    def test_results_beyond_are_refused(self, size):
+        with pytest.raises(ValueError, match="must be 1x1 or more, and at most 16,000,000 pixels"):
+            check_result(size)
 
     def test_the_result_is_bounded(self, image):
         with pytest.raises(BadImage, match="pixels are allowed"):

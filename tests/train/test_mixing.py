@@ -94,6 +94,12 @@ def test_no_sample_is_its_own_rolled_partner_however_often_it_is_repeated(repeat
     assert mixing_of(recipe, 0, 0, {0: 1}, SIZE).partners.tolist() == [0]
 
 
+def test_a_shard_too_short_for_two_repeated_samples_is_rolled_by_half():
+    recipe = replace(RECIPE, mixup=1.0, partners="rolled", augmentation=Augmentation(repeats=5))
+    partners = {count: mixing_of(recipe, 0, 0, {0: count}, SIZE).partners.tolist() for count in (2, 3, 4, 5)}
+    assert partners == {2: [1, 0], 3: [2, 0, 1], 4: [2, 3, 0, 1], 5: [3, 4, 0, 1, 2]}
+
+
 def test_rolled_mixup_never_lets_the_partner_win():
     recipe = replace(RECIPE, mixup=0.5, partners="rolled")
     for step in range(50):

@@ -182,6 +182,11 @@ class TestGroups:
         names = {id(p): n for n, p in model.named_parameters()}
         return {names[id(p)] for g in optimizer.param_groups if g["weight_decay"] for p in g["params"]}
 
+    @pytest.mark.parametrize("how", [SGD(), AdamW()])
+    def test_without_a_rate_nothing_is_learnt(self, model, how):
+        """A schedule gives the rate of every step; torch's default would be one of its own."""
+        assert {group["lr"] for group in make_optimizer(model, how).param_groups} == {0.0}
+
     def test_the_paper_decays_everything(self, model):
         assert self.decayed(model, AdamW()) == {name for name, _ in model.named_parameters()}
 
