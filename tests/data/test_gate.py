@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import zlib
+from collections import Counter
 from io import BytesIO
 from pathlib import Path
 
@@ -311,6 +312,22 @@ def test_n01_cut_jpeg_is_truncated_even_where_other_code_told_pillow_to_load_suc
 
 def test_n02_jpeg_cut_to_100_bytes_is_truncated():
     assert reason(jpeg()[:100]) == Reason.truncated
+
+
+def test_a_jpeg_with_flipped_bits_is_corrupt_and_never_truncated():
+    """Nothing is missing from it: whoever reads the reason must not look for a broken download."""
+    rng, found = random.Random(0), Counter()
+    for whole in (jpeg(), jpeg(progressive=True)):
+        for _ in range(1000):
+            data = bytearray(whole)
+            for at in rng.sample(range(4, len(data) - 2), 3):
+                data[at] ^= 1 << rng.randrange(8)
+            try:
+                read_image(bytes(data))
+            except BadImage as bad:
+                found[bad.reason] += 1
+    assert found[Reason.corrupt] > 20
+    assert not found[Reason.truncated]
 
 
 def test_jpeg_cut_behind_its_thumbnail_is_truncated():

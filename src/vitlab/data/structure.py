@@ -79,6 +79,7 @@ JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 def _check_jpeg(data: bytes, max_pixels: int | None) -> None:
     """From marker to marker, as the decoder goes, to the end mark."""
     at, pieces, scans = 2, 0, 0
+    has_end = data.rstrip(b"\0").endswith(b"\xff\xd9")
     while found := JPEG_MARKER.search(data, at):
         marker, at = found[1][0], found.end()
         if marker == 0xD9:
@@ -91,6 +92,8 @@ def _check_jpeg(data: bytes, max_pixels: int | None) -> None:
             raise BadImage(Reason.corrupt, f"has over {MOST_SCANS} scans; save it as a baseline JPEG")
         pieces = _one_more(pieces, "JPEG")
         at += struct.unpack_from(">H", data, at)[0]
+        if at > len(data) and has_end:
+            raise BadImage(Reason.corrupt, "has a part longer than the JPEG itself; fetch it again or leave it out")
     raise BadImage(Reason.truncated, "ends before the JPEG's end mark; fetch it again or leave it out")
 
 
