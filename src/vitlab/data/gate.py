@@ -101,8 +101,8 @@ def _decode(data: bytes, suffix: str, max_pixels: int | None) -> Decoded:
     except Exception as error:  # hostile bytes make Pillow raise far more than OSError, MemoryError included
         said = f"{type(error).__name__}: {str(error)!r:.160}"
         has_no_trailer = format == "GIF" and not data.rstrip(b"\0").endswith(b";")
-        # Of a damaged JPEG the decoder says so too, where it looks for more pixels than there are. The structure of this
-        # one was followed to its end mark, so nothing is missing.
+        # Of a damaged JPEG the decoder says so too, where it looks for more pixels than there are. The structure of
+        # this one was followed to its end mark, so nothing is missing.
         if ("truncated" in said.lower() and format != "JPEG") or has_no_trailer:
             raise BadImage(Reason.truncated, f"ends too early ({said}); fetch the whole {format} again") from error
         raise BadImage(Reason.corrupt, f"is no sound {format} ({said}); fetch it again or leave it out") from error
