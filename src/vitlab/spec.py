@@ -14,6 +14,7 @@ HeadKind = Literal["mlp", "linear"]
 Pool = Literal["class", "mean"]
 PositionKind = Literal["none", "1d", "2d", "relative"]
 PositionPlace = Literal["stem", "every-layer", "shared"]
+UnsavedPositions = Literal["sincos2d", "none"]  # of a file without a position table
 AttentionKind = Literal["full", "axial"]
 ConventionName = Literal["paper", "timm", "hf", "torchvision", "deit"]
 PositionResize = ConventionName

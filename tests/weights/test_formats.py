@@ -1,6 +1,7 @@
 """Every spelling of every format loads to the same model."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -61,11 +62,12 @@ class TestGoogle:
         assert set(renamed) != set(arrays)
         self.same(model, renamed, tmp_path)
 
-    @pytest.mark.parametrize("prefix", ["opt/target/", "params/", "opt/target/params/"])
+    @pytest.mark.parametrize("prefix", ["", "opt/target/", "params/", "opt/target/params/"])
     def test_prefixes_and_optimizer_state_beside(self, model, arrays, tmp_path, prefix):
         prefixed = {prefix + name: array for name, array in arrays.items()}
-        if prefix.startswith("opt"):
-            prefixed["opt/state/step"] = np.zeros(1)
+        prefixed["opt/state/step"] = np.array(3)
+        prefixed["opt/0/count"] = np.array([7], np.int32)
+        prefixed["opt/0/mu/cls"] = np.zeros(24, np.float32)
         self.same(model, prefixed, tmp_path)
 
     def test_big_vision_positions_without_a_class_row(self, model, arrays, tmp_path):
@@ -74,6 +76,93 @@ class TestGoogle:
         arrays["pos_embedding"] = table[:, 1:]
         np.savez(tmp_path / "other.npz", **arrays)
         assert disagreement(logits(load_model(tmp_path / "other.npz")), logits(model)) <= 5e-6
+
+    @pytest.mark.parametrize("name", ["pos_embedding", "Transformer/pos_embedding"])
+    def test_older_big_vision_positions_with_a_class_row(self, model, arrays, tmp_path, name):
+        arrays[name] = arrays.pop("Transformer/posembed_input/pos_embedding")
+        self.same(model, arrays, tmp_path)
+
+    @pytest.mark.parametrize("name", ["pos_embedding", "Transformer/pos_embedding"])
+    def test_a_class_row_in_a_non_square_table_is_known_by_the_image_size(self, tmp_path, name):
+        model = make(image=(16, 28))  # 4x7 patches
+        save_model(model, tmp_path / "wide.npz", "google-npz")
+        with np.load(tmp_path / "wide.npz") as file:
+            arrays = dict(file)
+        arrays[name] = arrays.pop("Transformer/posembed_input/pos_embedding")
+        self.same(model, arrays, tmp_path, image=(16, 28))
+
+    def test_a_row_for_a_class_token_that_is_not_there_is_dropped_as_big_vision_does(self, tmp_path):
+        model = make(pool="mean")
+        save_model(model, tmp_path / "gap.npz", "google-npz")
+        with np.load(tmp_path / "gap.npz") as file:
+            arrays = dict(file)
+        table = arrays.pop("Transformer/posembed_input/pos_embedding")
+        arrays["pos_embedding"] = np.concatenate([np.full_like(table[:, :1], 9), table], axis=1)
+        self.same(model, arrays, tmp_path)
+
+    def test_two_position_tables_are_refused(self, arrays, tmp_path):
+        arrays["pos_embedding"] = arrays["Transformer/posembed_input/pos_embedding"]
+        np.savez(tmp_path / "two.npz", **arrays)
+        with pytest.raises(ValueError, match="two position tables"):
+            load_model(tmp_path / "two.npz")
+
+    def test_integers_where_weights_belong_are_refused(self, arrays, tmp_path):
+        arrays["embedding/bias"] = np.zeros(24, np.uint16)
+        np.savez(tmp_path / "integers.npz", **arrays)
+        with pytest.raises(ValueError, match=r"patches\.bias.*holds torch\.uint16"):
+            load_model(tmp_path / "integers.npz")
+
+    @pytest.fixture
+    def without_table(self, arrays, tmp_path):
+        del arrays["Transformer/posembed_input/pos_embedding"]
+        np.savez(tmp_path / "without.npz", **arrays)
+        return tmp_path / "without.npz"
+
+    def test_a_file_without_a_table_asks_which_positions_it_has(self, without_table):
+        with pytest.raises(ValueError, match=r"no position table; .*positions='sincos2d' or positions='none'"):
+            load_model(without_table)
+        with pytest.raises(ValueError, match="'sincos' is unknown; give sincos2d or none"):
+            load_model(without_table, positions="sincos")
+
+    def test_positions_that_the_file_has_are_not_to_be_said(self, model, arrays, tmp_path):
+        with pytest.raises(ValueError, match=r"has a position table, .*leave positions out"):
+            load_model(tmp_path / "released.npz", positions="none")
+        save_model(model, tmp_path / "own")
+        with pytest.raises(ValueError, match=r"of format vitlab.*leave positions out"):
+            load_model(tmp_path / "own", positions="none")
+
+    def test_a_model_without_positions(self, model, without_table):
+        loaded = load_model(without_table, positions="none", image=16)
+        assert loaded.spec.positions == "none"
+        with torch.no_grad():
+            model.positions.table.zero_()
+        assert torch.equal(logits(loaded), logits(model))
+
+    def test_positions_of_sines_and_cosines_equal_plain_loops_at_the_size_asked_for(self, without_table):
+        loaded = load_model(without_table, positions="sincos2d", image=(12, 20))  # 3x5 patches, width 24
+        table = loaded.positions.table[0].detach()
+        assert table.shape == (16, 24)
+        assert not table[0].any()  # the class token has no position
+        for row in range(3):
+            for column in range(5):
+                for k in range(6):
+                    frequency = 10_000 ** (-k / 5)
+                    expected = [f(p * frequency) for p in (column, row) for f in (math.sin, math.cos)]
+                    got = table[1 + row * 5 + column][k::6]
+                    assert got.tolist() == pytest.approx(expected, abs=1e-6)
+
+    def test_a_file_without_a_table_is_of_224_pixels_unless_said(self, without_table):
+        assert load_model(without_table, positions="sincos2d").spec.image == (224, 224)
+
+    @pytest.mark.parametrize("options", [{}, {"allow_partial": True}])
+    @pytest.mark.parametrize("name", ["MAPHead_0/probe", "probe", "params/MAPHead_0/MlpBlock_0/Dense_0/kernel"])
+    def test_a_map_head_is_refused_by_name(self, arrays, tmp_path, name, options):
+        prefix = "params/" if name.startswith("params/") else ""
+        np.savez(
+            tmp_path / "map.npz", **{prefix + n: a for n, a in arrays.items()}, **{name: np.zeros((1, 1, 24), "f4")}
+        )
+        with pytest.raises(ValueError, match=r"map\.npz pools by attention \(a MAP head\).*does not build"):
+            load_model(tmp_path / "map.npz", **options)
 
     def test_big_vision_scanned_layers(self, model, arrays, tmp_path):
         stacked = {n: a for n, a in arrays.items() if "encoderblock_" not in n}

@@ -56,6 +56,20 @@ def test_the_authors_flax_code_agrees(reference, name):
         assert disagreement(model(images), logits) <= 5e-6
 
 
+@pytest.mark.parametrize("positions", ["Transformer/pos_embedding", "pos_embedding"])
+def test_older_names_of_positions_and_counters_of_steps_change_nothing(reference, tmp_path, positions):
+    folder = reference / "golden" / "flax"
+    with np.load(folder / "vitjax_token_prelogits.weights.npz") as file:
+        arrays = dict(file)
+    arrays[positions] = arrays.pop("Transformer/posembed_input/pos_embedding")
+    training = {f"params/{name}": array for name, array in arrays.items()} | {"opt/0/count": np.array(7, np.int32)}
+    np.savez(tmp_path / "training.npz", **training)
+    with np.load(folder / "vitjax_token_prelogits.io.npz") as file:
+        images, logits = torch.from_numpy(file["x"]).permute(0, 3, 1, 2), torch.from_numpy(file["logits"])
+    with torch.inference_mode():
+        assert disagreement(load_model(tmp_path / "training.npz")(images), logits) <= 5e-6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("weights", "conventions"), TOP1)
 def test_photographs_are_recognised(reference, weights, conventions):

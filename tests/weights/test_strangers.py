@@ -269,7 +269,7 @@ class TestKeys:
     def test_missing_unexpected_and_misshaped_are_all_listed(self, timm_file):
         def change(tensors):
             del tensors["norm.bias"], tensors["blocks.1.attn.proj.weight"]
-            tensors["blocks.0.ls1.gamma"] = torch.ones(24)
+            tensors["blocks.0.attn.extra"] = torch.ones(24)
             tensors["evil\x1b[2J\u202ename"] = torch.ones(1)
             tensors["head.bias"] = torch.ones(6)
 
@@ -278,7 +278,7 @@ class TestKeys:
         text = one_line(error)
         for expected in (
             "2 missing: 'blocks.1.attn.proj.weight', 'norm.bias'",
-            "'blocks.0.ls1.gamma'",
+            "'blocks.0.attn.extra'",
             "'head.bias' is (6,), not (5,)",
         ):
             assert expected in text

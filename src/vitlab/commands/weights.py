@@ -24,7 +24,7 @@ from vitlab.commands.terminal import (
 )
 from vitlab.counting import count_spec
 from vitlab.paper.models import MODELS, list_models, model_spec, name_of
-from vitlab.spec import HeadKind, ResNetSpec, SaveFormat, ViTSpec
+from vitlab.spec import HeadKind, ResNetSpec, SaveFormat, UnsavedPositions, ViTSpec
 
 
 def models(
@@ -79,6 +79,7 @@ def convert(
     classes: MaybeWhole = None,
     conventions: MaybeConventions = None,
     heads: MaybeWhole = None,
+    positions: Annotated[UnsavedPositions | None, shown_as("{sincos2d,none}")] = None,
     entry: Words = "",
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
@@ -93,6 +94,7 @@ def convert(
         classes: Put a fresh zero head for this many classes, if the file has another number.
         conventions: Whose GELU, epsilon and preprocessing to use; the source's own if left out.
         heads: Attention heads, for files that do not say.
+        positions: Positions of a Google file without a position table: big_vision's sincos2d, or none.
         entry: The dictionary inside a .pt file to take, such as model_ema.
         allow_partial: Load what fits although tensors are missing, unexpected or mis-shaped.
         allow_nonfinite: Load weights that hold NaN or infinity.
@@ -107,6 +109,7 @@ def convert(
         classes=classes,
         conventions=conventions,
         heads=heads,
+        positions=positions,
         entry=entry,
         allow_partial=allow_partial,
         allow_nonfinite=allow_nonfinite,

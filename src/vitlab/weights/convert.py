@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vitlab.models.build import Model
-from vitlab.spec import ConventionName, Conventions, Image, SaveFormat
+from vitlab.spec import ConventionName, Conventions, Image, SaveFormat, UnsavedPositions
 from vitlab.store import sha256
 from vitlab.weights import timm
 from vitlab.weights.cache import located
@@ -30,6 +30,7 @@ def convert(
     classes: int | None = None,
     conventions: ConventionName | Conventions | None = None,
     heads: int | None = None,
+    positions: UnsavedPositions | None = None,
     entry: str = "",
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
@@ -53,6 +54,7 @@ def convert(
             classes=classes,
             conventions=conventions,
             heads=heads,
+            positions=positions,
             allow_partial=allow_partial,
             allow_nonfinite=allow_nonfinite,
         )

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitlab.paper.models import SIZES
-from vitlab.spec import Image, ModelSpec, ResNetSpec, image_size
+from vitlab.spec import Image, ModelSpec, ResNetSpec, UnsavedPositions, image_size
 from vitlab.weights.containers import Container, WeightsError
 
 
 @dataclass(frozen=True)
 class Hints:
-    """`image` and `heads` as the user gave them when loading."""
+    """`image`, `heads` and `positions` as the user gave them when loading."""
 
     image: Image | None = None
     heads: int | None = None
+    positions: UnsavedPositions | None = None
 
 
 def metadata(spec: ModelSpec) -> dict[str, str]:

@@ -59,6 +59,9 @@ WITHOUT_CLASS_ROW = Layout(
     lambda t: torch.cat([t[0].new_zeros(1, 1, t[0].shape[-1]), t[0]], dim=1), lambda w, h: [w[:, 1:]]
 )
 
+# A row for a class token that the model does not have.
+DROPPED_CLASS_ROW = Layout(lambda t: t[0][:, 1:], lambda w, h: [torch.cat([w[:, :1], w], dim=1)])
+
 
 def norm_and_dense(ours: str, theirs: str) -> list[Entry]:
     """Weight and bias under the same two names on both sides."""

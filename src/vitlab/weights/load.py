@@ -3,13 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
 
 from vitlab.models.build import Model, build_from_spec, empty_model
-from vitlab.spec import ConventionName, Conventions, Image, ModelSpec, Task, image_size, named_conventions
+from vitlab.spec import (
+    ConventionName,
+    Conventions,
+    Image,
+    ModelSpec,
+    Task,
+    UnsavedPositions,
+    image_size,
+    named_conventions,
+)
 from vitlab.store import MANIFEST, sha256, verify_folder
 from vitlab.strict_json import require
 from vitlab.weights import bit, folder, google, huggingface, timm, timm_config, timm_resnet, torchvision
@@ -25,6 +34,7 @@ from vitlab.weights.containers import (
 from vitlab.weights.fetched import Fetched, read_fetched
 from vitlab.weights.hints import Hints, heads_of
 from vitlab.weights.layouts import Entry
+from vitlab.weights.unbuilt import check_built
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,7 @@ def load_model(
     classes: int | None = None,
     conventions: ConventionName | Conventions | None = None,
     heads: int | None = None,
+    positions: UnsavedPositions | None = None,
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
 ) -> Model:
@@ -75,10 +86,12 @@ def load_model(
     The format is recognised from the content and its own conventions are used unless `conventions` says otherwise.
     Positions are resized to `image`; another number of `classes` gets a fresh zero head. Tensors that are missing,
     unexpected or mis-shaped are an error that lists them all; with `allow_partial` the missing ones are initialised
-    as the paper does and the others left out. Pickles are refused: see `vitlab convert`.
+    as the paper does and the others left out. A part that vitlab does not build, such as a MAP head, is always an
+    error. `heads` and `positions` are for files that do not say: `positions` for Google's without a position table.
+    Pickles are refused: see `vitlab convert`.
     """
     path = located(path)
-    hints = Hints(None if image is None else image_size(image), heads)
+    hints = Hints(None if image is None else image_size(image), heads, _checked_positions(positions))
     container = open_container(path)
     known = _known(path)
     if known is not None:
@@ -86,7 +99,11 @@ def load_model(
     name, form = _recognise(container)
     if name == "vitlab":
         _verify(path)
+    if positions is not None and name != "google-npz":
+        raise WeightsError(f"{path.name} is of format {name}, whose files say their positions; leave positions out")
     container = form.normalised(container)
+    if name != "vitlab":
+        check_built(container)
     try:
         spec = form.describe(container, hints)
     except WeightsError:
@@ -113,6 +130,12 @@ def load_model(
     if classes is not None and classes != model.spec.classes:
         model.reset_head(classes)
     return model.eval()
+
+
+def _checked_positions(positions: UnsavedPositions | None) -> UnsavedPositions | None:
+    if positions is not None and positions not in get_args(UnsavedPositions):
+        raise ValueError(f"positions {positions!r:.80} is unknown; give {' or '.join(get_args(UnsavedPositions))}")
+    return positions
 
 
 def _recognise(container: Container) -> tuple[str, Format]:

@@ -1,4 +1,7 @@
-"""Read and write .npz archives of float arrays without numpy's unpickling, and within bounds."""
+"""Read and write .npz archives of float arrays without numpy's unpickling, and within bounds.
+
+Training checkpoints also count steps in integers. These are listed like the other arrays, and no weight is one of them.
+"""
 
 import io
 import math
@@ -35,10 +38,11 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 LARGEST_RATIO = 100  # unpacked to packed bytes of the whole archive; weights hardly compress
 LARGEST_MEMBERS = 10_000  # a training checkpoint of ViT-H has about 1,600
 LARGEST_HEADER = 10_000  # bytes of one array's header
+BFLOAT16 = np.dtype("V2")  # as big_vision's files store it; numpy does not know the type
 
 
 class NpzError(ValueError):
-    """An archive that is damaged, hostile, or holds something else than float arrays."""
+    """An archive that is damaged, hostile, or holds something else than numbers."""
 
 
 def has_pickle(path: Path) -> bool:
@@ -104,8 +108,8 @@ class NpzArchive:
             raise
         except DAMAGE as error:
             _refuse(error)
-        if dtype == np.uint16:  # bfloat16, which numpy does not know
-            return torch.from_numpy(np.ascontiguousarray(values)).view(torch.bfloat16)
+        if dtype == BFLOAT16:
+            return torch.from_numpy(np.ascontiguousarray(values).view(np.uint16)).view(torch.bfloat16)
         return torch.from_numpy(np.ascontiguousarray(values.astype(dtype.newbyteorder("="), copy=False)))
 
 
@@ -118,9 +122,8 @@ def _header(stream: Any, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool
     shape, fortran, dtype = readers[version](stream, max_header_size=LARGEST_HEADER)
     if dtype.hasobject:
         raise NpzError(f"unsafe_format: member {member.filename!r} holds pickled Python objects")
-    if dtype == np.dtype("V2"):  # how big_vision's files store bfloat16
-        dtype = np.dtype(np.uint16)
-    elif dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
+    is_float = dtype == BFLOAT16 or (dtype.kind == "f" and dtype.itemsize in (2, 4, 8))
+    if not is_float and dtype.kind not in "iub":
         raise NpzError(f"member {member.filename!r} holds {dtype}, not float16, float32, float64 or bfloat16")
     if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != member.file_size - stream.tell():
         raise NpzError(f"member {member.filename!r} claims shape {shape}, which is not what it holds")
