@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "drawing": set(),
     "inspection": {"spec", "strict_json", "models", "drawing"},
     "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data"},
-    "report": {"user_files", "spec", "strict_json", "paper", "counting", "store"},
+    "report": {"user_files", "spec", "strict_json", "paper", "counting", "store", "drawing"},
     "busy": set(),
     "doctor": {"busy"},
     "interrupts": set(),

@@ -261,6 +261,7 @@ class Execution:
         parallel: On several ranks: ddp has the whole model on each, fsdp a part of it; auto decides by memory.
         exact_elastic: The same bits on any number of ranks, more slowly.
         timeout: Seconds that ranks wait for one that does not answer.
+        report: Write report.html at the end: curves, confusions, mistakes; needs the extra vitlab[plot].
     """
 
     device: str = "cpu"
@@ -276,6 +277,7 @@ class Execution:
     parallel: Parallel = "auto"
     exact_elastic: bool = False
     timeout: float = 60.0
+    report: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -10,6 +10,8 @@ checkpoints/    see train/checkpoint_files.py
 result.json     the numbers at the end
 masked-patches.png what a run of masked patches predicts, drawn at every validation and at the end
 model/          the trained model, self-contained
+*-answers.json  classes, confusions and worst mistakes of the last evaluation of the validation and the test images
+report.html     all of it to look at
 """
 
 import contextlib
@@ -32,7 +34,7 @@ from vitlab.user_files import check_regular, stream_lines
 VERSION = 1
 RUN, DATA, EVENTS, QUARANTINE, RESULT = "run.json", "data.json", "events.jsonl", "quarantine.json", "result.json"
 CHECKPOINTS, MODEL, TENSORBOARD = "checkpoints", "model", "tensorboard"
-PICTURE = "masked-patches.png"
+PICTURE, REPORT = "masked-patches.png", "report.html"
 CONTENTS, NOT_EXACT = "contents.npz", "not-exact.json"
 LEARNT = ("kind", "model", "recipe", "seed", "start_sha256", "held_out", "teacher_sha256")  # what decides the weights
 
@@ -239,6 +241,11 @@ class RunDir:
     def history(self, kind: str, value: str) -> dict[int, float]:
         """A value by step; a step that was repeated after a crash counts once, as it was repeated."""
         return {event["step"]: float(event[value]) for event in self.events(kind)}
+
+
+def answers_file(name: str) -> str:
+    """Where a run keeps what was answered in its last evaluation of a set."""
+    return f"{name}-answers.json"
 
 
 def check_new(path: Path) -> None:

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed
+from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed, thinned
 from vitlab.drawing.page import Section, page
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
@@ -42,3 +42,25 @@ def test_narrow_sections_share_columns_and_wide_ones_stand_alone():
         ("wide", ["c"]),
         ("narrow", ["d"]),
     ]
+
+
+def test_a_curve_is_thinned_to_its_most_with_its_ends():
+    points = {step: float(step) for step in range(1, 1234)}
+    kept = thinned(points, 100)
+    assert len(kept) <= 101
+    assert (min(kept), max(kept)) == (1, 1233)
+    assert all(points[step] == value for step, value in kept.items())
+    assert thinned({3: 1.0}) == {3: 1.0}
+    assert thinned({}) == {}
+
+
+def test_any_name_can_stand_at_the_axes_of_a_confusion():
+    names = ("$\\frac{", "gr\u00fcn \u6f22", "", "a" * 300, "\x1b[2J")
+    wide = draw_confusion(np.eye(5, dtype=int), names)
+    assert len(wide.svg) < 200_000
+    assert wide.svg != draw_confusion(np.eye(5, dtype=int), ("a", "b", "c", "d", "e")).svg
+
+
+def test_a_single_point_of_a_curve_is_seen():
+    one = draw_curves({"a": {1: 0.5, 2: 0.5}, "b": {2: 0.7}}, x="x", y="y").svg
+    assert one.count(b"<use ") > draw_curves({"a": {1: 0.5, 2: 0.5}}, x="x", y="y").svg.count(b"<use ")

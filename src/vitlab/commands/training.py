@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FIELD=VALUE", name="set")]
-AUTOMATIC = Execution(device="auto")
+AUTOMATIC = Execution(device="auto", report=True)
 
 
 def pretrain(

@@ -20,6 +20,9 @@ section { padding-top: 1.5rem; break-inside: avoid; }
 h2 { margin: 0 0 .3rem; padding-top: .8rem; border-top: 1px solid #dde2ea; font-size: 1.25rem; }
 p { max-width: 48rem; margin: .3rem 0 .8rem; color: #48536a; }
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(30rem, 100%), 1fr)); gap: 1rem; }
+.photos { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: 1rem; }
+.photo { display: block; width: 100%; border-radius: .25rem; }
+.table { overflow-x: auto; }
 figure { margin: 0; }
 .card { padding: .6rem; border: 1px solid #dde2ea; border-radius: .5rem; background: #f8f9fb; }
 .views { display: flex; gap: .4rem; }
@@ -33,8 +36,20 @@ figcaption { margin-top: .2rem; font-size: .9rem; overflow-wrap: anywhere; }
 .plot { display: block; max-width: 100%; height: auto; margin-bottom: 1rem; }
 .bad { color: #a4262c; }
 table { border-collapse: collapse; margin-bottom: 1rem; }
+.wide .table { font-size: .9rem; }
+th, td { vertical-align: top; }
 th, td { padding: .3rem 1rem .3rem 0; border-bottom: 1px solid #dde2ea; text-align: left; }
 """
+
+
+@dataclass(frozen=True)
+class Photo:
+    """One picture, (H, W, 3) of uint8, and what stands below it; `answer` may be empty."""
+
+    name: str
+    pixels: np.ndarray
+    answer: str
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,7 @@ class Section:
     text: str
     figures: Sequence[tuple[str, bytes]] = ()
     cards: Sequence[Card] = ()
+    photos: Sequence[Photo] = ()
     table: Sequence[Sequence[str]] = ()  # the first row is the heading
     wide: bool = False  # takes the whole width of the page
 
@@ -85,29 +101,31 @@ def _head(title: str) -> str:
 
 
 def _card(number: int, card: Card) -> str:
-    name = _safe(card.name)
-    answer = f"<br>{_safe(card.answer)}" if card.answer else ""
-    notes = "".join(f'<div class="note">{_safe(note)}</div>' for note in card.notes)
     views = (
         (f"picture {number}", card.pixels, "picture"),
         (f"attention rollout of picture {number}", card.attention, "rollout"),
         (f"picture {number} times its rollout", card.seen, "picture × rollout"),
     )
     shown = "".join(f'<div><img alt="{alt}" src="{_photo(pixels)}">{under}</div>' for alt, pixels, under in views)
-    return (
-        f'<figure class="card"><div class="views">{shown}</div>'
-        f"<figcaption><b>{number}</b> {name}{answer}{notes}</figcaption></figure>"
-    )
+    return _figure(number, f'<div class="views">{shown}</div>', card)
+
+
+def _single(number: int, photo: Photo) -> str:
+    return _figure(number, f'<img class="photo" alt="picture {number}" src="{_photo(photo.pixels)}">', photo)
+
+
+def _figure(number: int, shown: str, of: Card | Photo) -> str:
+    answer = f"<br>{_safe(of.answer)}" if of.answer else ""
+    notes = "".join(f'<div class="note">{_safe(note)}</div>' for note in of.notes)
+    caption = f"<figcaption><b>{number}</b> {_safe(of.name)}{answer}{notes}</figcaption>"
+    return f'<figure class="card">{shown}{caption}</figure>'
 
 
 def _section(section: Section) -> str:
     parts = [f"<h2>{_safe(section.title)}</h2><p>{_safe(section.text)}</p>"]
     if section.table:
-        parts += [
-            "<table>",
-            *(_row(row, "td" if number else "th") for number, row in enumerate(section.table)),
-            "</table>",
-        ]
+        rows = (_row(row, "td" if number else "th") for number, row in enumerate(section.table))
+        parts += ['<div class="table"><table>', *rows, "</table></div>"]
     if section.figures:
         plots = (f'<img class="plot" alt="{_safe(alt)}" src="{_data("svg+xml", svg)}">' for alt, svg in section.figures)
         parts += ['<div class="plots">', *plots, "</div>"]
@@ -117,6 +135,8 @@ def _section(section: Section) -> str:
             *(_card(number, card) for number, card in enumerate(section.cards, 1)),
             "</div>",
         ]
+    if section.photos:
+        parts += ['<div class="photos">', *(_single(n, photo) for n, photo in enumerate(section.photos, 1)), "</div>"]
     return "\n".join(["<section>", *parts, "</section>"])
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +23,21 @@ Normalise = Callable[[Tensor], Tensor]
 Numbers = Callable[[nn.Module], dict[str, float]]
 
 
-def score(module: nn.Module, batches: Iterable[Scored], normalise: Normalise, classes: int) -> Scores:
-    """Scores of a module over batches, each sample once; run on the device and in the precision of its weights."""
+def score(
+    module: nn.Module,
+    batches: Iterable[Scored],
+    normalise: Normalise,
+    classes: int,
+    watch: Callable[[Any, Tensor], None] = lambda batch, logits: None,
+) -> Scores:
+    """Scores of a module over batches, each sample once; run on the device and in the precision of its weights.
+
+    `watch` is shown every batch with its logits.
+    """
     scores = Scores(classes)
     for batch, logits in outputs(module, batches, normalise):
         scores.add(logits, batch.labels)
+        watch(batch, logits)
     return scores
 
 

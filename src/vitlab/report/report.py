@@ -4,9 +4,10 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from vitlab.drawing.page import Section, page
 from vitlab.report.ledger import Entry
 from vitlab.report.published import published
-from vitlab.report.tables import Results
+from vitlab.report.tables import Results, shown
 from vitlab.store import replacing
 
 COLUMNS = (
@@ -14,14 +15,7 @@ COLUMNS = (
     *("published", "when"),
 )
 ACCURACY = "top-1 %"  # how the metrics begin that are accuracies
-PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<title>vitlab: what was measured</title>
-<style>body {{ font-family: sans-serif }} td, th {{ padding: 0.2em 0.6em; text-align: left }}</style>
-<h1>What was measured</h1>
-{table}</html>
-"""
+ABOUT = "One row for each measurement of the ledger, beside what was expected and what the paper printed."
 
 
 def render(entries: Sequence[Entry]) -> Results:
@@ -35,11 +29,20 @@ def write(out: Path, table: Results) -> None:
         "report.csv": table.to_csv(),
         "report.md": table.to_markdown(),
         "report.json": table.to_json(),
-        "report.html": PAGE.format(table=table.to_html()),
+        "report.html": page("What was measured", ABOUT, [_section(table)]),
     }
     for name, text in forms.items():
         with replacing(out / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+def _section(table: Results) -> Section:
+    """The whole table, numbers as people read them, without columns that are empty."""
+    columns = zip(table.columns, *([shown(cell) for cell in row] for row in table.rows), strict=True)
+    rows = list(zip(*(column for column in columns if not table.rows or any(column[1:])), strict=True))
+    count = len(table.rows)
+    text = f"{count:,} measurement{'' if count == 1 else 's'}, in the order of the ledger."
+    return Section("The ledger", text, table=rows, wide=True)
 
 
 def _row(entry: Entry) -> tuple[str | int | float | None, ...]:

@@ -1,7 +1,6 @@
 """A table of results in every form it is read in; names that come from outside are data there, never instructions."""
 
 import csv
-import html
 import io
 import json
 import math
@@ -54,12 +53,6 @@ class Results:
         lines += [_line(_markdown(shown(cell)) for cell in row) for row in self.rows]
         return "\n".join(lines) + "\n"
 
-    def to_html(self) -> str:
-        """One <table>; everything in it is text."""
-        head = "".join(f"<th>{_html(column)}</th>" for column in self.columns)
-        body = "".join(f"<tr>{''.join(f'<td>{_html(shown(cell))}</td>' for cell in row)}</tr>\n" for row in self.rows)
-        return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>\n"
-
     def to_json(self) -> str:
         """A list of objects with full precision; NaN is null."""
         listed = [{column: _finite(cell) for column, cell in zip(self.columns, row, strict=True)} for row in self.rows]
@@ -94,10 +87,6 @@ def _spreadsheet(cell: Cell) -> Cell:
         return _finite(cell)
     plain = printable(cell)
     return f"'{plain}" if cell.lstrip(" ").startswith(FORMULA) else plain
-
-
-def _html(text: str) -> str:
-    return html.escape(printable(text))
 
 
 def _markdown(text: str) -> str:

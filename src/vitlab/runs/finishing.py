@@ -19,6 +19,7 @@ from vitlab.runs.books import tell_total
 from vitlab.runs.display import describe, say
 from vitlab.runs.judging import draw, score_source
 from vitlab.runs.material import Material, whole_model
+from vitlab.runs.run_report import has_answers, tell_report
 from vitlab.store import sha256, verify_folder
 from vitlab.strict_json import read_json, require
 from vitlab.train.checkpoint_files import load_checkpoint, name_of, set_aside
@@ -58,6 +59,8 @@ def finish(
             if numbers is None:
                 numbers = score_source(run, spec, name, source, console, world, model)
                 run.record(name, {"step": progress.step, **numbers})
+            elif spec.execution.report and not world.first(partial(has_answers, run, name, numbers)):
+                score_source(run, spec, name, source, console, world, model)  # the answers are of later weights
             result[name] = {what: value for what, value in numbers.items() if math.isfinite(float(value))}
             say(console, f"{name}: {describe(numbers)}")
     draw(run, spec, material, model)
@@ -76,6 +79,7 @@ def finish(
     for reason in why:
         say(console, f"this run is not exact: {reason}")
     say(console, f"the model is in {run.path / MODEL}")
+    world.first(partial(tell_report, run, spec, material, console))
 
 
 def keep_model(

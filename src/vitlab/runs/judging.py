@@ -11,13 +11,15 @@ from vitlab.data.accounting import Account, TooManyBadImages, training_limit
 from vitlab.data.loading import evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms import normalised
+from vitlab.evaluate.answers import MistakeFinder, answers_of
 from vitlab.evaluate.scores import merged, scores_from_json
 from vitlab.evaluate.scoring import score
-from vitlab.run_dir import PICTURE, RunDir, RunSpec
+from vitlab.run_dir import PICTURE, RunDir, RunSpec, answers_file
 from vitlab.runs.books import Books, tell_bad, write_quarantine
 from vitlab.runs.display import Images
 from vitlab.runs.masking import corruption_of, draw_predictions, prediction_of, score_predictions
 from vitlab.runs.material import Material
+from vitlab.strict_json import to_json
 from vitlab.train.loop import JUDGE
 from vitlab.world.group import World
 
@@ -96,14 +98,21 @@ def score_source(
         max_bad=books.own_limit,
     )
     prediction = prediction_of(spec)
+    scores, found = None, []
     try:
         if prediction is not None:
             numbers = score_predictions(module, batches, prediction, world)
         else:
-            own = score(module, batches, partial(normalised, how=how), spec.model.classes)
-            numbers = merged(map(scores_from_json, world.gather(own.to_json()))).numbers()
+            finder = MistakeFinder()
+            own = score(module, batches, partial(normalised, how=how), spec.model.classes, finder.add)
+            scores = merged(map(scores_from_json, world.gather(own.to_json())))
+            numbers = scores.numbers()
+            found = world.gather([to_json(mistake) for mistake in finder.found])
         books.settle()
     finally:
         fresh = write_quarantine(run, books.account, name)
     tell_bad(console, run, books.account, fresh, name)
-    return {**numbers, "not_evaluated": len(books.account.quarantined)}
+    numbers = {**numbers, "not_evaluated": len(books.account.quarantined)}
+    if scores is not None:
+        run.write(answers_file(name), to_json(answers_of(scores, numbers, found)))
+    return numbers

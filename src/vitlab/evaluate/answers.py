@@ -1,0 +1,100 @@
+"""What one looks at beside the numbers of an evaluation: its classes, its confusions and its worst mistakes."""
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from vitlab.evaluate.scores import Scores
+from vitlab.strict_json import from_json
+
+MOST = 12  # mistakes that are kept
+
+
+class Numbered(Protocol):
+    """What a batch must have: the labels, ids and numbers in the source of its n samples."""
+
+    @property
+    def labels(self) -> Sequence[Sequence[int]]: ...
+    @property
+    def ids(self) -> Sequence[str]: ...
+    @property
+    def numbers(self) -> Sequence[int]: ...
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A sample of one label that was taken for another class."""
+
+    number: int  # in its source
+    id: str
+    label: int
+    answer: int
+    probability: float  # of the answer
+    loss: float
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """How a class was answered: by accuracy, or by average precision and F1 where an image may have several labels."""
+
+    number: int
+    images: int
+    right: int | None = None
+    average_precision: float | None = None
+    f1: float | None = None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Of one evaluation: `numbers` by name, classes that occur, (label, answer, samples), the worst mistakes first."""
+
+    numbers: dict[str, float]
+    classes: tuple[ClassResult, ...]
+    confusion: tuple[tuple[int, int, int], ...]
+    mistakes: tuple[Mistake, ...]
+
+
+class MistakeFinder:
+    """Keeps the mistakes of the largest loss while batches are scored; memory does not grow with their number."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self.most = most
+        self.found: list[Mistake] = []
+
+    def add(self, batch: Numbered, logits: Tensor) -> None:
+        """Look at logits (n, K); samples with several labels or none are left out."""
+        rows = [row for row, labels in enumerate(batch.labels) if len(labels) == 1]
+        if not rows:
+            return
+        log_p = logits.detach()[rows].float().log_softmax(dim=-1).cpu()  # (m, K)
+        labels = torch.tensor([batch.labels[row][0] for row in rows])
+        loss = -log_p.gather(1, labels[:, None])[:, 0]
+        best, answers = log_p.max(dim=-1)
+        for place in (answers != labels).nonzero()[:, 0].tolist():
+            row, values = rows[place], (best[place].exp().item(), loss[place].item())
+            where = (batch.numbers[row], batch.ids[row], int(labels[place]), int(answers[place]))
+            self.found.append(Mistake(*where, *values))
+        self.found = worst(self.found, self.most)
+
+
+def worst(mistakes: Iterable[Mistake], most: int = MOST) -> list[Mistake]:
+    """Those of the largest loss, the largest first; of equal ones the first in the source."""
+    return heapq.nsmallest(most, mistakes, key=lambda mistake: (-mistake.loss, mistake.number))
+
+
+def answers_of(scores: Scores, numbers: Mapping[str, float], parts: Iterable[object]) -> Answers:
+    """What is kept of an evaluation; `parts` are the mistakes that each rank has found, as JSON values."""
+    classes = tuple(ClassResult(c, images, right) for c, (right, images) in scores.by_class().items())
+    confusion = tuple((label, answer, count) for (label, answer), count in sorted(scores.confusion.items()))
+    found = (from_json(Mistake, one) for part in parts for one in cast(list[object], part))
+    return Answers(finite_numbers(numbers), classes, confusion, tuple(worst(found)))
+
+
+def finite_numbers(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Those that can be written as JSON."""
+    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}

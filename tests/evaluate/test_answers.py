@@ -1,0 +1,76 @@
+"""The worst mistakes of an evaluation: found in one pass, the same however the set is cut."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from vitlab.evaluate.answers import MistakeFinder, answers_of, worst
+from vitlab.evaluate.scores import Scores
+from vitlab.strict_json import from_json, to_json
+
+N, K = 60, 5
+
+
+@pytest.fixture
+def samples():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(N, K, generator=generator) * 3, torch.randint(K, (N,), generator=generator).tolist()
+
+
+def batch_of(labels, start):
+    numbers = range(start, start + len(labels))
+    return SimpleNamespace(labels=[(label,) for label in labels], ids=[f"s{n}" for n in numbers], numbers=list(numbers))
+
+
+def finder_of(logits, labels, step):
+    finder = MistakeFinder(7)
+    for start in range(0, N, step):
+        finder.add(batch_of(labels[start : start + step], start), logits[start : start + step])
+    return finder
+
+
+@pytest.mark.parametrize("step", [60, 9, 1])
+def test_they_are_the_wrong_answers_of_the_largest_loss(samples, step):
+    logits, labels = samples
+    values = logits.double().numpy()
+    p = np.exp(values) / np.exp(values).sum(axis=1, keepdims=True)
+    loss = -np.log(p[np.arange(N), labels])
+    wrong = [n for n in range(N) if p[n].argmax() != labels[n]]
+    expected = sorted(wrong, key=lambda n: -loss[n])[:7]
+    found = finder_of(logits, labels, step).found
+    assert [mistake.number for mistake in found] == expected
+    assert [mistake.loss for mistake in found] == pytest.approx([loss[n] for n in expected], rel=1e-5)
+    assert [mistake.probability for mistake in found] == pytest.approx([p[n].max() for n in expected], rel=1e-5)
+    assert [(mistake.label, mistake.answer) for mistake in found] == [(labels[n], p[n].argmax()) for n in expected]
+
+
+def test_parts_of_a_set_have_the_mistakes_of_the_whole(samples):
+    logits, labels = samples
+    halves = [MistakeFinder(7), MistakeFinder(7)]
+    for start in range(0, N, 6):
+        halves[start // 6 % 2].add(batch_of(labels[start : start + 6], start), logits[start : start + 6])
+    assert worst([*halves[0].found, *halves[1].found], 7) == finder_of(logits, labels, N).found
+
+
+def test_images_with_several_labels_or_none_are_left_out(samples):
+    logits, labels = samples
+    batch = batch_of(labels, 0)
+    batch.labels = [() if n % 2 else (labels[n], (labels[n] + 1) % K) for n in range(N)]
+    finder = MistakeFinder()
+    finder.add(batch, logits)
+    assert finder.found == []
+
+
+def test_what_is_kept_comes_back_from_json(samples):
+    logits, labels = samples
+    scores = Scores(K)
+    scores.add(logits, torch.tensor(labels))
+    parts = [[to_json(mistake) for mistake in finder_of(logits, labels, N).found]]
+    answers = answers_of(scores, {**scores.numbers(), "ece": float("nan")}, parts)
+    assert from_json(type(answers), to_json(answers)) == answers
+    assert sum(one.images for one in answers.classes) == N
+    assert sum(one.right for one in answers.classes) == scores.top1
+    assert sum(count for label, answer, count in answers.confusion if label == answer) == scores.top1
+    assert "ece" not in answers.numbers
