@@ -38,6 +38,7 @@ def evaluate(
     by_number: bool = False,
     max_bad: float = 0.0,
     max_pixels: MaybeWhole = None,
+    threshold: float = 0.5,
     preprocessing: Seeing = "own",
     conventions: MaybeConventions = None,
     image: Size = "",
@@ -50,6 +51,7 @@ def evaluate(
 ) -> int:
     """Score models on data, every image exactly once: accuracy, loss, calibration, classes, confusion.
 
+    A model that was trained on several labels per image is scored by mean average precision and F1 instead.
     Interrupted and started again with the same folder, it continues.
 
     Args:
@@ -62,6 +64,7 @@ def evaluate(
         by_number: Take the data's class numbers for the model's without comparing names.
         max_bad: Share of the images that may be bad; the table then says how many were not evaluated.
         max_pixels: Pixels that an image may have; each format has its own limit if left out.
+        threshold: Probability from which on a multi-label model predicts a class, for F1, precision and recall.
         preprocessing: How pictures are resized and normalised, if not as the model says.
         conventions: Whose GELU, epsilon and preprocessing to use; the file's own if left out.
         image: Resolution to run at; the model's own if left out.
@@ -69,7 +72,7 @@ def evaluate(
         workers: Processes that decode.
         device: Such as cpu or cuda:1; auto is a GPU where there is one.
         ledger: Add the results to this ledger.
-        expected: What the accuracy ought to be in percent, for the ledger.
+        expected: What the accuracy, or the mean average precision, ought to be in percent, for the ledger.
         expected_from: Where that number stands.
     """
     from vitlab.data.catalogue import with_max_pixels
@@ -83,7 +86,7 @@ def evaluate(
 
     data = tuple(with_max_pixels(spec, max_pixels) for spec in data)
     loading = ModelOptions(conventions, size_of(image), preprocessing, device)
-    options = EvaluateOptions(loading, real, label_map, restrict, by_number, batch, workers, max_bad)
+    options = EvaluateOptions(loading, real, label_map, restrict, by_number, batch, workers, max_bad, threshold)
     check_ledger(ledger, expected, expected_from, rows=len(models) * len(data) * (1 if real is None else 2))
     with together(device, console()) as (world, screen):
         rows = run(models, data, out, options, screen, Share(world.rank, world.ranks, world.gather))

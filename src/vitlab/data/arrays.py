@@ -110,6 +110,8 @@ class PixelSource:
             )
         self.class_names = class_names or tuple(map(str, range(classes)))
         self._images, self._labels = images, labels
+        several = labels.sum(axis=1) != 1 if labels.ndim == 2 else np.zeros(len(labels), bool)
+        self.first_not_single = int(several.argmax()) if several.any() else None
         self._files = [str(Path(file).absolute()) for file in files]
         self._stamp = tuple(number for file in files for number in file_stamp(file))
 

@@ -244,6 +244,8 @@ class CsvSource:
         self.class_names, order = _classes(table, classes, numbers)
         self._labels = order[np.array(table.labels, np.int32)] if len(order) else np.empty(0, np.int32)
         self._ends = np.array(table.ends, np.int64)
+        many = np.flatnonzero(np.diff(self._ends, prepend=0) != 1)
+        self.first_not_single = int(many[0]) if len(many) else None
 
     def __len__(self) -> int:
         return len(self._files)

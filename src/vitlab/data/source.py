@@ -32,7 +32,8 @@ class Source(Protocol):
     """Samples by number, 0 to len-1; opening one is cheap and reading one touches no other.
 
     Some sources have more: `stamp` (see `stamps.py`), `paths` (see `contents.py`), `identity` where samples are drawn,
-    `excluded`, `max_pixels` (see `pixel_limit`), and `block` and `window` for the training order.
+    `excluded`, `max_pixels` (see `pixel_limit`), `block` and `window` for the training order, and `first_not_single`,
+    the number of the first sample with several labels or none, where there is one.
     """
 
     @property

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from vitlab.evaluate.scores import Scores
+from vitlab.evaluate.multilabel import AnyScores, MultiLabelScores
 from vitlab.strict_json import from_json
 
 MOST = 12  # mistakes that are kept
@@ -87,8 +87,15 @@ def worst(mistakes: Iterable[Mistake], most: int = MOST) -> list[Mistake]:
     return heapq.nsmallest(most, mistakes, key=lambda mistake: (-mistake.loss, mistake.number))
 
 
-def answers_of(scores: Scores, numbers: Mapping[str, float], parts: Iterable[object]) -> Answers:
-    """What is kept of an evaluation; `parts` are the mistakes that each rank has found, as JSON values."""
+def answers_of(scores: AnyScores, numbers: Mapping[str, float], parts: Iterable[object]) -> Answers:
+    """What is kept of an evaluation; `parts` are the mistakes that each rank has found, as JSON values.
+
+    Where an image may have several labels there is no confusion of classes, and no mistake that is the worst.
+    """
+    if isinstance(scores, MultiLabelScores):
+        rows = ((c, one) for c, one in scores.by_class().items() if one["samples"])
+        judged = (ClassResult(c, int(one["samples"]), None, one["ap"], one["f1"]) for c, one in rows)
+        return Answers(finite_numbers(numbers), tuple(judged), (), ())
     classes = tuple(ClassResult(c, images, right) for c, (right, images) in scores.by_class().items())
     confusion = tuple((label, answer, count) for (label, answer), count in sorted(scores.confusion.items()))
     found = (from_json(Mistake, one) for part in parts for one in cast(list[object], part))
@@ -97,4 +104,4 @@ def answers_of(scores: Scores, numbers: Mapping[str, float], parts: Iterable[obj
 
 def finite_numbers(numbers: Mapping[str, float]) -> dict[str, float]:
     """Those that can be written as JSON."""
-    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
+    return {name: float(value) for name, value in numbers.items() if math.isfinite(float(value))}

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from vitlab.evaluate.multilabel import AnyScores
 from vitlab.evaluate.scores import Scores
 
 
@@ -23,22 +24,24 @@ Normalise = Callable[[Tensor], Tensor]
 Numbers = Callable[[nn.Module], dict[str, float]]
 
 
-def score(
+def score(module: nn.Module, batches: Iterable[Scored], normalise: Normalise, classes: int) -> Scores:
+    """Scores of a module over batches, each sample once; run on the device and in the precision of its weights."""
+    scores = Scores(classes)
+    fill(scores, module, batches, normalise)
+    return scores
+
+
+def fill(
+    scores: AnyScores,
     module: nn.Module,
     batches: Iterable[Scored],
     normalise: Normalise,
-    classes: int,
     watch: Callable[[Any, Tensor], None] = lambda batch, logits: None,
-) -> Scores:
-    """Scores of a module over batches, each sample once; run on the device and in the precision of its weights.
-
-    `watch` is shown every batch with its logits.
-    """
-    scores = Scores(classes)
+) -> None:
+    """Add every sample of the batches to scores of any task, as `score` does; `watch` sees each batch with logits."""
     for batch, logits in outputs(module, batches, normalise):
         scores.add(logits, batch.labels)
         watch(batch, logits)
-    return scores
 
 
 def outputs(

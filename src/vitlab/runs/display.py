@@ -96,10 +96,19 @@ def describe(numbers: Mapping[str, float]) -> str:
     """The numbers of a validation in a few words, with what could not be evaluated."""
     if not numbers["count"]:
         return f"none of {numbers.get('not_evaluated', 0):,} images could be evaluated"
+    if "threshold" in numbers:  # of a multi-label model
+        mean, micro, macro = (float(numbers.get(name, "nan")) for name in ("map", "f1_micro", "f1_macro"))
+        f1 = f"F1 {micro:.1%} micro, {macro:.1%} macro at {numbers['threshold']:g}"
+        said = f"mAP {mean:.2%}, {f1}, {numbers['count']:,} images, loss {numbers['loss']:.4f}"
+        return f"{said}{_unseen(numbers)}"
     patches = f"{numbers['patches']:,} corrupted patches in " if "patches" in numbers else ""
     said = f"{numbers['top1']:.2%} right of {patches}{numbers['count']:,} images, loss {numbers['loss']:.4f}"
+    return f"{said}{_unseen(numbers)}"
+
+
+def _unseen(numbers: Mapping[str, float]) -> str:
     unseen = numbers.get("not_evaluated", 0)
-    return f"{said}; {unseen:,} of {numbers['count'] + unseen:,} not evaluated" if unseen else said
+    return f"; {unseen:,} of {numbers['count'] + unseen:,} not evaluated" if unseen else ""
 
 
 def duration(seconds: float) -> str:

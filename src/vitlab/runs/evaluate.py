@@ -16,6 +16,7 @@ from vitlab.data.catalogue import open_source
 from vitlab.data.source import Source
 from vitlab.data.stamps import state
 from vitlab.deploy.predict import class_names
+from vitlab.evaluate.multilabel import THRESHOLD
 from vitlab.evaluate.targets import REAL_CLASSES, read_label_map, read_real
 from vitlab.models.build import Model
 from vitlab.paper.imagenet import imagenet_classes
@@ -43,10 +44,12 @@ class EvaluateOptions:
     batch: int = 32
     workers: int = 0
     max_bad: float = 0.0
+    threshold: float = THRESHOLD
     save_every: float = SAVE  # seconds
 
     def __post_init__(self) -> None:
         require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is a share of the images, between 0 and 1")
+        require(0 < self.threshold < 1, f"threshold {self.threshold} is a probability between 0 and 1")
         require(self.label_map is not None or not self.restrict, "restrict goes with a label map")
         require(self.label_map is None or not self.by_number, "a label map and by_number exclude each other")
 
@@ -119,6 +122,10 @@ def _evaluate(
 
 def truth_of(model: Model, source: Source, options: EvaluateOptions) -> Truth:
     """The labels to score against, once it is sure that they are about the same classes."""
+    require(
+        model.task == "single-label" or (options.real is None and options.label_map is None),
+        "ReaL labels and label maps are for models that predict one class per image, and this one is multi-label",
+    )
     if options.label_map is not None:
         mapped = read_label_map(options.label_map, source.class_names, class_names(model)[0])
         columns = mapped.used if options.restrict else None
@@ -161,6 +168,7 @@ def _score(
 ) -> Iterator[Row]:
     identity, files = {"spec": spec, **_identity(model, how, source, options)}, state(source)
     identity |= {"numbers": list(truth.numbers)} if truth.numbers else {}
+    identity |= {"task": model.task, "threshold": options.threshold} if model.task == "multi-label" else {}
     name = _short(json.dumps(identity, allow_nan=False))
     saved = out / "progress" / f"{name}-{_short(files)}.json"
     outdated = [file for file in saved.parent.glob(f"{name}-*.json") if file != saved]
@@ -184,6 +192,8 @@ def _score(
             workers=options.workers,
             max_bad=options.max_bad,
             columns=truth.columns,
+            task=model.task,
+            threshold=options.threshold,
             saved=saved,
             identity={**identity, "files": files},
             share=share,

@@ -7,14 +7,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from vitlab.data.accounting import Account
+from vitlab.evaluate.multilabel import AnyScores, MultiLabelScores
 from vitlab.evaluate.scores import Scores
 from vitlab.report.ledger import Entry, append, check_ledger, versions
-from vitlab.report.tables import Results
+from vitlab.report.tables import Cell, Results
 from vitlab.store import json_writer, replacing
 
 TASKS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}  # kinds of data that are a task
 DETAILS = re.compile(r"(\d{2,})-(classes|confusion)\.csv")
-COLUMNS = ("model", "data", "labels", "top-1 %", "top-5 %", "class mean %", "loss", "ECE %", "count", "skipped", "bad")
+WHAT = ("model", "data", "labels")
+SINGLE = ("top-1 %", "top-5 %", "class mean %")
+MULTI = ("mAP %", "F1 micro %", "F1 macro %", "threshold")
+COUNTS = ("count", "skipped", "bad")
 
 
 @dataclass(frozen=True)
@@ -27,20 +31,30 @@ class Row:
     labels: str  # own: the data's; ReaL; mapped: by a label map
     preprocessing: str
     names: tuple[str, ...]  # of the classes that compete
-    scores: Scores
+    scores: AnyScores
     account: Account
 
 
 def results(rows: Sequence[Row]) -> Results:
-    """The table."""
-    lines = []
-    for row in rows:
-        scores = row.scores
-        percents = [100 * value for value in (scores.accuracy, scores.top5_accuracy, scores.mean_class_accuracy)]
-        counts = (scores.count, scores.skipped, len(row.account.quarantined))
-        rest = (scores.mean_loss, 100 * scores.calibration_error, *counts)
-        lines.append((row.model, row.data, row.labels, *percents, *rest))
-    return Results(COLUMNS, tuple(lines))
+    """The table; it has the columns of both tasks where there are models of both."""
+    is_multi = [isinstance(row.scores, MultiLabelScores) for row in rows]
+    columns = [*WHAT, *(() if all(is_multi) and rows else SINGLE), *(MULTI if any(is_multi) else ()), "loss"]
+    columns += [*(() if all(is_multi) and rows else ["ECE %"]), *COUNTS]
+    return Results(tuple(columns), tuple(tuple(_cells(row).get(column) for column in columns) for row in rows))
+
+
+def _cells(row: Row) -> dict[str, Cell]:
+    """What a row has, by column."""
+    numbers, bad = row.scores.numbers(), len(row.account.quarantined)
+    cells: dict[str, Cell] = {"model": row.model, "data": row.data, "labels": row.labels, "loss": numbers["loss"]}
+    named = {
+        **dict(zip(SINGLE, ("top1", "top5", "class_mean"), strict=True)),
+        **dict(zip(MULTI, ("map", "f1_micro", "f1_macro"), strict=False)),
+        "ECE %": "ece",
+    }
+    cells |= {column: 100 * numbers[name] for column, name in named.items() if name in numbers}
+    return cells | {"threshold": numbers.get("threshold"), "count": row.scores.count, "bad": bad,
+                    "skipped": int(numbers.get("skipped", 0))}  # fmt: skip
 
 
 def write(out: Path, rows: Sequence[Row], table: Results) -> None:
@@ -72,18 +86,38 @@ def write(out: Path, rows: Sequence[Row], table: Results) -> None:
         if (match := DETAILS.fullmatch(file.name)) and int(match[1]) > len(rows):
             file.unlink()
     for number, row in enumerate(rows, 1):
-        _put(out / f"{number:02d}-classes.csv", _by_class(row).to_csv())
-        _put(out / f"{number:02d}-confusion.csv", _confusion(row).to_csv())
+        confusion = out / f"{number:02d}-confusion.csv"
+        if isinstance(row.scores, MultiLabelScores):
+            _put(out / f"{number:02d}-classes.csv", _precision_by_class(row, row.scores).to_csv())
+            confusion.unlink(missing_ok=True)  # of an earlier evaluation; several labels have none
+        else:
+            _put(out / f"{number:02d}-classes.csv", _by_class(row, row.scores).to_csv())
+            _put(confusion, _confusion(row, row.scores).to_csv())
 
 
-def _by_class(row: Row) -> Results:
-    found = row.scores.by_class().items()
+def _precision_by_class(row: Row, scores: MultiLabelScores) -> Results:
+    lines = []
+    for number, one in scores.by_class().items():
+        shares = [_percent(one[name]) for name in ("ap", "f1", "precision", "recall")]
+        lines.append((number, row.names[number], int(one["samples"]), int(one["predicted"]), *shares))
+    at = f"at {scores.threshold:g}"
+    shown = ("samples", f"predicted {at}", "AP %", f"F1 % {at}", f"precision % {at}", f"recall % {at}")
+    columns = ("class", "name", *shown)
+    return Results(columns, tuple(lines))
+
+
+def _percent(share: float) -> float | None:
+    return None if share != share else 100 * share
+
+
+def _by_class(row: Row, scores: Scores) -> Results:
+    found = scores.by_class().items()
     lines = ((label, row.names[label], right, count, 100 * right / count) for label, (right, count) in found)
     return Results(("class", "name", "right", "count", "accuracy %"), tuple(lines))
 
 
-def _confusion(row: Row) -> Results:
-    cells = sorted(row.scores.confusion.items(), key=lambda cell: (-cell[1], cell[0]))
+def _confusion(row: Row, scores: Scores) -> Results:
+    cells = sorted(scores.confusion.items(), key=lambda cell: (-cell[1], cell[0]))
     lines = ((a, row.names[a], b, row.names[b], count) for (a, b), count in cells)
     return Results(("class", "name", "predicted", "predicted name", "count"), tuple(lines))
 
@@ -96,15 +130,15 @@ def _put(path: Path, text: str) -> None:
 def record(
     rows: Sequence[Row], ledger: Path, command: str, expected: float | None = None, expected_from: str = ""
 ) -> None:
-    """Add the top-1 accuracy of every row to the ledger; `expected` is for one row alone."""
+    """Add the top-1 accuracy, or the mAP, of every row to the ledger; `expected` is for one row alone."""
     check_ledger(ledger, expected, expected_from, len(rows))
     when, made_by = datetime.now(UTC).isoformat(timespec="seconds"), versions()
     entries = [
         Entry(
             model=row.architecture,
             data=row.data,
-            metric="top-1 %" if row.labels == "own" else f"top-1 %, {row.labels} labels",
-            got=100 * row.scores.accuracy,
+            metric=_metric(row),
+            got=100 * row.scores.numbers()["map" if isinstance(row.scores, MultiLabelScores) else "top1"],
             n=row.scores.count,
             command=command,
             expected=expected,
@@ -118,6 +152,11 @@ def record(
         if row.scores.count
     ]
     append(ledger, entries)
+
+
+def _metric(row: Row) -> str:
+    name = "mAP %" if isinstance(row.scores, MultiLabelScores) else "top-1 %"
+    return name if row.labels == "own" else f"{name}, {row.labels} labels"
 
 
 def _task(row: Row) -> str:

@@ -20,6 +20,7 @@ from vitlab.runs.display import describe, say
 from vitlab.runs.judging import draw, score_source
 from vitlab.runs.material import Material, whole_model
 from vitlab.runs.run_report import has_answers, tell_report
+from vitlab.spec import Task
 from vitlab.store import sha256, verify_folder
 from vitlab.strict_json import read_json, require
 from vitlab.train.checkpoint_files import load_checkpoint, name_of, set_aside
@@ -52,21 +53,23 @@ def finish(
         "weights": weights,
         "images": progress.images,
         "skipped": progress.skipped,
+        **({"task": material.task} if material.task == "multi-label" else {}),
     }
     for name, source in ((JUDGE, material.validation), ("test", material.test)):
         if source is not None:
             numbers = world.first(partial(_recorded, run, name, progress.step))
             if numbers is None:
-                numbers = score_source(run, spec, name, source, console, world, model)
+                numbers = score_source(run, spec, material.task, name, source, console, world, model)
                 run.record(name, {"step": progress.step, **numbers})
             elif spec.execution.report and not world.first(partial(has_answers, run, name, numbers)):
-                score_source(run, spec, name, source, console, world, model)  # the answers are of later weights
+                # The answers are of later weights.
+                score_source(run, spec, material.task, name, source, console, world, model)
             result[name] = {what: value for what, value in numbers.items() if math.isfinite(float(value))}
             say(console, f"{name}: {describe(numbers)}")
     draw(run, spec, material, model)
     if world.first(partial(model_fault, run)):
         world.first(partial(_set_aside, run))
-        keep_model(run, spec, material.card, state, checkpoints, world)
+        keep_model(run, spec, material.card, material.task, state, checkpoints, world)
     result["model_sha256"] = world.first(partial(_weights_sha256, run))
     if why := world.first(run.not_exact):
         result["not_exact"] = why
@@ -83,7 +86,7 @@ def finish(
 
 
 def keep_model(
-    run: RunDir, spec: RunSpec, card: DataCard, state: TrainState, checkpoints: Checkpoints, world: World
+    run: RunDir, spec: RunSpec, card: DataCard, task: Task, state: TrainState, checkpoints: Checkpoints, world: World
 ) -> None:
     """Write the model's folder; raises Diverged where the model does not answer with numbers."""
     model, step = cast(Model, state.trained), state.progress.step
@@ -99,7 +102,7 @@ def keep_model(
                 f"{checkpoints.last_good(before=step)}"
             )
         if not isinstance(kept, MaskedPatchModel):
-            whole.class_names = card.class_names or None
+            whole.class_names, whole.task = card.class_names or None, task
         whole.provenance = provenance(spec, card, step, run.not_exact())
         save_model(whole, run.path / MODEL)
 
@@ -141,7 +144,8 @@ def rebuild(
     if state.progress.step != result.get("step", state.progress.step):
         return False
     aside = world.first(partial(_set_aside, run))
-    keep_model(run, spec, card, state, checkpoints, world)
+    task: Task = "multi-label" if result.get("task") == "multi-label" else "single-label"
+    keep_model(run, spec, card, task, state, checkpoints, world)
     made, step = world.first(partial(_weights_sha256, run)), state.progress.step
     run.write(RESULT, result | {"model_sha256": made})  # another version may write the same tensors as other bytes
     run.record("rebuilt", {"step": step})

@@ -12,13 +12,14 @@ from vitlab.data.loading import evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms import normalised
 from vitlab.evaluate.answers import MistakeFinder, answers_of
-from vitlab.evaluate.scores import merged, scores_from_json
-from vitlab.evaluate.scoring import score
+from vitlab.evaluate.multilabel import any_scores_from_json, empty_scores, merged_any
+from vitlab.evaluate.scoring import fill
 from vitlab.run_dir import PICTURE, RunDir, RunSpec, answers_file
 from vitlab.runs.books import Books, tell_bad, write_quarantine
 from vitlab.runs.display import Images
 from vitlab.runs.masking import corruption_of, draw_predictions, prediction_of, score_predictions
 from vitlab.runs.material import Material
+from vitlab.spec import Task
 from vitlab.strict_json import to_json
 from vitlab.train.loop import JUDGE
 from vitlab.world.group import World
@@ -32,7 +33,7 @@ def judge(
     """The numbers of the validation, and the picture of a masked run."""
     assert material.validation is not None
     draw(run, spec, material, module)
-    return score_source(run, spec, JUDGE, material.validation, console, world, module)
+    return score_source(run, spec, material.task, JUDGE, material.validation, console, world, module)
 
 
 def judge_pictures(spec: RunSpec, material: Material, console: Console) -> dict[str, Account]:
@@ -74,7 +75,14 @@ def draw(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> N
 
 
 def score_source(
-    run: RunDir, spec: RunSpec, name: str, source: Source, console: Console, world: World, module: nn.Module
+    run: RunDir,
+    spec: RunSpec,
+    task: Task,
+    name: str,
+    source: Source,
+    console: Console,
+    world: World,
+    module: nn.Module,
 ) -> dict[str, float]:
     """Every image of the source once over all ranks; unreadable ones are counted, named in the quarantine file, never
     replaced.
@@ -103,9 +111,9 @@ def score_source(
         if prediction is not None:
             numbers = score_predictions(module, batches, prediction, world)
         else:
-            finder = MistakeFinder()
-            own = score(module, batches, partial(normalised, how=how), spec.model.classes, finder.add)
-            scores = merged(map(scores_from_json, world.gather(own.to_json())))
+            finder, own = MistakeFinder(), empty_scores(task, spec.model.classes)
+            fill(own, module, batches, partial(normalised, how=how), finder.add)
+            scores = merged_any(*map(any_scores_from_json, world.gather(own.to_json())))
             numbers = scores.numbers()
             found = world.gather([to_json(mistake) for mistake in finder.found])
         books.settle()

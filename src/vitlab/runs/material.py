@@ -15,10 +15,12 @@ from vitlab.data.catalogue import open_source
 from vitlab.data.class_names import renumbered
 from vitlab.data.source import Source
 from vitlab.data.splits import development_split
+from vitlab.evaluate.multilabel import check_kept
 from vitlab.models.build import Model, build_from_spec, empty_model
 from vitlab.models.masked import build_masked_model, empty_masked_model
 from vitlab.paper.pretraining import HEAD_BIAS
 from vitlab.run_dir import RunSpec
+from vitlab.spec import Task
 from vitlab.store import sha256
 from vitlab.strict_json import require
 from vitlab.train.optimizers import make_optimizer
@@ -48,6 +50,7 @@ class Material:
     validation: Source | None
     test: Source | None
     sets: Mapping[str, Source]  # every data set that was opened, by the name of its flag
+    task: Task
 
 
 def open_data(spec: str) -> Opened:
@@ -80,6 +83,7 @@ def material_of(
         card.check(opened.card, same_samples=not allow_changed)
     is_same = card is not None and card.fingerprint == opened.card.fingerprint
     card, whole = card if card is not None and is_same else opened.card, opened.source
+    task = _task(spec, whole)
     train, validation = whole, None
     fitting = open_source if spec.recipe.masking is not None else partial(_same_classes, card=card)  # no class is asked
     if spec.validation:
@@ -89,7 +93,26 @@ def material_of(
     test = fitting(spec.test) if spec.test else None
     own = {"data": whole, "validation": validation if spec.validation else None, "test": test}
     sets = {name: source for name, source in own.items() if source is not None}
-    return Material(card, train, Counter(getattr(whole, "excluded", {})), validation, test, sets)
+    if task == "multi-label":
+        for source in (one for one in (validation, test) if one is not None):
+            check_kept(len(source), spec.model.classes)  # now, not after an epoch
+    return Material(card, train, Counter(getattr(whole, "excluded", {})), validation, test, sets, task)
+
+
+def _task(spec: RunSpec, source: Source) -> Task:
+    """Multi-label where images have several labels or none; raises where the loss needs exactly one.
+
+    The sigmoid loss alone says nothing: the paper pre-trains with it on images of one label.
+    """
+    number: int | None = getattr(source, "first_not_single", None)
+    if number is None or spec.recipe.masking is not None:
+        return "single-label"
+    require(
+        spec.recipe.loss == "sigmoid",
+        f"{source.id(number)!r} of {spec.data!r} has {len(source.label(number))} labels, and the softmax loss needs "
+        f"exactly one per image; give --loss sigmoid to learn any number of labels per image",
+    )
+    return "multi-label"
 
 
 def _same_classes(spec: str, card: DataCard) -> Source:

@@ -15,12 +15,12 @@ from vitlab.report.tables import Cell, Results
 from vitlab.store import replacing
 from vitlab.weights.load import load_model
 
-COLUMNS = ("data", "top-1 %", "std", "runs", "count", "recipe", "learning rate", "picked of", "published")
+COLUMNS = ("data", "{metric} %", "std", "runs", "count", "recipe", "learning rate", "picked of", "published")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The accuracy on one set over several runs, in percent."""
+    """The accuracy, or the mean average precision, on one set over several runs, in percent."""
 
     task: str  # the paper's name of the set, where it is one of its own
     data: str
@@ -30,6 +30,7 @@ class Outcome:
     learning_rate: float
     point: str
     points: int  # that it was picked of on development images; 1: nothing was picked
+    metric: str = "top-1"  # or mAP, of a multi-label set
 
     @property
     def mean(self) -> float:
@@ -52,7 +53,8 @@ def results_of(rows: list[Outcome], model: str) -> Results:
         lines.append(
             (name, row.mean, row.std, runs, row.count, row.recipe, row.learning_rate, row.points, printed),
         )
-    return Results(COLUMNS, tuple(lines))
+    metric = " or ".join(dict.fromkeys(row.metric for row in rows))
+    return Results(tuple(column.format(metric=metric) for column in COLUMNS), tuple(lines))
 
 
 def show(outcome: Outcome, model: Path, console: Console) -> None:
@@ -75,7 +77,7 @@ def record(rows: list[Outcome], model: Path, ledger: Path, command: str) -> None
         Entry(
             model=name,
             data=row.data,
-            metric="top-1 %, fine-tuned",
+            metric=f"{row.metric} %, fine-tuned",
             got=row.mean,
             n=row.count,
             command=command,

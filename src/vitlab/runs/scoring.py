@@ -20,10 +20,11 @@ from vitlab.data.batch import Batch, on_device
 from vitlab.data.loading import evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms import normalised
-from vitlab.evaluate.scores import Scores, merged, scores_from_json
+from vitlab.evaluate.multilabel import THRESHOLD, AnyScores, any_scores_from_json, empty_scores, merged_any
 from vitlab.evaluate.scoring import outputs
 from vitlab.models.build import Model
 from vitlab.pixels import Preprocessing
+from vitlab.spec import Task
 from vitlab.store import replacing
 from vitlab.strict_json import from_json, parse_json, require, to_json
 from vitlab.user_files import read_regular
@@ -49,7 +50,7 @@ class Share:
 class Progress:
     """What is done: samples 0 to `next` - 1 are scored or quarantined."""
 
-    scores: dict[str, Scores]
+    scores: dict[str, AnyScores]
     account: Account
     next: int = 0
 
@@ -64,6 +65,8 @@ def score_source(
     workers: int = 0,
     max_bad: float = 0.0,
     columns: Sequence[int] | None = None,
+    task: Task = "single-label",
+    threshold: float = THRESHOLD,
     saved: Path | None = None,
     identity: Mapping[str, object] | None = None,
     share: Share | None = None,
@@ -72,7 +75,8 @@ def score_source(
 ) -> Progress:
     """The scores of every kind of labels, from one pass over the images.
 
-    With `columns` only these of the model's classes compete, in this order. Progress is kept in the file `saved` and
+    With `columns` only these of the model's classes compete, in this order. A model of the `task` multi-label predicts
+    the classes whose probability is at least `threshold`. Progress is kept in the file `saved` and
     taken up from there when `identity`, the description of what is evaluated, is the same.
     """
     share = share or Share()
@@ -80,11 +84,15 @@ def score_source(
     # What the first has read all go on from: two that begin apart would wait for each other, or count twice. It is no
     # value for the launcher's store, which takes 8 MiB: a confusion of 21,843 classes may be larger.
     read, *_ = share.gather(_read(saved, identity or {}) if saved is not None and share.rank == 0 else None)
-    progress = _opened(read, source, labellers, classes)
+
+    def none() -> dict[str, AnyScores]:
+        return {name: empty_scores(task, classes, threshold) for name in labellers}
+
+    progress = _opened(read, source, none())
     progress.account.add((), (), max_bad)  # what is in the file may already be too much
     say(progress.next)
     last_save = time.monotonic()
-    fresh, used, bad, done = {name: Scores(classes) for name in labellers}, 0, [], progress.next
+    fresh, used, bad, done = none(), 0, [], progress.next
     device = next(model.parameters()).device
     kept = None if columns is None else torch.tensor(columns, device=device)
     batches = evaluation_batches(
@@ -109,7 +117,7 @@ def score_source(
                 continue
             _book(progress, share.gather(_told(fresh, used, bad)), max_bad)
             progress.next = done
-            fresh, used, bad = {name: Scores(classes) for name in labellers}, 0, []
+            fresh, used, bad = none(), 0, []
             say(done)
             is_due = done == len(source) or time.monotonic() - last_save >= save_every
             if saved is not None and share.rank == 0 and is_due:
@@ -136,7 +144,7 @@ def _bytes(tensor: Tensor) -> memoryview:
 # -- What ranks tell each other, and what is kept on disk ------------------------------------------
 
 
-def _told(scores: Mapping[str, Scores], used: int, bad: list[tuple[int, Quarantined]]) -> dict[str, object]:
+def _told(scores: Mapping[str, AnyScores], used: int, bad: list[tuple[int, Quarantined]]) -> dict[str, object]:
     return {
         "scores": {name: of.to_json() for name, of in scores.items()},
         "used": used,
@@ -148,7 +156,7 @@ def _book(progress: Progress, parts: list[object], max_bad: float) -> None:
     """Add what the ranks did; every one of them judges the bad images alike."""
     listed = [cast(dict[str, Any], part) for part in parts]
     for name, so_far in progress.scores.items():
-        progress.scores[name] = merged([so_far, *(scores_from_json(part["scores"][name]) for part in listed)])
+        progress.scores[name] = merged_any(so_far, *(any_scores_from_json(part["scores"][name]) for part in listed))
     bad = [(0, from_json(Quarantined, sample)) for part in listed for sample in part["bad"]]
     progress.account.add([0] * sum(part["used"] for part in listed), bad, max_bad)
 
@@ -180,15 +188,15 @@ def _read(path: Path, identity: Mapping[str, object]) -> dict[str, Any] | None:
     return given
 
 
-def _opened(read: object, source: Source, labellers: Mapping[str, Labeller], classes: int) -> Progress:
+def _opened(read: object, source: Source, none: dict[str, AnyScores]) -> Progress:
     """The progress that was read, or none so far."""
     excluded: Counter[str] = Counter(getattr(source, "excluded", {}))
     account = Account(len(source) + excluded.total(), excluded)
-    progress = Progress({name: Scores(classes) for name in labellers}, account)
+    progress = Progress(none, account)
     if read is None:
         return progress
     given = cast(dict[str, Any], read)
-    progress.scores = {name: scores_from_json(given["scores"][name]) for name in labellers}
+    progress.scores = {name: any_scores_from_json(given["scores"][name]) for name in none}
     progress.next = given["next"]
     bad = [(0, from_json(Quarantined, sample)) for sample in given["quarantined"]]
     account.add([0] * given["used"], bad, 1.0)

@@ -97,7 +97,7 @@ def search(
         asked = [study.ask(allowed) for _ in range(min(at_once, trials - len(found)))]
         points = [_point(recipe, trial.number, trial.params) for trial in asked]
         for trial, judged in zip(asked, judge(points), strict=True):
-            study.tell(trial, judged.top1 or 0.0)  # a point that diverged is as bad as one that is always wrong
+            study.tell(trial, judged.measured or 0.0)  # a point that diverged is as bad as one that is always wrong
             found.append(judged)
     return found
 

@@ -12,7 +12,7 @@ from vitlab.data.splits import development_split
 from vitlab.jobs.job import Here, Job, Ray, Workers
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.run_dir import CONTENTS, RESULT, RunSpec
-from vitlab.runs.choice import DIVERGED, Judged, divergence, judged, numbers_of
+from vitlab.runs.choice import DIVERGED, METRICS, Judged, divergence, judged, numbers_of
 from vitlab.runs.display import Tally, duration, say
 from vitlab.runs.grid import Point, SweepOptions, points_of, read_grid
 from vitlab.runs.material import material_of, open_data
@@ -23,6 +23,7 @@ from vitlab.runs.sweep_file import FINGERPRINTS
 from vitlab.runs.sweep_run import check_same, reached, train_run
 from vitlab.runs.unread import unread_fields
 from vitlab.strict_json import require
+from vitlab.train.loop import measure_of
 from vitlab.world.device import pick_device
 
 
@@ -164,12 +165,13 @@ class Plan:
         return Outcome(
             task=task,
             data=self.test,
-            accuracies=tuple(100 * float(found["top1"]) for found in results),
+            accuracies=tuple(100 * float(found[measure_of(found)]) for found in results),
             count=int(results[0]["count"]),
             recipe=point.recipe,
             learning_rate=picked.learning_rate,
             point=point.name,
             points=tried,
+            metric=METRICS[measure_of(results[0])],
         )
 
     def carry_out(self, folders: Sequence[Path], runs: Sequence[RunSpec]) -> None:

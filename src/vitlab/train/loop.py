@@ -15,7 +15,8 @@ from vitlab.world.group import World
 
 SKIPS_ALLOWED = 3  # in a row; then the run stops
 ADVICE = "lower the learning rate (--schedule.peak), clip gradients (--optimizer.clip 1) or look at the data"
-JUDGE, MEASURE = "validation", "top1"  # the hook and its number that decide which weights are best
+JUDGE = "validation"  # the hook that decides which weights are best
+MEASURES = ("map", "top1")  # by which number: the first that it gives; a multi-label model has no top-1
 
 
 class Diverged(ArithmeticError):  # noqa: N818 - says what happened
@@ -121,7 +122,7 @@ class Loop:
             found = dict(hook.measure(module))
             self.record(hook.name, {"step": state.progress.step, **found})
             if hook.name == JUDGE:
-                improved = _judge(state, found[MEASURE])
+                improved = _judge(state, found[measure_of(found)])
         return improved
 
     def _is_over(self, state: TrainState) -> bool:
@@ -133,6 +134,11 @@ class Loop:
         self.before_save(state)
         self.checkpoints.save(state, wait=wait)
         self.record("saved", {"step": state.progress.step})
+
+
+def measure_of(numbers: Mapping[str, float]) -> str:
+    """The number of a validation by which weights are compared; more is better."""
+    return next((name for name in MEASURES if name in numbers), MEASURES[-1])
 
 
 def _judge(state: TrainState, measured: float) -> bool:

@@ -1,0 +1,183 @@
+"""Scores of a multi-label model: mean average precision, and F1 where a class holds above a threshold.
+
+Average precision depends on the ranks of all samples, so every logit is kept: 4 bytes a sample and class.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor
+
+from vitlab.evaluate.scores import UNIT, NotFinite, Scores, scores_from_json
+from vitlab.spec import Task
+from vitlab.strict_json import require
+
+THRESHOLD = 0.5  # of the probability from which on a class is predicted
+MOST_LOGITS = 2**29  # that are kept, 2 GiB
+KEYS = {"classes", "threshold", "loss", "count", "logits", "truth"}
+
+
+@dataclass
+class MultiLabelScores:
+    """Logits and labels of the samples scored so far; `a + b` are the scores of both parts together.
+
+    A sample may have any number of labels, also none. Averages over classes ("macro") are over the classes that can be
+    judged: for average precision those of at least one sample, for F1 also those that were predicted.
+    """
+
+    classes: int
+    threshold: float = THRESHOLD
+    loss: int = 0  # of UNIT
+    logits: list[np.ndarray] = field(default_factory=list)  # parts (n, K) of float32
+    truth: list[np.ndarray] = field(default_factory=list)  # parts (n, K) of bool
+
+    def __post_init__(self) -> None:
+        require(self.classes >= 1, f"{self.classes} classes cannot be scored; the model needs a head with at least 1")
+        require(0 < self.threshold < 1, f"threshold {self.threshold} is no probability between 0 and 1")
+
+    def add(self, logits: Tensor, labels: Sequence[Sequence[int]]) -> None:
+        """Score logits (n, K) against lists of class numbers; the loss is the sigmoid cross-entropy of all classes."""
+        shape = (len(labels), self.classes)
+        require(tuple(logits.shape) == shape, f"logits are {tuple(logits.shape)}, not (samples, classes) = {shape}")
+        values = cast(np.ndarray, logits.detach().cpu().float().numpy())
+        bad = int((~np.isfinite(values)).any(axis=1).sum())
+        if bad:
+            raise NotFinite(f"the model gave NaN or infinity for {bad} of {len(labels)} samples; it cannot be scored")
+        truth = np.zeros(shape, bool)
+        for row, of in enumerate(labels):
+            outside = [label for label in of if not 0 <= label < self.classes]
+            require(not outside, f"label {outside[:1]} is outside the model's classes 0..{self.classes - 1}")
+            truth[row, list(of)] = True
+        check_kept(self.count + len(labels), self.classes)
+        wide = values.astype(np.float64)
+        losses = (np.logaddexp(0, wide) - wide * truth).sum(axis=1)  # (n,)
+        self.loss += sum(round(value / UNIT) for value in losses.tolist())  # whole: any order adds up to the same
+        self.logits.append(values)
+        self.truth.append(truth)
+
+    def __add__(self, other: "MultiLabelScores") -> "MultiLabelScores":
+        same = (self.classes, self.threshold) == (other.classes, other.threshold)
+        require(same, "scores of other classes or of another threshold do not add up")
+        parts = (self.logits + other.logits, self.truth + other.truth)
+        return MultiLabelScores(self.classes, self.threshold, self.loss + other.loss, *parts)
+
+    # -- What they say ---------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Samples scored."""
+        return sum(map(len, self.logits))
+
+    def by_class(self) -> dict[int, dict[str, float]]:
+        """Samples, average precision, and F1, precision and recall at the threshold of every class; NaN for none."""
+        logits, truth = _joined(self.logits, self.classes, np.float32), _joined(self.truth, self.classes, bool)
+        predicted = logits >= np.log(self.threshold / (1 - self.threshold))
+        right, said, true = ((part.sum(axis=0)) for part in (predicted & truth, predicted, truth))  # (K,)
+        return {
+            number: {
+                "samples": int(true[number]),
+                "predicted": int(said[number]),
+                "ap": average_precision(logits[:, number], truth[:, number]),
+                "f1": _share(2 * right[number], said[number] + true[number]),
+                "precision": _share(right[number], said[number]),
+                "recall": _share(right[number], true[number]),
+            }
+            for number in range(self.classes)
+        }
+
+    def numbers(self) -> dict[str, float]:
+        """The headline numbers by name, for a table or a training log."""
+        found = self.by_class().values()
+        precisions = [one["ap"] for one in found if one["samples"]]
+        f1 = [one["f1"] for one in found if one["f1"] == one["f1"]]
+        right = sum(one["recall"] * one["samples"] for one in found if one["samples"])
+        both = sum(one["samples"] + one["predicted"] for one in found)
+        return {
+            "map": _share(sum(precisions), len(precisions)),
+            "f1_micro": _share(2 * right, both),
+            "f1_macro": _share(sum(f1), len(f1)),
+            "threshold": self.threshold,
+            "loss": _share(self.loss, self.count) * UNIT,
+            "count": self.count,
+            "classes_judged": len(precisions),
+        }
+
+    # -- To and from JSON ------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, object]:
+        """Everything as plain JSON values; `any_scores_from_json` gives the same scores back."""
+        logits, truth = _joined(self.logits, self.classes, np.float32), _joined(self.truth, self.classes, bool)
+        return {
+            "classes": self.classes,
+            "threshold": self.threshold,
+            "loss": self.loss,
+            "count": self.count,
+            "logits": base64.b64encode(logits.astype("<f4").tobytes()).decode(),
+            "truth": base64.b64encode(np.packbits(truth).tobytes()).decode(),
+        }
+
+
+AnyScores = Scores | MultiLabelScores
+
+
+def empty_scores(task: Task, classes: int, threshold: float = THRESHOLD) -> AnyScores:
+    """Scores of a model of that task before any sample."""
+    return MultiLabelScores(classes, threshold) if task == "multi-label" else Scores(classes)
+
+
+def any_scores_from_json(value: object) -> AnyScores:
+    """The scores that `to_json` of either kind wrote; what is not such scores is refused."""
+    if not isinstance(value, dict) or "logits" not in value:
+        return scores_from_json(value)
+    require(set(value) == KEYS, f"these are no scores: {value!r:.100}")
+    given = cast(dict[str, Any], value)
+    shape = (given["count"], given["classes"])
+    try:
+        logits = np.frombuffer(base64.b64decode(given["logits"], validate=True), "<f4").reshape(shape)
+        bits = np.frombuffer(base64.b64decode(given["truth"], validate=True), np.uint8)
+        require(len(bits) == -(-shape[0] * shape[1] // 8), f"{len(bits)} bytes of labels for {shape}")
+        truth = np.unpackbits(bits, count=shape[0] * shape[1]).astype(bool).reshape(shape)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"these scores are damaged: {error!s:.100}") from None
+    parts = ([logits.astype(np.float32)], [truth]) if len(logits) else ([], [])
+    return MultiLabelScores(given["classes"], given["threshold"], given["loss"], *parts)
+
+
+def merged_any(first: AnyScores, *others: AnyScores) -> AnyScores:
+    """The scores of all parts together, which are of one task."""
+    for other in others:
+        if isinstance(first, MultiLabelScores) and isinstance(other, MultiLabelScores):
+            first = first + other
+        else:
+            assert isinstance(first, Scores), "parts of one evaluation are of one task"
+            assert isinstance(other, Scores), "parts of one evaluation are of one task"
+            first = first + other
+    return first
+
+
+def check_kept(samples: int, classes: int) -> None:
+    """Raise unless so many samples can be scored."""
+    kept = f"{samples:,} samples of {classes:,} classes have {samples * classes:,} logits"
+    require(samples * classes <= MOST_LOGITS, f"{kept}; at most {MOST_LOGITS:,} are kept; evaluate on fewer samples")
+
+
+def average_precision(scores: np.ndarray, is_true: np.ndarray) -> float:
+    """The sum over ranks of precision times the gain in recall, equal scores sharing a rank; NaN without a true one."""
+    if not is_true.any():
+        return float("nan")
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)  # the last sample of each score
+    right = np.cumsum(is_true[order])[ends]
+    precision, recall = right / (ends + 1), right / right[-1]
+    return float((np.diff(recall, prepend=0) * precision).sum())
+
+
+def _joined(parts: list[np.ndarray], classes: int, kind: type) -> np.ndarray:
+    return np.concatenate([np.empty((0, classes), kind), *parts])
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole else float("nan")
