@@ -1,7 +1,9 @@
 """The command line: every command has help, tables and JSON say the same, mistakes are told."""
 
+import contextlib
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import pytest
 
 import vitlab
 from vitlab import busy, doctor
-from vitlab.cli import COMMANDS, main
+from vitlab.cli import COMMANDS, WITHOUT_TORCH, main
 from vitlab.commands.data import DATA_COMMANDS
 
 
@@ -138,10 +140,68 @@ def test_output_into_a_closed_pipe_is_no_traceback():
 
 def test_a_stream_shows_what_it_cannot_encode_as_escapes():
     """As the name of a picture where the terminal knows only ASCII."""
-    code = "from vitlab.cli import COMMANDS, main; COMMANDS['doctor'] = lambda: print('gr\\xfcn'); main(['doctor'])"
+    code = "from vitlab.cli import COMMANDS, main; COMMANDS['models'] = lambda: print('gr\\xfcn'); main(['models'])"
     surroundings = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=surroundings)
     assert (done.stdout, done.stderr) == ("gr\\xfcn\n", "")
+
+
+WATCHED = """
+import sys
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            sys.stderr.write("<torch>")
+            sys.stderr.flush()
+
+sys.meta_path.insert(0, Watch())
+from vitlab.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_what_takes_its_time_is_said_before_it_does():
+    """Torch takes seconds to load: a line comes first. Elsewhere than on a terminal it stays."""
+    words = [sys.executable, "-c", WATCHED, "predict", "absent", "x.png"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stderr.startswith("loading PyTorch ...\n<torch>vitlab: cannot read absent")
+    assert done.returncode == 2
+
+
+def test_on_a_terminal_the_line_goes_away_again():
+    parent, child = pty.openpty()
+    words = [sys.executable, "-c", WATCHED, "predict", "absent", "x.png"]
+    surroundings = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+    with subprocess.Popen(words, stdin=child, stdout=child, stderr=child, env=surroundings) as running:
+        os.close(child)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal says that its last writer has gone
+            while part := os.read(parent, 4096):
+                shown += part
+    os.close(parent)
+    assert running.returncode == 2
+    first, _, rest = shown.partition(b"<torch>")
+    assert b"loading PyTorch ..." in first
+    assert rest.index(b"\x1b[2K") < rest.index(b"loading absent")
+    assert b"\x1b[?25l" not in shown  # the cursor is never hidden: an interrupt may end the process here
+
+
+def test_flags_are_read_before_anything_is_loaded():
+    words = [sys.executable, "-c", WATCHED, "predict", "absent", "--bogus"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "loading" not in done.stderr
+    assert "<torch>" not in done.stderr
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_TORCH - {"data"}))
+def test_a_command_that_announces_nothing_loads_no_torch(name, tmp_path):
+    more = {"index": [str(tmp_path)], "report": ["--ledger", str(tmp_path / "absent")]}.get(name, [])
+    words = [*(["data"] if name in DATA_COMMANDS else []), name, *more]
+    done = subprocess.run([sys.executable, "-c", WATCHED, *words], capture_output=True, text=True, check=False)
+    assert "<torch>" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_dir_shows_the_public_names_and_nothing_internal():

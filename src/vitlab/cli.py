@@ -2,10 +2,11 @@
 
 import contextlib
 import difflib
+import functools
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from vitlab.commands.evaluation import EVALUATION
 from vitlab.commands.flags import check_flags, with_field_flags
 from vitlab.commands.looking import LOOKING
 from vitlab.commands.sweeping import SWEEPING
-from vitlab.commands.terminal import complain, console, one_line
+from vitlab.commands.terminal import complain, console, load_torch, one_line
 from vitlab.commands.training import TRAINING_COMMANDS
 from vitlab.commands.weights import WEIGHTS
 from vitlab.interrupts import raise_when_interrupted
@@ -75,6 +76,7 @@ ALSO_CALLED = {  # what other programs call a command
     "explain": ("inspect",),
     "list": ("models",),
 }
+WITHOUT_TORCH = {"models", "recipes", "report", "data", "kinds", "index"}
 TOGETHER = {"pretrain", "finetune", "resume", "evaluate", "features", "fewshot"}  # on many ranks, under torchrun
 
 
@@ -134,8 +136,20 @@ def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str
             commands, prog=program, description=about, args=words, console_outputs=is_heard
         )
     check_flags(name, commands[name], words[1:])
+    command = commands[name] if name in WITHOUT_TORCH else _after_torch(commands[name])
     # One command alone: a flag that is not known is not looked for in the others.
-    return tyro.cli(commands[name], prog=f"{program} {name}", args=words[1:], console_outputs=is_heard)
+    return tyro.cli(command, prog=f"{program} {name}", args=words[1:], console_outputs=is_heard)
+
+
+def _after_torch(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same command, whose flags are read before torch is loaded and which says that this takes its time."""
+
+    @functools.wraps(command)
+    def run(*given: Any, **named: Any) -> Any:
+        load_torch()
+        return command(*given, **named)
+
+    return run
 
 
 def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> None:

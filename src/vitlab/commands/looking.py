@@ -52,18 +52,20 @@ class Loading:
 
     def load(self, path: Path) -> "Loaded":
         """The model of a file or a folder, on its device."""
+        from vitlab.runs.display import announced
         from vitlab.weights.load import load_model
         from vitlab.world.device import pick_device
 
         device = pick_device(self.device)  # before the weights take their time
-        loaded = load_model(
-            path,
-            conventions=self.conventions,
-            image=size_of(self.image),
-            heads=self.heads,
-            allow_partial=self.allow_partial,
-            allow_nonfinite=self.allow_nonfinite,
-        )
+        with announced(console(is_error=True), f"loading {printable(str(path))} ...", is_brief=True):
+            loaded = load_model(
+                path,
+                conventions=self.conventions,
+                image=size_of(self.image),
+                heads=self.heads,
+                allow_partial=self.allow_partial,
+                allow_nonfinite=self.allow_nonfinite,
+            )
         return loaded.to(device)
 
 

@@ -1,6 +1,7 @@
 """How commands speak: results on standard output, complaints on standard error, nothing of a stranger's raw."""
 
 import json as json_text
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -58,6 +59,16 @@ def console(*, is_error: bool = False) -> Console:
 def complain(message: str, style: str = "") -> None:
     """A line on standard error, folded by nobody but the terminal."""
     Console(stderr=True).print(Text(message, style=style), soft_wrap=True)
+
+
+def load_torch() -> None:
+    """Load torch, which takes seconds, under a line that says so; nothing is said where it is loaded already."""
+    from vitlab.runs.display import announced
+
+    if "torch" not in sys.modules:
+        is_first = os.environ.get("RANK", "0") == "0"
+        with announced(Console(stderr=True, quiet=not is_first), "loading PyTorch ..."):
+            import torch  # noqa: F401 - what the commands use
 
 
 def command_line() -> str:

@@ -16,6 +16,7 @@ from vitlab.data.resizing import check_result
 from vitlab.data.source import Source
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
 from vitlab.pixels import Augmentation
+from vitlab.runs.display import announced
 from vitlab.store import json_writer, make_folder, replacing
 from vitlab.strict_json import to_json
 
@@ -25,8 +26,9 @@ SHOWN = 10  # classes, bad samples, duplicates and sizes that are listed
 def check_data(spec: str, against: str, out: Path, size: tuple[int, int], workers: int, console: Console) -> int:
     """Print and record what is in the data; return how many things are wrong with it."""
     check_result(size)
-    source = open_source(spec)
-    other = open_source(against) if against else None
+    with announced(console, f"opening {spec} ..."):
+        source = open_source(spec)
+        other = open_source(against) if against else None
     make_folder(out)
     found = empty_survey(source)
     columns = (TextColumn("looking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

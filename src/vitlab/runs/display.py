@@ -2,10 +2,11 @@
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Self, cast
 
 from rich.console import Console
+from rich.control import Control
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -15,6 +16,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import ControlType
 from rich.text import Text
 
 QUIET = 15.0  # seconds between lines where there is no terminal
@@ -90,6 +92,25 @@ def say(console: Console, line: str) -> None:
     """Print a line; an output that went away is no reason to stop a run."""
     with contextlib.suppress(OSError, SystemExit):  # rich leaves the program when a pipe is closed
         console.print(Text(line), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def announced(console: Console, what: str, *, is_brief: bool = False) -> Iterator[None]:
+    """Say at once what takes its time: on a terminal a line that goes away again, elsewhere a plain one.
+
+    What is brief as a rule is said on a terminal only.
+    """
+    if not console.is_terminal:
+        if not is_brief:
+            say(console, what)
+        yield
+        return
+    # No live display: a process that is stopped here by an interrupt would leave the cursor hidden.
+    console.print(Text(what, style="dim"), end="", no_wrap=True, overflow="ellipsis")
+    try:
+        yield
+    finally:
+        console.control(Control((ControlType.CURSOR_MOVE_TO_COLUMN, 0), (ControlType.ERASE_IN_LINE, 2)))
 
 
 def describe(numbers: Mapping[str, float]) -> str:

@@ -23,7 +23,7 @@ from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
-from vitlab.runs.display import Images, say
+from vitlab.runs.display import Images, announced, say
 from vitlab.runs.evaluation_table import Row, results, write
 from vitlab.runs.preparing import ModelOptions, load, match_classes
 from vitlab.runs.scoring import SAVE, Labeller, Share, fingerprint_of, score_source
@@ -98,7 +98,8 @@ def _evaluate(
     console: Console,
     share: Share | None,
 ) -> list[Row]:
-    sources = {spec: open_source(spec) for spec in specs}
+    with announced(console, f"opening {', '.join(map(printable, specs))} ..."):
+        sources = {spec: open_source(spec) for spec in specs}
     rows: list[Row] = []
     for path in models:
         model, how = load(path, options.model)

@@ -121,6 +121,6 @@ def score_source(
         fresh = write_quarantine(run, books.account, name)
     tell_bad(console, run, books.account, fresh, name)
     numbers = {**numbers, "not_evaluated": len(books.account.quarantined)}
-    if scores is not None:
+    if scores is not None and spec.execution.report:
         run.write(answers_file(name), to_json(answers_of(scores, numbers, found)))
     return numbers

@@ -11,7 +11,7 @@ from vitlab.changes import with_fields
 from vitlab.data.card import DataCard
 from vitlab.recipe import SHARDS, Execution
 from vitlab.run_dir import RUN, RunDir, RunSpec, check_new
-from vitlab.runs.display import say
+from vitlab.runs.display import announced, say
 from vitlab.runs.material import Material, material_of, open_data
 from vitlab.runs.starting import create, free_folder
 from vitlab.runs.training import AS_BEFORE, Places, carry_out
@@ -56,7 +56,8 @@ def begin_together(
             goes_on = life and (path / RUN).is_file()
             if not goes_on:
                 check_new(path)  # before the data takes its time
-            found = open_data(data)
+            with announced(screen, f"opening {data} ..."):
+                found = open_data(data)
             spec = _with_shards(make(found.card, screen), world)
             if goes_on:
                 say(screen, f"restart {life}: the run in {path} goes on")
