@@ -215,3 +215,42 @@ def test_names_of_the_package():
     assert all(callable(getattr(vitlab, name)) for name in vitlab.__all__)
     with pytest.raises(AttributeError, match="it offers"):
         vitlab.no_such_thing  # noqa: B018
+
+
+@pytest.mark.parametrize("image", ["", "0", "0x16", "224x", "x224", "1e3"])
+def test_a_size_that_is_none_is_refused_by_its_flag(image, capsys):
+    for arguments in (["--image", image], [f"--image={image}"]):
+        assert main(["pretrain", "ViT-Ti/16", "--data", "digits", *arguments]) == 2
+        complaint = capsys.readouterr().err
+        assert complaint.startswith(f"vitlab: --image {image!r} is ")
+        assert complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize("share", ["inf", "-inf", "nan", "-0.1", "1", "1.5"])
+def test_a_held_out_share_that_is_none_is_refused_by_its_flag(share, capsys):
+    assert main(["pretrain", "ViT-Ti/16", "--data", "digits", f"--held-out={share}"]) == 2
+    assert f"vitlab: --held-out {float(share)} is no share of the training images" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("timeout", ["inf", "nan", "0"])
+def test_a_timeout_without_an_end_is_refused(timeout, capsys, tmp_path):
+    out = tmp_path / "run"
+    assert main(["pretrain", "ViT-Ti/16", "--data", "digits", "--timeout", timeout, "--out", str(out)]) == 2
+    assert f"timeout {float(timeout)} is outside 1..604,800 seconds" in " ".join(capsys.readouterr().err.split())
+    assert not out.exists()
+
+
+def test_a_link_to_itself_is_called_that(tmp_path, capsys):
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    for words in (
+        ["data", "check", f"folder:{loop}", "--out", str(tmp_path / "out")],
+        ["pretrain", "ViT-Ti/16", "--data", "digits", "--out", str(loop)],
+        ["pretrain", "ViT-Ti/16", "--data", f"csv:{loop}"],
+        ["finetune", str(loop), "--data", "digits"],
+        ["report", "--ledger", str(loop)],
+        ["resume", str(loop)],
+    ):
+        assert main(words) == 2, words
+        assert "is a symbolic link" in capsys.readouterr().err, words
+    assert not (tmp_path / "out").exists()

@@ -17,7 +17,7 @@ from rich.text import Text
 from vitlab import __version__
 from vitlab.commands.data import DATA_COMMANDS, data
 from vitlab.commands.evaluation import EVALUATION
-from vitlab.commands.flags import check_flags, with_field_flags
+from vitlab.commands.flags import check_flags, check_values, with_field_flags
 from vitlab.commands.looking import LOOKING
 from vitlab.commands.sweeping import SWEEPING
 from vitlab.commands.terminal import complain, console, load_torch, one_line
@@ -128,6 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str], *, is_heard: bool) -> int | None:
+    check_values(arguments)
     words = with_field_flags(arguments)
     name = words[0] if words else ""
     if name not in commands:

@@ -12,6 +12,7 @@ Loss = Literal["sigmoid", "softmax"]
 Precision = Literal["fp32", "bf16"]
 TargetName = Literal["mean-colour", "colours-4x4", "pixels"]
 Parallel = Literal["auto", "ddp", "fsdp"]
+LONGEST_TIMEOUT = 7 * 86_400  # seconds
 SHARDS = 4  # of a batch, where sums must not depend on the number of ranks
 AUTHORS_CROP = Augmentation()
 
@@ -253,7 +254,7 @@ class Execution:
         precision: bf16 is faster and takes less memory on GPUs that have it; fp32 rounds less.
         recompute: Forget activations and compute them again: less memory, more time.
         compile: Let torch.compile make the model faster; the first steps take longer.
-        workers: Processes that decode images; 0 for none but the training itself.
+        workers: Processes that decode images, at most 8 per core; 0 for none but the training itself.
         save_every: Steps between checkpoints; 0 saves twenty times a run.
         keep: Checkpoints to keep, the newest.
         max_bad: Share of the images that may be unreadable before the run stops; up to 10 never stop it, unless 0.
@@ -285,7 +286,10 @@ class Execution:
             require(getattr(self, name) >= 0, f"{name} {getattr(self, name)} must not be negative")
         require(self.keep >= 1, f"keep {self.keep} must be at least 1: a run without a checkpoint is lost by a crash")
         require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is outside [0, 1]")
-        require(self.timeout >= 1, f"timeout {self.timeout} must be at least 1 second")
+        require(
+            1 <= self.timeout <= LONGEST_TIMEOUT,
+            f"timeout {self.timeout} is outside 1..{LONGEST_TIMEOUT:,} seconds, which are a week",
+        )
         require(
             not self.exact_elastic or self.parallel != "fsdp",
             "exact_elastic sums gradients in a fixed order and needs the whole model on each rank: --parallel ddp",

@@ -29,7 +29,7 @@ from vitlab.recipe import HARD, Execution, Recipe
 from vitlab.spec import ModelSpec
 from vitlab.store import LOCK, json_writer, locked, refuse_strange, refuse_unwritable, remove_leftovers, replacing
 from vitlab.strict_json import from_json, read_json, require, to_json
-from vitlab.user_files import check_regular, stream_lines
+from vitlab.user_files import broken_link, check_regular, stream_lines
 
 VERSION = 1
 RUN, DATA, EVENTS, QUARANTINE, RESULT = "run.json", "data.json", "events.jsonl", "quarantine.json", "result.json"
@@ -89,12 +89,27 @@ class RunDir:
     def __init__(self, path: Path, *, writes: bool = True) -> None:
         self.path, self.writes = path, writes
         self.dropped = 0  # events that could not be written
+        self._identity: tuple[int, int] | None = None  # of the folder that is held
         self._is_new = False
         self._made: tuple[Path, ...] = ()  # folders that there were not before the run, the innermost first
 
-    def held(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
         """Nobody else writes here while the block runs."""
-        return locked(self.path) if self.writes else contextlib.nullcontext()
+        if not self.writes:
+            yield
+            return
+        with locked(self.path):
+            self._identity = _identity(self.path)
+            yield
+
+    def check_there(self) -> None:
+        """Raise if the folder that is held was moved or removed: what is written now would make another one."""
+        if self.writes and self._identity is not None and _identity(self.path) != self._identity:
+            raise FileNotFoundError(
+                f"{self.path} was moved or removed while the run was writing to it; if it was moved, bring it back and "
+                f"continue with: vitlab resume {self.path}"
+            )
 
     @classmethod
     def create(cls, path: Path, spec: RunSpec, card: Mapping[str, object]) -> "RunDir":
@@ -111,7 +126,7 @@ class RunDir:
     @classmethod
     def open(cls, path: Path) -> "RunDir":
         """A folder that holds a run."""
-        require((path / RUN).is_file(), f"{path} holds no run: there is no {RUN} in it")
+        require((path / RUN).is_file(), broken_link(path) or f"{path} holds no run: there is no {RUN} in it")
         if (path / EVENTS).is_fifo():  # to write to it would wait for ever; any other log that fails is counted
             check_regular(path / EVENTS)
         return cls(path)
@@ -148,12 +163,13 @@ class RunDir:
         try:
             yield
         except Exception:
-            if self._is_new:
+            if self._is_new and (self.path / RUN).is_file():
                 with contextlib.suppress(OSError):  # such as another process in it by now, or files of others
                     self._withdraw()
             raise
 
     def _withdraw(self) -> None:
+        self.check_there()
         with locked(self.path):
             if self._is_begun():
                 return
@@ -187,6 +203,7 @@ class RunDir:
         """A file of the run, replaced at once."""
         if not self.writes:
             return
+        self.check_there()
         with replacing(self.path / name) as temporary:
             json_writer(value)(temporary)
 
@@ -194,13 +211,17 @@ class RunDir:
         """A file of the run that is not JSON, replaced at once."""
         if not self.writes:
             return
+        self.check_there()
         with replacing(self.path / name) as temporary:
             temporary.write_bytes(content)
 
     def record(self, kind: str, values: Mapping[str, object]) -> None:
-        """Add an event. A log that cannot be written does not stop a training: what is lost is counted."""
+        """Add an event. A log that cannot be written does not stop a training, but a folder that is gone does: what is
+        lost of the log is counted.
+        """
         if not self.writes:
             return
+        self.check_there()
         line = json.dumps({"event": kind, "time": round(time.time(), 3), **_plain(values)}, allow_nan=False)
         try:
             with (self.path / EVENTS).open("a", encoding="utf-8") as file:
@@ -209,9 +230,10 @@ class RunDir:
             self.dropped += 1
 
     def sync(self) -> None:
-        """Make every event so far durable, if that is possible."""
+        """Make every event so far durable, if that is possible; called before every save of the training."""
         if not self.writes:
             return
+        self.check_there()
         try:
             with (self.path / EVENTS).open("rb") as file:
                 os.fsync(file.fileno())
@@ -273,6 +295,15 @@ def _refuse_run(path: Path) -> None:
         f"{path} holds a finished run, with its model in {path / MODEL}; choose another --out",
     )
     require(not (path / RUN).exists(), f"{path} holds a run already; continue it with: vitlab resume {path}")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which folder stands at a path, whatever its name; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _plain(values: Mapping[str, object]) -> dict[str, object]:

@@ -283,7 +283,7 @@ def image_size(image: Image) -> tuple[int, int]:
 
 def parse_size(text: str) -> tuple[int, int]:
     """What a user writes: one side as `384`, or height and width as `384x512`."""
-    if not (match := re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text, re.ASCII)):
+    if not (match := re.fullmatch(r"([1-9]\d{0,4})(?:x([1-9]\d{0,4}))?", text, re.ASCII)):
         raise ValueError(f"--image {text!r} is no size; write one side as 384, or height and width as 384x512")
     return int(match[1]), int(match[2] or match[1])
 

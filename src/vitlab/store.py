@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from vitlab.strict_json import read_json, require
-from vitlab.user_files import open_regular
+from vitlab.user_files import broken_link, open_regular
 
 MANIFEST = "manifest.json"
 LOCK = ".lock"
@@ -107,6 +107,8 @@ def remove_leftovers(folder: Path) -> None:
 
 def refuse_unwritable(folder: Path) -> None:
     """Raise where it is plain that a folder cannot be made or written into; nothing is made to find out."""
+    if broken := broken_link(folder):
+        raise FileExistsError(f"{broken}; choose another folder")
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not nearest.is_dir():
         raise FileExistsError(f"{folder} cannot be a folder: {nearest} is a file; choose another folder")

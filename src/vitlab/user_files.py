@@ -42,6 +42,11 @@ def check_regular(path: str | Path) -> os.stat_result:
     return status
 
 
+def broken_link(path: Path) -> str:
+    """What is wrong with a symbolic link that leads nowhere, or back to itself; empty for whatever else there is."""
+    return f"{path} is a symbolic link to nothing or to itself" if path.is_symlink() and not path.exists() else ""
+
+
 def open_regular(path: str | Path) -> io.BufferedReader:
     """Open a regular file to read its bytes; whatever else stands there is refused without waiting for it."""
     check_regular(path)  # before it is opened: to open a device may have effects

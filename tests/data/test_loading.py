@@ -390,6 +390,34 @@ def test_full_shared_memory_is_an_error_and_not_a_hang():
     assert done.stdout == "told\n", done.stderr[-500:]
 
 
+CROWDED = """
+import resource
+from test_loading import Numbers, evaluate
+from vitlab.data.workers import WorkerDied
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+try: evaluate(Numbers(64), batch=4, workers=8)
+except WorkerDied as error: print(error)
+"""
+
+
+def test_workers_that_cannot_be_started_are_one_line():
+    done = subprocess.run(
+        [sys.executable, "-c", CROWDED], capture_output=True, text=True, check=False, env=importing_this()
+    )
+    assert done.stdout == (
+        "8 worker processes could not be started (Too many open files); give fewer with --workers, 0 for none\n"
+    ), done.stderr[-500:]
+
+
+def test_more_workers_than_eight_a_core_are_refused():
+    cores = len(os.sched_getaffinity(0))
+    for read in (train, evaluate):
+        with pytest.raises(
+            ValueError, match=rf"--workers {8 * cores + 1:,} is too many for {cores} cores; give {8 * cores}"
+        ):
+            read(Numbers(8), workers=8 * cores + 1)
+
+
 def test_labels_as_numbers_and_as_rows():
     (batch,) = evaluate(Numbers(3))
     assert batch.one_label().tolist() == [0, 1, 0]

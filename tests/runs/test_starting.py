@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
+import crashes
 import vitlab
 from vitlab.cli import main
 from vitlab.data.card import describe
@@ -276,6 +277,31 @@ class TestRefusedStart:
         assert "none is allowed" in capsys.readouterr().err
         assert (tmp_path / "runs" / "mine" / "run.json").exists()
         assert (tmp_path / "runs" / "mine" / "quarantine.json").exists()
+
+
+@pytest.mark.parametrize("step", [5, 30])
+@pytest.mark.parametrize("how", ["moved", "removed", "replaced"])
+def test_a_run_whose_folder_goes_away_ends_with_an_error(trained, photos, tmp_path, capsys, monkeypatch, how, step):
+    out = tmp_path / "run"
+
+    def take_away():
+        out.rename(tmp_path / "elsewhere") if how != "removed" else shutil.rmtree(out)
+        if how == "replaced":
+            out.mkdir()
+
+    monkeypatch.setattr(RunDir, "record", RunDir.record)  # put back afterwards
+    crashes.on_step(step, take_away)
+    words = [word for field, text in QUICKLY for word in (f"--{field}", text)]
+    command = ["finetune", str(trained), "--data", f"folder:{photos}", *words, "--out", str(out), "--save-every", "3"]
+    assert main(command) == 2
+    complaint = capsys.readouterr().err
+    assert f"vitlab: {out} was moved or removed while the run was writing to it" in complaint
+    assert complaint.count("\n") == 1
+    assert not list(out.glob("*"))  # nothing is written where it was
+    if how == "moved":
+        monkeypatch.undo()
+        (tmp_path / "elsewhere").rename(out)
+        assert main(["resume", str(out)]) == 0
 
 
 class TestBadImages:

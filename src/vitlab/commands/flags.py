@@ -58,6 +58,14 @@ def _with_values(arguments: list[str]) -> list[str]:
     return rewritten
 
 
+def check_values(words: list[str]) -> None:
+    """Raise for a flag with an empty value, such as that of a variable that is not set: nothing is guessed."""
+    for word, after in zip(words, [*words[1:], "--"], strict=False):
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and (after == "" if not equals else value == ""):
+            raise ValueError(f"{name} '' is empty; give it a value, or leave {name} out")
+
+
 def check_flags(name: str, command: Callable[..., object], words: list[str]) -> None:
     """Raise for a flag that a command with a recipe does not have, with those that may have been meant.
 

@@ -18,7 +18,7 @@ from vitlab.data.refusals import BadImage, Reason
 from vitlab.data.source import Sample
 from vitlab.data.stamps import file_stamp
 from vitlab.strict_json import require
-from vitlab.user_files import stream_text
+from vitlab.user_files import broken_link, stream_text
 
 SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp")
 # What systems put beside pictures: resource forks, thumbnails, deleted files.
@@ -198,7 +198,7 @@ class PictureSource(FolderSource):
 
 def split_folder(root: Path, split: str) -> Path:
     """The folder of a split, or `root` itself where none is asked for and there is none to choose."""
-    require(root.is_dir(), f"{root} is not a folder; give the folder of the images")
+    require(root.is_dir(), f"{broken_link(root) or f'{root} is not a folder'}; give the folder of the images")
     groups = {name: group for group in SPLITS for name in group}
     found = (entry.name for entry in os.scandir(root) if entry.is_dir())
     folders = [name for name in found if not name.startswith(".") and name not in SYSTEM_FOLDERS]

@@ -16,7 +16,7 @@ from vitlab.data.resizing import check_result
 from vitlab.data.shares import share
 from vitlab.data.source import Sample, Source
 from vitlab.data.transforms import evaluation_pixels
-from vitlab.data.workers import RangeReader, Sound, read_ranges, shared
+from vitlab.data.workers import RangeReader, Sound, check_workers, read_ranges, shared
 from vitlab.pixels import Augmentation, Preprocessing
 from vitlab.strict_json import require
 
@@ -99,7 +99,7 @@ def evaluation_batches(
 def _check(batch: int, size: tuple[int, int], rank: int, ranks: int, workers: int) -> None:
     require(batch >= 1, f"batch {batch} must be at least 1")
     require(0 <= rank < ranks, f"rank {rank} is outside 0..{ranks - 1}")
-    require(workers >= 0, f"workers {workers} must not be negative")
+    check_workers(workers)
     check_result(size)
 
 

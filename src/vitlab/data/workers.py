@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import os
 import signal
 import sys
 import time
@@ -17,15 +18,29 @@ from vitlab.data.accounting import Quarantined
 from vitlab.data.gate import Decoded, read_image
 from vitlab.data.refusals import BadImage
 from vitlab.data.source import Sample, Source, pixel_limit
+from vitlab.strict_json import require
 
 GRACE = 0.5  # seconds
 FAREWELL = 30  # seconds that a worker lives on after a polite stop
 PR_SET_PDEATHSIG = 1
+PER_CORE = 8  # workers that are started at most: more only wait for each other, and each takes memory
 AHEAD = 2  # batches that each worker holds ready: what bounds the memory
 
 
 class WorkerDied(RuntimeError):  # noqa: N818 - says what happened
-    """A process that decodes images is gone; the message names the samples it may have died of."""
+    """A process that decodes images is gone, or could not be started; the message says why, or names the samples it
+    may have died of.
+    """
+
+
+def check_workers(workers: int) -> None:
+    """Raise unless so many processes may decode images on this machine."""
+    require(workers >= 0, f"workers {workers} must not be negative")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    most = PER_CORE * cores
+    require(
+        workers <= most, f"--workers {workers:,} is too many for {cores} cores; give {most} or fewer, such as {cores}"
+    )
 
 
 def decode(sample: Sample, max_pixels: int | None = None) -> Decoded:
@@ -49,8 +64,11 @@ class RangeReader(Dataset):
     """Reads a range of positions of a source; notes which one it is at, so that a death can be explained."""
 
     def __init__(self, source: Source, workers: int) -> None:
+        check_workers(workers)
         self.source = source
-        self.current = torch.full((max(workers, 1),), -1, dtype=torch.long).share_memory_()
+        self.current = torch.full((max(workers, 1),), -1, dtype=torch.long)
+        if workers:
+            self.current = _in_shared_memory(self.current)
 
     def locate(self, position: int) -> tuple[int, int]:
         """(epoch, sample number) of a position."""
@@ -103,6 +121,8 @@ def read_ranges(reader: RangeReader, wanted: Iterable[range], workers: int) -> I
         yield from _unbroken(loader)
     except RuntimeError as error:
         said = str(error).partition("\n")[0]
+        if "shared memory" in str(error) and workers:
+            raise WorkerDied(str(error).rpartition("WorkerDied: ")[2].strip()) from None
         if "exited unexpectedly" not in said and "killed by signal" not in said:
             raise
         named = ", ".join(map(repr, reader.in_flight())) or "none"
@@ -112,12 +132,25 @@ def read_ranges(reader: RangeReader, wanted: Iterable[range], workers: int) -> I
 def _unbroken(loader: DataLoader) -> Iterator[Any]:
     """What the loader gives; a connection that a dying worker broke is told as its death."""
     try:
-        yield from loader
+        yield from _begun(loader)
     except (ConnectionError, EOFError, FileNotFoundError) as error:
         if loader.num_workers == 0 or "in DataLoader worker process" in str(error):
             raise  # the source's own error
         time.sleep(GRACE)  # torch reports the death by a signal, which is to arrive here and not somewhere later
         raise RuntimeError(f"DataLoader worker exited unexpectedly, {type(error).__name__}") from error
+
+
+def _begun(loader: DataLoader) -> Iterator[Any]:
+    """The loader with its workers started."""
+    try:
+        return iter(loader)
+    except (OSError, MemoryError) as error:
+        if loader.num_workers == 0:
+            raise
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise WorkerDied(
+            f"{loader.num_workers} worker processes could not be started ({why}); give fewer with --workers, 0 for none"
+        ) from error
 
 
 def _prepare_worker(worker: int) -> None:
@@ -131,13 +164,15 @@ def _prepare_worker(worker: int) -> None:
 
 def shared(tensor: Tensor) -> Tensor:
     """In a worker moved to shared memory here: a lack of it is an error, torch's sending thread would only die."""
-    if get_worker_info() is None:
-        return tensor
+    return tensor if get_worker_info() is None else _in_shared_memory(tensor)
+
+
+def _in_shared_memory(tensor: Tensor) -> Tensor:
     try:
         return tensor.share_memory_()
     except RuntimeError as error:
-        size = f"{tensor.nbytes:,} bytes"
-        raise RuntimeError(
-            f"a batch of {size} does not fit in shared memory ({error}); use fewer workers or smaller batches, or "
+        said = str(error).partition("\n")[0]
+        raise WorkerDied(
+            f"{tensor.nbytes:,} bytes do not fit in shared memory ({said}); use fewer workers or smaller batches, or "
             f"enlarge /dev/shm"
         ) from None

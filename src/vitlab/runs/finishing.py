@@ -67,6 +67,7 @@ def finish(
             result[name] = {what: value for what, value in numbers.items() if math.isfinite(float(value))}
             say(console, f"{name}: {describe(numbers)}")
     draw(run, spec, material, model)
+    run.check_there()
     if world.first(partial(model_fault, run)):
         world.first(partial(_set_aside, run))
         keep_model(run, spec, material.card, material.task, state, checkpoints, world)

@@ -68,6 +68,13 @@ class Asked:
     teacher: Path | None = None
     is_swept: bool = False  # one of several points, of which not each has to read every change
 
+    def __post_init__(self) -> None:
+        require(
+            self.held_out is None or 0 <= self.held_out < 1,
+            f"--held-out {self.held_out} is no share of the training images; give a number from 0 to less than 1, such "
+            f"as 0.1 for a tenth",
+        )
+
 
 def pretraining_run(
     name: str,

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from vitlab.changes import with_fields
 from vitlab.data.card import DataCard
+from vitlab.data.workers import check_workers
 from vitlab.recipe import SHARDS, Execution
 from vitlab.run_dir import RUN, RunDir, RunSpec, check_new
 from vitlab.runs.display import announced, say
@@ -52,6 +53,7 @@ def begin_together(
                 out is not None or not may_restart(),
                 "ranks that are restarted must know their run: give --out, or torchrun --max-restarts 0",
             )
+            check_workers(execution.workers)
             path = out or free_folder(Path("runs"), *names)
             goes_on = life and (path / RUN).is_file()
             if not goes_on:
