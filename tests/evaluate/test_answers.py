@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from vitlab.evaluate.answers import MistakeFinder, answers_of, worst
+from vitlab.evaluate.multilabel import MultiLabelScores
 from vitlab.evaluate.scores import Scores
 from vitlab.strict_json import from_json, to_json
 
@@ -74,3 +75,14 @@ def test_what_is_kept_comes_back_from_json(samples):
     assert sum(one.right for one in answers.classes) == scores.top1
     assert sum(count for label, answer, count in answers.confusion if label == answer) == scores.top1
     assert "ece" not in answers.numbers
+
+
+def test_of_several_labels_the_classes_are_kept_and_no_confusion(samples):
+    logits, labels = samples
+    scores = MultiLabelScores(K + 1)
+    scores.add(torch.cat([logits, -logits[:, :1]], dim=1), [[label, (label + 1) % K] for label in labels])
+    answers = answers_of(scores, scores.numbers(), [])
+    assert from_json(type(answers), to_json(answers)) == answers
+    assert [one.number for one in answers.classes] == list(range(K))  # the last class has no image
+    assert all(one.right is None and 0 <= one.average_precision <= 1 for one in answers.classes)
+    assert (answers.confusion, answers.mistakes) == ((), ())

@@ -184,3 +184,13 @@ def test_a_thousand_classes_make_a_bounded_page():
     assert "50 of 1,000 are listed" in table.text
     shares = [float(re.search(r"\(([\d.]+)%\)", row[2])[1]) for row in table.table[1:]]
     assert shares == sorted(shares)
+
+
+def test_classes_of_several_labels_are_listed_by_average_precision():
+    classes = (ClassResult(0, 4, None, 0.9, 0.8), ClassResult(1, 6, None, 0.25, 0.5))
+    (table,) = run_report._classes("validation", Answers({"map": 0.5}, classes, (), ()), ["day", "night"])
+    assert table.table == [
+        ("class", "images", "average precision", "F1"),
+        ("night", "6", "25.0%", "50.0%"),
+        ("day", "4", "90.0%", "80.0%"),
+    ]
