@@ -44,7 +44,7 @@ MODULES = {  # module of src/vitlab: where its tests are
 }
 REASONS = Path(__file__).with_name("equivalent_mutants.json")
 Callers = dict[tuple[str, int], list[str]]  # module and line of a function -> tests that call it, the quickest first
-SLACK = 60  # seconds a mutant may take beside ten times those of its tests
+SLACK = 60  # seconds a mutant may take beside four times those of its tests
 
 
 @dataclass
@@ -192,7 +192,7 @@ def run_all(
         while waiting and free and time.monotonic() < until:
             trial, trial_slot = waiting.pop(), free.pop()
             tests = tests_of(trial, callers, seconds)
-            trial.slot, trial.ends = trial_slot, time.monotonic() + 10 * sum(map(seconds.get, tests)) + SLACK
+            trial.slot, trial.ends = trial_slot, time.monotonic() + 4 * sum(map(seconds.get, tests)) + SLACK
             write(trial_slot, trial.module, trial.mutant.applied(trial.source))
             running[forked(lambda chosen=tests: met(chosen), trial_slot)] = trial
         process, trial = ended(running)

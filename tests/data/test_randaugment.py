@@ -71,8 +71,13 @@ def test_autocontrast_stretches_each_channel_and_cuts_off():
 
 def test_solarize_add_brightens_the_darker_half():
     x = pixels()
-    expected = by_loop(x, lambda *place: min(int(x[place]) + 70, 255) if x[place] < 128 else x[place])
-    assert np.array_equal(tf.solarize_add(x, 70), expected)
+    for addition in (70, 200):  # the second brings values beyond white
+
+        def brighter(*place, addition=addition):
+            return min(int(x[place]) + addition, 255) if x[place] < 128 else x[place]
+
+        expected = by_loop(x, brighter)
+        assert np.array_equal(tf.solarize_add(x, addition), expected)
 
 
 def grey(x, row, column):

@@ -172,6 +172,14 @@ class TestLosses:
         )
 
 
+def test_the_average_keeps_9999_of_10000_parts_as_in_the_paper():
+    average, module = nn.Linear(1, 1).double(), nn.Linear(1, 1).double()
+    for one, value in ((average, 0.0), (module, 1.0)):
+        nn.init.constant_(one.weight, value)
+    update_average(average, module)
+    assert average.weight.item() == pytest.approx(1e-4, rel=1e-9)
+
+
 class TestGroups:
     @pytest.fixture
     def model(self):
@@ -186,6 +194,10 @@ class TestGroups:
     def test_without_a_rate_nothing_is_learnt(self, model, how):
         """A schedule gives the rate of every step; torch's default would be one of its own."""
         assert {group["lr"] for group in make_optimizer(model, how).param_groups} == {0.0}
+
+    def test_adamw_is_one_pass_over_memory_on_a_cpu_only(self, model):
+        assert make_optimizer(model, AdamW()).defaults["fused"] is True
+        assert not make_optimizer(model.to("meta"), AdamW()).defaults["fused"]
 
     def test_the_paper_decays_everything(self, model):
         assert self.decayed(model, AdamW()) == {name for name, _ in model.named_parameters()}
