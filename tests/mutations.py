@@ -24,7 +24,7 @@ from vitlab.models.build import Model, build_from_spec
 from vitlab.spec import CONVENTIONS, Backbone, ModelSpec, ResNetSpec, ViTSpec
 from vitlab.store import MANIFEST, json_writer, sha256
 from vitlab.weights import bit, google, timm, timm_resnet, torchvision, unpickle
-from vitlab.weights.containers import WeightsError
+from vitlab.weights.containers import WeightsError, WeightsWarning
 from vitlab.weights.hints import metadata
 from vitlab.weights.npz import write_npz
 from vitlab.weights.save import _translated
@@ -210,6 +210,7 @@ def soak(kind: str, folder: Path, count: int, rng: random.Random) -> Account:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter("error")
+    warnings.simplefilter("ignore", WeightsWarning)
     where, kind, count, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     result = asdict(soak(kind, where, count, random.Random(seed)))
     del result["seen"]

@@ -6,6 +6,7 @@ import functools
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from vitlab.commands.evaluation import EVALUATION
 from vitlab.commands.flags import check_flags, check_values, with_field_flags
 from vitlab.commands.looking import LOOKING
 from vitlab.commands.sweeping import SWEEPING
-from vitlab.commands.terminal import complain, console, load_torch, one_line
+from vitlab.commands.terminal import complain, console, load_torch, one_line, printable
 from vitlab.commands.training import TRAINING_COMMANDS
 from vitlab.commands.weights import WEIGHTS
 from vitlab.interrupts import raise_when_interrupted
@@ -99,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise_when_interrupted()
     try:
         _check_ranks(arguments)
-        with _heard_or_not(arguments):
+        with _heard_or_not(arguments), _warnings_as_lines(is_heard=is_first):
             return _run(commands, program, about, arguments, is_heard=is_first) or 0
     except NotForRanks as error:
         if is_first:
@@ -181,6 +182,24 @@ def _heard_or_not(arguments: list[str]) -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left when Python ends
         raise SystemExit(0) from None
+
+
+@contextlib.contextmanager
+def _warnings_as_lines(*, is_heard: bool) -> Iterator[None]:
+    """What weights do not say and is assumed, as one line each; other warnings are shown as Python shows them."""
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if category.__name__ != "WeightsWarning":  # not imported: torch comes with it
+                usual(message, category, *where, **more)
+            elif is_heard and str(message) not in told:
+                complain(f"vitlab: warning: {printable(str(message))}")
+                told.add(str(message))
+
+        warnings.showwarning = show
+        yield
 
 
 class NotForRanks(ValueError):  # noqa: N818 - says what is wrong

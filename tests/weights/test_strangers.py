@@ -274,7 +274,7 @@ class TestKeys:
             tensors["head.bias"] = torch.ones(6)
 
         with pytest.raises(WeightsError) as error:
-            load_model(self.rewritten(timm_file, change), heads=3)
+            load_model(self.rewritten(timm_file, change), heads=3, conventions="timm")
         text = one_line(error)
         for expected in (
             "2 missing: 'blocks.1.attn.proj.weight', 'norm.bias'",
@@ -290,7 +290,7 @@ class TestKeys:
             del tensors["norm.bias"]
             tensors["extra"] = torch.ones(1)
 
-        loaded = load_model(self.rewritten(timm_file, change), heads=3, allow_partial=True)
+        loaded = load_model(self.rewritten(timm_file, change), heads=3, conventions="timm", allow_partial=True)
         assert torch.equal(loaded.norm.bias, torch.zeros(24))
         assert torch.equal(loaded.patches.weight, model.patches.weight)
 
@@ -299,18 +299,23 @@ class TestKeys:
             timm_file, lambda tensors: tensors.update({"norm.bias": torch.zeros(24, dtype=torch.int32)})
         )
         with pytest.raises(WeightsError, match=r"norm\.bias.*int32"):
-            load_model(path, heads=3)
+            load_model(path, heads=3, conventions="timm")
 
     def test_mixed_precision_becomes_float32(self, timm_file):
         path = self.rewritten(timm_file, lambda tensors: tensors.update({"norm.bias": torch.zeros(24).double()}))
-        assert {p.dtype for p in load_model(path, heads=3).parameters()} == {torch.float32}
+        assert {p.dtype for p in load_model(path, heads=3, conventions="timm").parameters()} == {torch.float32}
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
     def test_weights_that_are_not_finite_are_refused_unless_asked_for(self, timm_file, value):
         path = self.rewritten(timm_file, lambda tensors: tensors["blocks.1.mlp.fc1.bias"].fill_(value))
         with pytest.raises(WeightsError, match=r"blocks\.1\.mlp\.dense1\.bias.*NaN or infinity"):
-            load_model(path, heads=3)
-        assert not load_model(path, heads=3, allow_nonfinite=True).blocks[1].mlp.dense1.bias.isfinite().any()
+            load_model(path, heads=3, conventions="timm")
+        assert (
+            not load_model(path, heads=3, conventions="timm", allow_nonfinite=True)
+            .blocks[1]
+            .mlp.dense1.bias.isfinite()
+            .any()
+        )
 
 
 BOMBS = {

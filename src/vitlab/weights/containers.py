@@ -21,6 +21,10 @@ class WeightsError(ValueError):
     """Weights that cannot be used, and why."""
 
 
+class WeightsWarning(UserWarning):
+    """Weights that do not say something which changes the answers, and what is assumed."""
+
+
 def as_path(path: str | Path) -> Path:
     """Where weights are or go to; raises a ValueError for what cannot be a path."""
     if not isinstance(path, str | os.PathLike):
@@ -82,7 +86,9 @@ def _open_file(path: Path) -> Container:
         arrays = NpzArchive(path)
         return Container(path, arrays.shapes, arrays.read)
     if len(start) > 8 and start[8:9] == b"{":
-        return _open_safetensors(path)
+        # The usual name inside a folder of the hub, whose config.json speaks of it; no file of ours has this name.
+        configs = read_configs(path.parent, CONFIGS[1:]) if path.name == "model.safetensors" else {}
+        return _open_safetensors(path, configs=configs)
     raise WeightsError(
         f"{path.name} holds no weights that vitlab knows; it reads .npz of Google, .safetensors of timm, Hugging Face, "
         f"torchvision or DeiT, folders with config.json, and vitlab's own folders"
@@ -128,7 +134,7 @@ def _open_safetensors(path: Path, *others: Path, configs: Mapping[str, dict[str,
 
 
 def _open_folder(path: Path) -> Container:
-    configs = {name: _object(path / name) for name in CONFIGS if (path / name).is_file()}
+    configs = read_configs(path)
     for name in ("weights.safetensors", "model.safetensors"):
         if (path / name).is_file():
             return _open_safetensors(path / name, configs=configs)
@@ -143,13 +149,22 @@ def _open_folder(path: Path) -> Container:
     raise WeightsError(f"{path} holds neither weights.safetensors nor model.safetensors")
 
 
+def read_configs(folder: Path, names: tuple[str, ...] = CONFIGS) -> dict[str, dict[str, Any]]:
+    """The JSON files that say what a model is. One that stands there and cannot be read is an error."""
+    return {name: _object(folder / name) for name in names if os.path.lexists(folder / name)}
+
+
 def _object(path: Path) -> dict[str, Any]:
     try:
         value = read_json(path)
-    except ValueError as error:
-        raise WeightsError(str(error)) from None
-    if not isinstance(value, dict):
-        raise WeightsError(f"{path.name} is not a JSON object")
+        if not isinstance(value, dict):
+            raise ValueError("it is not a JSON object")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise WeightsError(
+            f"{path} cannot be read: {reason}. It says what the weights beside it compute, so they are not loaded "
+            "without it; restore the file, or remove it if it does not belong to them"
+        ) from None
     return cast(dict[str, Any], value)
 
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +14,21 @@ from vitlab.spec import ConventionName, Conventions, Image, SaveFormat, UnsavedP
 from vitlab.store import sha256
 from vitlab.weights import timm
 from vitlab.weights.cache import located
-from vitlab.weights.containers import CONFIGS, WeightsError, explained, is_pickle, open_container
+from vitlab.weights.containers import (
+    Container,
+    WeightsError,
+    WeightsWarning,
+    explained,
+    is_pickle,
+    open_container,
+    read_configs,
+)
 from vitlab.weights.fetched import read_fetched
 from vitlab.weights.load import load_model
 from vitlab.weights.save import save_model
 
 LONGEST = 900  # seconds a pickle may take
+UNPICKLED = "model.safetensors"
 
 
 def convert(
@@ -45,22 +55,34 @@ def convert(
         if conventions is None and known is not None:
             conventions = known.conventions
             notes.append(f"conventions are those of {known.name}, as which the file was fetched")
-        elif conventions is None and found == "model" and timm.matches(open_container(safe)):
+        elif conventions is None and found == "model" and _may_be_deit(open_container(safe)):
             conventions = "deit"
             notes.append("conventions of DeiT are assumed (ImageNet mean and std), because the weights are in 'model'")
-        model = load_model(
-            safe,
-            image=image,
-            classes=classes,
-            conventions=conventions,
-            heads=heads,
-            positions=positions,
-            allow_partial=allow_partial,
-            allow_nonfinite=allow_nonfinite,
-        )
+        with warnings.catch_warnings(record=True) as assumptions:
+            warnings.simplefilter("always", WeightsWarning)
+            model = load_model(
+                safe,
+                image=image,
+                classes=classes,
+                conventions=conventions,
+                heads=heads,
+                positions=positions,
+                allow_partial=allow_partial,
+                allow_nonfinite=allow_nonfinite,
+            )
+        for said in assumptions:
+            if not issubclass(said.category, WeightsWarning):
+                warnings.warn(said.message, stacklevel=2)
+                continue
+            notes.append(str(said.message).replace(UNPICKLED, source.name, 1))
     if safe != source:
         model.provenance |= {"source": source.name, "sha256": sha256(source)}
     return model, notes + save_model(model, target, to)
+
+
+def _may_be_deit(container: Container) -> bool:
+    """Whether these are timm's tensors, which DeiT has too, and nothing says how pictures are normalised."""
+    return timm.matches(container) and not timm.says_normalisation(container)
 
 
 @contextlib.contextmanager
@@ -74,12 +96,12 @@ def _safe(source: Path, entry: str) -> Iterator[tuple[Path, str]]:
         yield source, ""
         return
     with tempfile.TemporaryDirectory(prefix="vitlab-") as scratch:
-        safe = Path(scratch) / "model.safetensors"
+        safe = Path(scratch, source.stem) / UNPICKLED  # the folder has the name, which may say what the weights are
+        safe.parent.mkdir()
         _unpickle(source, safe, entry)
-        beside = [source.with_name(name) for name in CONFIGS if source.with_name(name).is_file()]
-        for config in beside:  # as Hugging Face's folders have
-            shutil.copy(config, scratch)
-        yield (Path(scratch) if beside else safe), open_container(safe).metadata.get("entry", "")
+        for name in read_configs(source.parent):  # as Hugging Face's folders have
+            shutil.copy(source.with_name(name), safe.parent)
+        yield safe.parent, open_container(safe).metadata.get("entry", "")
 
 
 def _unpickle(source: Path, target: Path, entry: str) -> None:

@@ -159,6 +159,16 @@ def _has_class_row(rows: int, stride: int, hints: Hints) -> bool:
     return rows != asked and (math.isqrt(rows - 1) ** 2 == rows - 1 or rows - 1 == asked)
 
 
+def assumptions(container: Container, *, is_told: bool) -> list[str]:
+    """What is assumed and matters to the answers. Only big_vision pools patches in more than one way."""
+    if "cls" in container.shapes or POSITIONS in container.shapes:
+        return []
+    return [
+        f"{container.path.name} has no class token and does not say how it pools; the mean of the patches is assumed "
+        "(big_vision's pool_type='gap'). With pool_type='0', which vitlab does not build, its answers would be wrong"
+    ]
+
+
 def count_units(container: Container, pattern: str, *, first: int) -> tuple[int, ...]:
     """How many units each stage of a ResNet has, by names in which `pattern` finds the numbers of stage and unit."""
     found = {(int(m[1]), int(m[2])) for name in container.shapes if (m := re.match(pattern, name))}

@@ -1,13 +1,18 @@
 """What weights alone do not say about their model: told by a config, by metadata, by the user, or known sizes."""
 
+import json
 import math
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from vitlab.paper.models import SIZES
+from vitlab.pixels import Preprocessing
 from vitlab.spec import Image, ModelSpec, ResNetSpec, UnsavedPositions, image_size
+from vitlab.strict_json import from_json, parse_json, to_json
 from vitlab.weights.containers import Container, WeightsError
+
+PREPROCESSING = "preprocessing"  # in the header of a bare safetensors file of ours
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,37 @@ class Hints:
 
 def metadata(spec: ModelSpec) -> dict[str, str]:
     """What vitlab writes into the header of a bare safetensors file, so that nobody has to ask."""
-    return {"format": "pt", "image": f"{spec.image[0]}x{spec.image[1]}", "heads": str(heads_of(spec))}
+    preprocessing = json.dumps(to_json(spec.conventions.preprocessing), allow_nan=False)
+    image = f"{spec.image[0]}x{spec.image[1]}"
+    return {"format": "pt", "image": image, "heads": str(heads_of(spec)), PREPROCESSING: preprocessing}
+
+
+def stated_preprocessing(container: Container) -> Preprocessing | None:
+    """How pictures are prepared, as a bare file of ours says it; config files beside it come first."""
+    text = container.metadata.get(PREPROCESSING)
+    if text is None or container.configs:
+        return None
+    try:
+        return from_json(Preprocessing, parse_json(text.encode(), PREPROCESSING), PREPROCESSING)
+    except ValueError as error:
+        raise WeightsError(f"{container.path.name} has an unusable header: {error}") from None
+
+
+def is_named_deit(container: Container) -> bool:
+    """Whether the name of a file, or of the folder around a file with the usual name, speaks of DeiT."""
+    path = container.path
+    return "deit" in (path.parent.name if path.name.startswith("model") else path.name).lower()
+
+
+def normalisation_doubt(container: Container) -> str:
+    """What is assumed of weights that do not say how their pictures were normalised."""
+    said = f"{container.path.name} does not say how its pictures were normalised; "
+    if is_named_deit(container):
+        return f"{said}DeiT's ImageNet mean and std are used because of its name. conventions='deit' confirms this"
+    return (
+        f"{said}mean 0.5 and std 0.5 are assumed, as for Google's weights, which conventions='timm' or 'hf' confirms. "
+        "For DeiT's weights the answers would be wrong: conventions='deit' takes ImageNet's mean and std"
+    )
 
 
 def heads_of(spec: ModelSpec) -> int:

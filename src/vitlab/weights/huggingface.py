@@ -7,8 +7,17 @@ from typing import Any, cast
 from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS, Conventions, Task, ViTSpec
 from vitlab.weights.containers import Container, WeightsError
-from vitlab.weights.hints import Hints, find_heads, find_image, triple
+from vitlab.weights.hints import (
+    Hints,
+    find_heads,
+    find_image,
+    is_named_deit,
+    normalisation_doubt,
+    stated_preprocessing,
+    triple,
+)
 from vitlab.weights.layouts import SAME, STACKED, Entry, norm_and_dense
+from vitlab.weights.unbuilt import check_pooling
 
 PATCHES = "embeddings.patch_embeddings.projection"
 IGNORED = ("embeddings.mask_token",)  # masked image modelling; classification never reads it
@@ -51,6 +60,9 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
     kind = config.get("model_type", "vit")
     if kind != "vit":
         raise WeightsError(f"config.json is of a {kind!r:.40} model; only 'vit' loads")
+    check_pooling(config, has_class=True)
+    if config.get("pooler_act", "tanh") != "tanh":
+        raise WeightsError(f"config.json has pooler_act {config['pooler_act']!r:.40}; only 'tanh' loads")
     width, channels, patch, _ = container.shape(f"{PATCHES}.weight", 4)
     if channels != 3:
         raise WeightsError(f"{container.path.name} takes {channels} input channels; only RGB models load")
@@ -68,7 +80,7 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
         # The pooler is the pre-logits layer of ViTModel; ViTForImageClassification classifies without it.
         head="mlp" if "pooler.dense.weight" in container.shapes and not classes else "linear",
         dropout=_dropout(config),
-        conventions=_conventions(config, container.configs.get("preprocessor_config.json", {})),
+        conventions=_conventions(container, config),
     )
 
 
@@ -196,9 +208,18 @@ def _dropout(config: dict[str, Any]) -> float:
     return rate
 
 
-def _conventions(config: dict[str, Any], processor: dict[str, Any]) -> Conventions:
+def assumptions(container: Container, *, is_told: bool) -> list[str]:
+    """What is assumed and matters to the answers; `is_told` where the caller has said the conventions."""
+    processor = container.configs.get("preprocessor_config.json", {})
+    is_stated = "image_mean" in processor or not processor.get("do_normalize", True)
+    return [] if is_told or is_stated or stated_preprocessing(container) else [normalisation_doubt(container)]
+
+
+def _conventions(container: Container, config: dict[str, Any]) -> Conventions:
     """transformers' own, with what config.json and preprocessor_config.json state."""
     own = CONVENTIONS["hf"]
+    processor = container.configs.get("preprocessor_config.json", {})
+    usual = CONVENTIONS["deit"].preprocessing if is_named_deit(container) else own.preprocessing
     activation = config.get("hidden_act", "gelu")
     if not isinstance(activation, str) or activation not in GELUS:
         raise WeightsError(f"config.json asks for the activation {activation!r:.40}; known are {', '.join(GELUS)}")
@@ -207,7 +228,7 @@ def _conventions(config: dict[str, Any], processor: dict[str, Any]) -> Conventio
             cast(Any, GELUS[activation]),
             float(config.get("layer_norm_eps", own.norm_eps)),
             own.position_resize,
-            _preprocessing(processor, own.preprocessing),
+            stated_preprocessing(container) or _preprocessing(processor, usual),
         )
     except (TypeError, ValueError, ArithmeticError, KeyError) as error:
         raise WeightsError(f"config.json or preprocessor_config.json is unusable: {error}") from None
@@ -222,6 +243,9 @@ def _preprocessing(processor: dict[str, Any], own: Preprocessing) -> Preprocessi
         raise ValueError("pictures that are not resized, or not brought to 0..1, cannot be described")
     if abs(float(processor.get("rescale_factor", 1 / 255)) * 255 - 1) > 1e-3:
         raise ValueError(f"rescale_factor {processor['rescale_factor']!r:.40}; 1/255 is known")
+    for key in ("do_flip_channel_order", "do_pad", "crop_pct"):
+        if processor.get(key):
+            raise ValueError(f"{key} {processor[key]!r:.40}; a processor that does this cannot be described")
     normalises = bool(processor.get("do_normalize", True))
     keeps_shape, fraction = _crop(processor)
     return Preprocessing(

@@ -1,5 +1,6 @@
 """Everybody's weights in: recognise the file, check every key and shape, read, adapt."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from vitlab.weights.containers import (
     Container,
     NpzError,
     WeightsError,
+    WeightsWarning,
     first_nonfinite,
     open_container,
     usable,
@@ -47,12 +49,15 @@ class Format:
     normalised: Callable[[Container], Container] = lambda container: container
     class_names: Callable[[Container], object] = lambda container: None
     task: Callable[[Container], Task] = lambda container: "single-label"
+    assumptions: Callable[..., list[str]] = lambda container, *, is_told: []  # said as warnings
 
 
 FORMATS = {  # the first that matches is taken
     "vitlab": Format(folder.matches, folder.describe, folder.table, class_names=folder.class_names, task=folder.task),
     "bit-npz": Format(bit.matches, bit.describe, bit.table, bit.normalised),
-    "google-npz": Format(google.matches, google.describe, google.table, google.normalised),
+    "google-npz": Format(
+        google.matches, google.describe, google.table, google.normalised, assumptions=google.assumptions
+    ),
     "hf": Format(
         huggingface.matches,
         huggingface.describe,
@@ -60,9 +65,12 @@ FORMATS = {  # the first that matches is taken
         huggingface.normalised,
         huggingface.class_names,
         huggingface.task,
+        huggingface.assumptions,
     ),
     "torchvision": Format(torchvision.matches, torchvision.describe, torchvision.table, torchvision.normalised),
-    "timm": Format(timm.matches, timm.describe, timm.table, class_names=timm_config.class_names),
+    "timm": Format(
+        timm.matches, timm.describe, timm.table, class_names=timm_config.class_names, assumptions=timm.assumptions
+    ),
     "timm-resnet": Format(
         timm_resnet.matches, timm_resnet.describe, timm_resnet.table, class_names=timm_config.class_names
     ),
@@ -88,7 +96,8 @@ def load_model(
     unexpected or mis-shaped are an error that lists them all; with `allow_partial` the missing ones are initialised
     as the paper does and the others left out. A part that vitlab does not build, such as a MAP head, is always an
     error. `heads` and `positions` are for files that do not say: `positions` for Google's without a position table.
-    Pickles are refused: see `vitlab convert`.
+    What a file does not say and changes the answers, such as the normalisation in a bare file, is assumed with a
+    WeightsWarning. Pickles are refused: see `vitlab convert`.
     """
     path = located(path)
     hints = Hints(None if image is None else image_size(image), heads, _checked_positions(positions))
@@ -112,6 +121,7 @@ def load_model(
         raise WeightsError(f"{path.name} describes no model that can be built: {error}") from None
     if heads not in (None, heads_of(spec)):
         raise WeightsError(f"{path.name} has {heads_of(spec)} attention heads, not {heads}; leave heads out")
+    assumptions = form.assumptions(container, is_told=conventions is not None) if known is None else []
     if conventions is None and known is not None:
         conventions = known.conventions
     if conventions is not None:
@@ -129,6 +139,8 @@ def load_model(
         model.resize(image)
     if classes is not None and classes != model.spec.classes:
         model.reset_head(classes)
+    for assumption in assumptions:
+        warnings.warn(assumption, WeightsWarning, stacklevel=2)
     return model.eval()
 
 

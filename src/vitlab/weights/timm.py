@@ -9,10 +9,26 @@ from vitlab.paper.models import SIZES, WORDS
 from vitlab.spec import CONVENTIONS, Backbone, Conventions, ViTSpec, image_size
 from vitlab.weights.containers import Container, WeightsError
 from vitlab.weights.google import count_units
-from vitlab.weights.hints import Hints, find_heads, find_image, rows_of, stated_image
+from vitlab.weights.hints import (
+    Hints,
+    find_heads,
+    find_image,
+    is_named_deit,
+    normalisation_doubt,
+    rows_of,
+    stated_image,
+    stated_preprocessing,
+)
 from vitlab.weights.layouts import SAME, WITHOUT_CLASS_ROW, Entry, norm_and_dense
-from vitlab.weights.timm_config import arguments_of, pretrained_config, read_preprocessing
+from vitlab.weights.timm_config import (
+    arguments_of,
+    check_arguments,
+    pretrained_config,
+    pretrained_of,
+    read_preprocessing,
+)
 from vitlab.weights.timm_resnet import unit_entries
+from vitlab.weights.unbuilt import check_pooling
 
 DISTILLED = "dist_token"
 STEM = "patch_embed.backbone.stem."  # of a hybrid; one that is a root alone has no word for it
@@ -22,6 +38,51 @@ HYBRIDS: dict[tuple[int, ...], str] = {  # units of each stage: timm's name for 
     (3, 4, 6, 3): "r50_s32",
     (2, 2, 2, 2): "r26_s32",
     (): "r_s16_p8",
+}
+
+
+# Arguments of timm's constructor: those that tensors, or what is read below, say too, and those of training alone.
+NEUTRAL = frozenset(
+    (
+        "img_size",
+        "patch_size",
+        "num_classes",
+        "embed_dim",
+        "depth",
+        "num_heads",
+        "mlp_ratio",
+        "global_pool",
+        "no_embed_class",
+        "pool_include_prefix",
+        "dynamic_img_size",
+        "strict_img_size",
+        "weight_init",
+        "fix_init",
+        "drop_rate",
+        "pos_drop_rate",
+        "patch_drop_rate",
+        "proj_drop_rate",
+        "attn_drop_rate",
+        "drop_path_rate",
+        "act_layer",
+    )
+)
+BUILT: dict[str, tuple[object, ...]] = {  # and the values of the others that are built
+    "in_chans": (3,),
+    "qkv_bias": (True,),
+    "proj_bias": (True,),
+    "qk_norm": (False,),
+    "scale_attn_norm": (False,),
+    "scale_mlp_norm": (False,),
+    "init_values": (None,),
+    "pos_embed": ("learn",),
+    "reg_tokens": (0,),
+    "pre_norm": (False,),
+    "final_norm": (True,),
+    "fc_norm": (None, False),
+    "dynamic_img_pad": (False,),
+    "norm_layer": (None, "layernorm"),
+    "embed_norm_layer": (None,),
 }
 
 
@@ -43,7 +104,8 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
     config = container.configs.get("config.json", {})
     arguments = arguments_of(config)
     has_class = "cls_token" in container.shapes
-    _check_pooling(config.get("global_pool", arguments.get("global_pool")), has_class)
+    check_pooling(config, arguments, has_class=has_class)
+    check_arguments(arguments, NEUTRAL, BUILT | {"class_token": (has_class,)})
     rows = container.shape("pos_embed", 3)[1]
     if distilled:
         rows -= 2
@@ -61,7 +123,7 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
         pool="class" if has_class else "mean",
         dropout=_rate(arguments, "proj_drop_rate"),
         stochastic_depth=_rate(arguments, "drop_path_rate"),
-        conventions=_conventions(config, arguments, distilled),
+        conventions=_conventions(container, config, arguments),
         backbone=backbone,
         distilled=distilled,
     )
@@ -193,14 +255,6 @@ def _classifier(spec: ViTSpec) -> str | list[str]:
     return ["head", "head_dist"] if spec.distilled else "head"
 
 
-def _check_pooling(stated: object, has_class: bool) -> None:
-    """A class token is read alone, without one the patches are averaged; timm can do more, which is not built here."""
-    expected = "token" if has_class else "avg"
-    if stated not in (None, expected):
-        given = "with" if has_class else "without"
-        raise WeightsError(f"config.json pools by {stated!r:.40} {given} a class token; only {expected!r} loads")
-
-
 def _rate(arguments: dict[str, Any], key: str) -> float:
     rate = arguments.get(key, 0.0)
     if not isinstance(rate, int | float):
@@ -208,11 +262,32 @@ def _rate(arguments: dict[str, Any], key: str) -> float:
     return rate
 
 
-def _conventions(config: dict[str, Any], arguments: dict[str, Any], distilled: bool) -> Conventions:
-    """timm's own, with the normalisation and the activation that config.json states; only DeiT has distilled models."""
-    own = CONVENTIONS["deit" if distilled else "timm"]
+def _is_deit(container: Container, config: dict[str, Any]) -> bool:
+    """Whether it is certainly a DeiT: only DeiT has distilled models, and timm's names say it."""
+    return DISTILLED in container.shapes or str(config.get("architecture", "")).startswith("deit_")
+
+
+def assumptions(container: Container, *, is_told: bool) -> list[str]:
+    """What is assumed and matters to the answers; `is_told` where the caller has said the conventions.
+
+    timm's hybrids are all Google's. Plain models are of many sources.
+    """
+    config = container.configs.get("config.json", {})
+    is_known = _is_deit(container, config) or _backbone(container) is not None
+    return [] if is_told or is_known or says_normalisation(container) else [normalisation_doubt(container)]
+
+
+def says_normalisation(container: Container) -> bool:
+    """Whether config.json, or the header of a bare file of ours, says how pictures are normalised."""
+    stated = pretrained_of(container.configs.get("config.json", {}))
+    return "mean" in stated or stated_preprocessing(container) is not None
+
+
+def _conventions(container: Container, config: dict[str, Any], arguments: dict[str, Any]) -> Conventions:
+    """timm's own or DeiT's, with the normalisation and the activation that the files state."""
+    own = CONVENTIONS["deit" if _is_deit(container, config) or is_named_deit(container) else "timm"]
     activation = arguments.get("act_layer", "gelu")
     if activation not in ("gelu", "gelu_tanh"):
         raise WeightsError(f"config.json asks for the activation {activation!r:.40}; gelu and gelu_tanh are known")
-    preprocessing = read_preprocessing(config, own.preprocessing)
+    preprocessing = stated_preprocessing(container) or read_preprocessing(config, own.preprocessing)
     return replace(own, gelu="tanh" if activation == "gelu_tanh" else "exact", preprocessing=preprocessing)

@@ -10,20 +10,36 @@ from vitlab.weights.hints import triple
 
 def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     """The arguments of the model's constructor."""
-    found = config.get("model_args")
-    return found if isinstance(found, dict) else {}
+    found = config.get("model_args", {})
+    if not isinstance(found, dict):
+        raise WeightsError(f"config.json has model_args {found!r:.40}; an object is expected")
+    return found
+
+
+def check_arguments(arguments: dict[str, Any], neutral: frozenset[str], built: dict[str, tuple[object, ...]]) -> None:
+    """Raise for an argument that would make another function than is built here.
+
+    `neutral` ones change nothing that the weights do not say too; `built` are the values of others that are built.
+    """
+    for name, value in arguments.items():
+        if name in neutral or any(value is known or value == known for known in built.get(name, ())):
+            continue
+        allowed = f"; {' and '.join(map(repr, built[name]))} load" if name in built else ", which vitlab does not know"
+        raise WeightsError(f"config.json has the model argument {name} = {value!r:.40}{allowed}")
 
 
 def pretrained_of(config: dict[str, Any]) -> dict[str, Any]:
-    """What is said of the pictures the model was trained with."""
+    """What is said of the pictures the model was trained with; timm's first config.json said it at the top."""
     found = config.get("pretrained_cfg")
-    return found if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) else config
 
 
 def read_preprocessing(config: dict[str, Any], usual: Preprocessing) -> Preprocessing:
     """How pictures are prepared, as far as config.json says; the rest is `usual`."""
     stated = pretrained_of(config)
     mode = stated.get("crop_mode", "squash" if usual.resize == "square" else "center")
+    if mode not in ("center", "squash"):
+        raise WeightsError(f"config.json has crop_mode {mode!r:.40}; 'center' and 'squash' are known")
     try:
         return Preprocessing(
             resize="square" if mode == "squash" else "shorter",

@@ -8,11 +8,39 @@ from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS, ResNetSpec
 from vitlab.weights.containers import Container, WeightsError
 from vitlab.weights.google import count_units
-from vitlab.weights.hints import Hints, find_map_image
+from vitlab.weights.hints import Hints, find_map_image, stated_preprocessing
 from vitlab.weights.layouts import POINT, SAME, Entry, norm_and_dense
-from vitlab.weights.timm_config import arguments_of, pretrained_config, pretrained_of, read_preprocessing
+from vitlab.weights.timm_config import (
+    arguments_of,
+    check_arguments,
+    pretrained_config,
+    pretrained_of,
+    read_preprocessing,
+)
+from vitlab.weights.unbuilt import check_pooling
 
 BIT = Preprocessing("shorter", 0.875, "bilinear", True)  # how timm prepares pictures for BiT
+NEUTRAL = frozenset(
+    (
+        "layers",
+        "channels",
+        "num_classes",
+        "width_factor",
+        "stem_chs",
+        "global_pool",
+        "zero_init_last",
+        "drop_rate",
+        "drop_path_rate",
+    )
+)
+BUILT: dict[str, tuple[object, ...]] = {  # values of arguments of timm's constructor that are built
+    "in_chans": (3,),
+    "output_stride": (32,),
+    "stem_type": ("fixed",),
+    "avg_down": (False,),
+    "preact": (True,),
+    "basic": (False,),
+}
 
 
 def matches(container: Container) -> bool:
@@ -29,14 +57,16 @@ def describe(container: Container, hints: Hints) -> ResNetSpec:
         raise WeightsError(f"{container.path.name} is no pre-activation ResNet; of timm's, only those of BiT load")
     config = container.configs.get("config.json", {})
     arguments = arguments_of(config)
-    if "stem_type" in arguments and arguments["stem_type"] != "fixed":
-        raise WeightsError(f"config.json has stem_type {arguments['stem_type']!r:.40}; only 'fixed', as BiT has, loads")
+    check_pooling(config, arguments, has_class=False)
+    check_arguments(arguments, NEUTRAL, BUILT)
     return ResNetSpec(
         stages=count_units(container, r"stages\.(\d)\.blocks\.(\d{1,6})\.", first=0),
         root=root,
         image=find_map_image(container, pretrained_of(config).get("input_size"), hints),
         classes=container.shape("head.fc.weight", 4)[0] if "head.fc.weight" in container.shapes else 0,
-        conventions=replace(CONVENTIONS["timm"], preprocessing=read_preprocessing(config, BIT)),
+        conventions=replace(
+            CONVENTIONS["timm"], preprocessing=stated_preprocessing(container) or read_preprocessing(config, BIT)
+        ),
     )
 
 

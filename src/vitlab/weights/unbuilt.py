@@ -1,6 +1,7 @@
-"""Parts of other models that change what a model computes and that vitlab does not build, known by their tensors."""
+"""Parts of other models that change what a model computes and that vitlab does not build, known by tensor or config."""
 
 import re
+from typing import Any
 
 from vitlab.weights.containers import Container, WeightsError
 
@@ -26,3 +27,21 @@ def check_built(container: Container) -> None:
                 f"{container.path.name} {does}, as its tensor {name!r:.100} shows. vitlab does not build such a model, "
                 "and without that part its logits would be wrong, so allow_partial does not load it either"
             )
+
+
+POOLING = ("global_pool", "pool_type", "pool", "pooling")  # what configs call it
+CLASS_TOKEN = ("token", "tok", "cls", "class")
+MEAN = ("avg", "gap", "mean")
+
+
+def check_pooling(*configs: dict[str, Any], has_class: bool) -> None:
+    """Raise where a config pools otherwise than is built: by the class token alone, or without one by the mean."""
+    known = CLASS_TOKEN if has_class else MEAN
+    for config in configs:
+        for key in POOLING:
+            stated = config.get(key)
+            if stated is not None and stated not in known:
+                given = "with" if has_class else "without"
+                raise WeightsError(
+                    f"config.json pools by {stated!r:.40} {given} a class token ({key}); only {known[0]!r} loads"
+                )
