@@ -294,7 +294,9 @@ def report(
     """Print the table and the survivors; return those without a reason."""
     reasons = json.loads(REASONS.read_text())
     run = [trial for trial in trials if trial.outcome != "not run"]
-    say(f"python tests/run_mutants.py --mutants {asked.mutants} --seconds {asked.seconds:g} --seed {asked.seed}")
+    modules = "" if asked.modules == list(MODULES) else f" --modules {' '.join(asked.modules)}"
+    limits = f"--mutants {asked.mutants} --seconds {asked.seconds:g}"
+    say(f"python tests/run_mutants.py {limits} --seed {asked.seed}{modules}")
     say(f"{commit}, Python {platform.python_version()}, {asked.jobs} at a time, {took:,.0f} s")
     say(f"{len(run):,} of {len(trials):,} sampled mutants were run\n")
     say(f"{'module':32}{'possible':>9}{'made':>7}{'caught':>8}{'timed out':>11}{'survived':>10}{'with reason':>13}")
