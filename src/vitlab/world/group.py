@@ -218,6 +218,7 @@ def join(device: str, timeout: float = TIMEOUT) -> Iterator[World]:
         backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
         fresh = dist.PrefixStore(f"group/{attempt()}", store)  # addresses of ranks that have died may be in it
         dist.init_process_group(backend, store=fresh, rank=rank, world_size=ranks, timeout=limit)
+        watch.know(range(rank - place, rank - place + places))
         watch.start()
         yield Ranks(rank, ranks, place, places, watch=watch, timeout=timeout)
         watch.leave(timeout)

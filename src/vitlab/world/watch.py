@@ -1,7 +1,7 @@
 """Who is still there: every rank shows that it lives, and learns from the others' store when one has failed.
 
 The keys of the store: beat/R counts while rank R lives, failure says who failed first and why, answer/R that rank R
-has read it, told that all who live have, left/R that rank R is done.
+has read it, told that all who live have, left/R that rank R is done, process/R which process it is.
 """
 
 import contextlib
@@ -18,6 +18,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+
+from vitlab.world.frozen import end_frozen, own_process
 
 BEAT = 0.5  # seconds
 ANSWER = 3.0  # seconds in which a rank that lives answers
@@ -44,6 +46,8 @@ class Watch(threading.Thread):
         self.rank, self.ranks = rank, ranks
         self.failure: dict[str, Any] | None = None
         self._done, self._told = threading.Event(), threading.Event()
+        self._siblings: dict[int, list[str]] = {}
+        self._store.set(f"process/{rank}", json.dumps(own_process()))
         self._beat()
 
     # -- What the ranks' own thread asks for ------------------------------------------------------
@@ -55,6 +59,11 @@ class Watch(threading.Thread):
     def get(self, key: str) -> bytes:
         """What was told."""
         return self._store.get(key)
+
+    def know(self, siblings: range) -> None:
+        """Learn which processes the other ranks of this machine are, once all have met."""
+        others = [rank for rank in siblings if rank != self.rank and 0 <= rank < self.ranks]
+        self._siblings = {rank: json.loads(self._store.get(f"process/{rank}")) for rank in others}
 
     def wait_for(self, keys: Mapping[str, int], timeout: float) -> None:
         """Return when all keys are there; each is awaited as long as its rank beats, and `timeout` seconds more."""
@@ -95,14 +104,16 @@ class Watch(threading.Thread):
         if failure is None:  # the store is gone
             if not is_connection:
                 return
+            self._end_frozen()
             if self.rank == 1:
                 faulthandler.dump_traceback(sys.stderr)
                 raise LostRank(f"rank 0 is gone or does not answer ({first_line(error)})") from error
             raise SystemExit(QUIET) from None
         if failure["rank"] != self.rank:
             self._outlive()
+            self._end_frozen()
             raise SystemExit(QUIET) from None
-        silent = self._linger()
+        silent = self._linger(self._end_frozen())
         if is_connection:
             faulthandler.dump_traceback(sys.stderr)
             named = f"rank {', '.join(map(str, silent))} is" if silent else "a rank was"
@@ -137,14 +148,18 @@ class Watch(threading.Thread):
         """The first failure of all: this one, or another's that was told before."""
         return json.loads(self._last_words.compare_set("failure", "", json.dumps(said)))
 
+    def _end_frozen(self) -> list[int]:
+        """All ranks end now, and the launcher need not wait for those that cannot by themselves; returns them."""
+        return [rank for rank, process in self._siblings.items() if end_frozen(process)]
+
     def _outlive(self) -> None:
         """Wait until the rank that failed has said why: launchers end all ranks when the first has ended."""
         self._told.wait(ANSWER + 2 * BEAT)
         time.sleep(2 * BEAT)
 
-    def _linger(self) -> list[int]:
-        """Wait until all who live have read of the failure; returns who has not."""
-        answers = {f"answer/{rank}": rank for rank in range(self.ranks) if rank != self.rank}
+    def _linger(self, ended: list[int]) -> list[int]:
+        """Wait until all who live have read of the failure; returns who has not, with those that are `ended`."""
+        answers = {f"answer/{rank}": rank for rank in range(self.ranks) if rank not in (self.rank, *ended)}
         silent = list(answers.values())
 
         def ask() -> None:
@@ -155,7 +170,7 @@ class Watch(threading.Thread):
 
         _within(ANSWER + BEAT, ask)
         _within(BEAT, lambda: self._last_words.set("told", "1"))
-        return silent
+        return sorted(ended + silent)
 
 
 def attempt() -> str:
