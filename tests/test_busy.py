@@ -115,7 +115,7 @@ def test_the_choice_is_made_when_torch_is_imported_and_once(monkeypatch):
     assert environment == {"OMP_NUM_THREADS": "2"}
     assert finder.find_spec("torch", None) is None
     assert environment == {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
-    assert finder not in sys.meta_path
+    assert finder.find_spec("torch", None) is None
     assert looks == {"at others": 1}
 
 
@@ -189,7 +189,8 @@ def test_commands_without_torch_take_one_look_and_choose_nothing():
 
 
 @pytest.mark.slow
-def test_commands_with_torch_choose_before_it_is_loaded(tmp_path):
-    said = started(["predict", str(tmp_path / "none"), str(tmp_path / "none.png")])
-    assert re.match(r"looked looked vitlab: other programs use [\d.]+ of \d+ processors, so threads sleep", said)
+def test_commands_with_torch_choose_before_it_is_loaded():
+    said = started(["doctor"])
+    assert re.search(r"looked vitlab: other programs use [\d.]+ of \d+ processors, so threads sleep", said)
+    assert said.count("looked") == 2
     assert said.endswith("PASSIVE")

@@ -102,18 +102,19 @@ class BeforeTorch(MetaPathFinder):
         look: Callable[[], Reading | None] = read,
         environment: MutableMapping[str, str] = os.environ,
     ) -> None:
-        self.begin, self.look, self.environment = begin, look, environment
+        self.begin: Reading | None = begin
+        self.look, self.environment = look, environment
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Nothing: the others find torch."""
-        if fullname == "torch":
-            sys.meta_path.remove(self)
-            time.sleep(max(self.begin.clock + SHORTEST - time.monotonic(), 0.0))
+        if fullname == "torch" and self.begin is not None:
+            begin, self.begin = self.begin, None  # it stays in the list, which Python is walking through
+            time.sleep(max(begin.clock + SHORTEST - time.monotonic(), 0.0))
             now = self.look()
             if now is not None:
-                choose(place(self.environment), others_between(self.begin, now), self.environment)
+                choose(place(self.environment), others_between(begin, now), self.environment)
         return None
 
 
