@@ -207,6 +207,31 @@ def test_no_json_is_written_with_nan_or_infinity_in_it(part):
                 assert given.get("allow_nan") is False, f"{file.name}, line {node.lineno}"
 
 
+# Whole files that no user names: of this package, of the kernel, and what the program itself has just written.
+READ_WHOLE = {
+    "paper/imagenet.py",
+    "busy.py",
+    "world/frozen.py",
+    "weights/unpickle.py",
+    "weights/download.py",
+    "jobs/mapping.py",
+}
+
+
+def test_files_that_a_user_names_are_read_through_one_gate():
+    """A FIFO waits for ever, a device never ends: `user_files` opens regular files only, within bounds."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        called = {
+            node.func.attr
+            for node in ast.walk(ast.parse(file.read_text()))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        }
+        found = called & {"read_text", "read_bytes", "fromfile", "memmap", "loadtxt", "genfromtxt"}
+        name = str(file.relative_to(PACKAGE))
+        allowed = {"memmap"} if name == "data/shards.py" else set()  # of an index that was judged before
+        assert not found - allowed or name in READ_WHOLE, f"{name} calls {found}; see user_files.read_regular"
+
+
 def test_help_models_and_version_import_neither_torch_nor_numpy():
     code = (
         "import sys\n"

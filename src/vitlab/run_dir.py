@@ -36,6 +36,7 @@ RUN, DATA, EVENTS, QUARANTINE, RESULT = "run.json", "data.json", "events.jsonl",
 CHECKPOINTS, MODEL, TENSORBOARD = "checkpoints", "model", "tensorboard"
 PICTURE, REPORT = "masked-patches.png", "report.html"
 CONTENTS, NOT_EXACT = "contents.npz", "not-exact.json"
+LARGEST_RECORD = 2**34  # bytes of the contents; each sample takes a few dozen
 LEARNT = ("kind", "model", "recipe", "seed", "start_sha256", "held_out", "teacher_sha256")  # what decides the weights
 
 

@@ -112,7 +112,7 @@ def test_a_reproduction_that_differs_is_told(tmp_path, capsys):
         (["--model.layers", "many"], "--model.layers 'many': a whole number is expected"),
         (["--image", "9"], "image 9x9 is not a whole number of 4x4 patches"),
         (["--device", "tpu"], "no device is named 'tpu'; known are auto, cpu, cuda, mps"),
-        (["--held-out", "2"], "held_out 2.0 is outside [0, 1)"),
+        (["--held-out", "2"], "--held-out 2.0 is no share of the training images"),
         (["--validation", "digits", "--held-out", "0.1"], "not both"),
         (["--frozen", "stem"], "no part of the model is named 'stem'"),
         (["--model.width", "15"], "width 15 does not divide into 2 heads"),

@@ -11,11 +11,12 @@ from rich.console import Console
 from vitlab.data.card import DataCard, fingerprint
 from vitlab.data.contents import Comparison, Contents, compare, from_bytes, paths_of, take, to_bytes
 from vitlab.data.source import Source
-from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, NOT_EXACT, RUN, RunDir
+from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, LARGEST_RECORD, NOT_EXACT, RUN, RunDir
 from vitlab.runs.display import Bytes, say
 from vitlab.store import replacing
 from vitlab.strict_json import to_json
 from vitlab.train.checkpoint_files import learnt_in, learnt_sha256
+from vitlab.user_files import read_regular
 
 NAMED = 3  # changed files, or fields, that a message names
 WAY_OUT = (
@@ -116,7 +117,7 @@ def compared(
 def read_record(path: Path) -> dict[str, Contents]:
     """What data held, by name; nothing where there is no record or a damaged one."""
     try:
-        return from_bytes(path.read_bytes())
+        return from_bytes(read_regular(path, LARGEST_RECORD))
     except (OSError, ValueError):
         return {}
 

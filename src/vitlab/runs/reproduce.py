@@ -5,11 +5,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitlab.run_dir import CHECKPOINTS, CONTENTS, RESULT, RUN, RunDir, check_new
+from vitlab.run_dir import CHECKPOINTS, CONTENTS, LARGEST_RECORD, RESULT, RUN, RunDir, check_new
 from vitlab.runs.training import carry_out
 from vitlab.store import MANIFEST
 from vitlab.strict_json import read_json, require
 from vitlab.train.checkpoint_files import STATE
+from vitlab.user_files import read_regular
 from vitlab.world.device import differences
 
 
@@ -41,7 +42,7 @@ def reproduce(
         check_new(again)
         twin = RunDir.create(again, spec, _object(run.card()))
     if (path / CONTENTS).is_file() and not (again / CHECKPOINTS).exists():
-        twin.write_bytes(CONTENTS, (path / CONTENTS).read_bytes())  # what the data must still hold
+        twin.write_bytes(CONTENTS, read_regular(path / CONTENTS, LARGEST_RECORD))  # what the data must still hold
     with twin.withdrawn_unless_begun():
         code = carry_out(twin, console, allow_changed=allow_changed)
     return code, None if code else compare(run, twin)

@@ -273,6 +273,9 @@ def _train(
         except TooManyBadImages:
             write_quarantine(run, account)  # named by the error; those of a validation have a file of their own
             raise
+        except OSError:
+            run.check_there()  # what a writer in the background met may only be what follows from that
+            raise
         except (MemoryError, RuntimeError) as error:
             raise _explained(error, spec, is_begun=state.progress.step > 0) from error
 
