@@ -438,6 +438,14 @@ class TestBadImages:
         assert "folders without images are no classes: 'notes'" in said(console)
         assert "validation data are matched to the training's by name; it has no image of 'blue'" in said(console)
 
+    def test_pictures_of_a_format_that_is_not_read_are_named_when_a_run_begins(self, trained, photos, tmp_path):
+        (photos / tuple(COLOURS)[0] / "IMG_1.HEIC").write_bytes(b"phone")
+        spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+        console = quiet()
+        create(tmp_path / "run", spec, console, is_wanted=False)
+        assert "warning: other_suffix .heic: 1 file" in said(console)
+        assert "HEIC is not supported; convert to JPEG or PNG" in said(console)
+
     def test_a_run_made_when_numbers_were_sorted_as_text_continues_as_it_was(self, trained, photos, tmp_path):
         for name, number in zip(COLOURS, ("10", "2", "9"), strict=True):
             (photos / name).rename(photos / number)

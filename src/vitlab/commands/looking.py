@@ -85,8 +85,7 @@ def predict(
 
     Args:
         model: A run folder, a vitlab folder, or weights of Google, timm, Hugging Face, torchvision or DeiT.
-        images: Image files (JPEG, PNG, WebP, GIF, BMP), folders of them, patterns in quotes such as 'photos/*.jpg', or
-            - for one image on standard input.
+        images: Image files, folders, patterns in quotes such as 'photos/*.jpg', or - for standard input.
         top: How many classes to show for each picture.
         json: Print JSON instead of tables.
         max_pixels: Pixels that an image may have; each format has its own limit if left out.
@@ -159,8 +158,7 @@ def inspect(
 
     Args:
         model: A run folder, a vitlab folder, or weights of Google, timm, Hugging Face, torchvision or DeiT.
-        images: Image files, folders, patterns in quotes, or - for standard input; without any, the weights alone are
-            drawn.
+        images: Image files, folders, patterns in quotes, or - for standard input; default: draw the weights alone.
         out: Folder for the report and the figures; it must not exist yet.
         maps: How many pictures get a map of every head in every layer.
         max_pixels: Pixels that an image may have; each format has its own limit if left out.

@@ -155,8 +155,7 @@ def resume(
         validation: Where the same validation images are now, if they have moved.
         test: Where the same test images are now, if they have moved.
         teacher: Where the same teacher is now, if it has moved.
-        allow_changed: Continue although the data holds something else than before, or run.json was edited. The result
-            then says that the run is not exact, and why.
+        allow_changed: Continue although the data or run.json has changed; the result says that it is not exact.
         changes: A field of the execution, as --set micro_batch=8.
     """
     from vitlab.runs.together import resume_together
@@ -176,7 +175,7 @@ def reproduce(run: Folder, out: MaybePath = None, allow_changed: bool = False) -
     Args:
         run: The finished run folder.
         out: Folder for the second run; RUN-again if left out. One that was begun is continued.
-        allow_changed: Train although the data holds something else than in the first run.
+        allow_changed: Train although the data has changed since the first run.
     """
     from vitlab.runs.reproduce import reproduce as again
 

@@ -4,10 +4,12 @@ from collections.abc import Generator, Iterable, Sequence
 
 from rich.console import Console
 
-from vitlab.data.accounting import Account, Quarantined, names, training_limit
+from vitlab.data.accounting import Account, Excluded, Quarantined, names, training_limit
 from vitlab.data.batch import Batch
 from vitlab.data.class_names import Renumbered
+from vitlab.data.gate import SUFFIXES
 from vitlab.run_dir import QUARANTINE, RunDir
+from vitlab.runs.check_data import explained
 from vitlab.runs.display import say
 from vitlab.runs.material import Material
 from vitlab.strict_json import read_json
@@ -98,7 +100,12 @@ def _known(run: RunDir, of: str) -> set[str]:
 
 
 def tell_classes(console: Console, material: Material) -> None:
-    """Say which folders have no image, and which classes a validation or test set does not have."""
+    """Say which pictures are of a format that is not read, which folders have no image, and which classes a validation
+    or test set does not have."""
+    excluded = getattr(material.sets["data"], "excluded", None)
+    for (rule, suffix), (count, some) in excluded.listed() if isinstance(excluded, Excluded) else ():
+        if rule == "other_suffix" and suffix in SUFFIXES:
+            say(console, f"warning: {explained(rule, suffix, count, some)}")
     if empty := getattr(material.train, "empty_folders", ()):
         say(console, f"warning: folders without images are no classes: {_named(empty)}; add images or remove them")
     for name, source in (("validation", material.validation), ("test", material.test)):

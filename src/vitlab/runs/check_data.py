@@ -41,7 +41,7 @@ def check_data(spec: str, against: str, out: Path, size: tuple[int, int], worker
     excluded = getattr(source, "excluded", None)
     left_out = excluded.listed() if isinstance(excluded, Excluded) else []
     for (rule, suffix), (count, names) in left_out:
-        console.print(Text(_explained(rule, suffix, count, names), style="yellow"))
+        console.print(Text(f"excluded     {explained(rule, suffix, count, names)}", style="yellow"))
     _print_classes(found, source, console)
     _print_pictures(found, console)
     bad = list(found.account.quarantined.values())
@@ -70,12 +70,12 @@ def check_data(spec: str, against: str, out: Path, size: tuple[int, int], worker
     return len(bad) + len(found.conflicts) + len(leaked) + len(differences)
 
 
-def _explained(rule: str, suffix: str, count: int, names: list[str]) -> str:
+def explained(rule: str, suffix: str, count: int, names: list[str]) -> str:
     """One kind of files that the source leaves out: how many, which, why, and the way out where there is one."""
     such = ", ".join(map(repr, names)) + (" ..." if count > len(names) else "")
     what = "folder" if rule in ("system_folder", "linked_folder", "empty_class_folder") else "file"
     number = f"{count:,} {what}{'' if count == 1 else 's'}"
-    files = f"excluded     {rule}{f' {suffix}' if suffix else ''}: {number} ({such})"
+    files = f"{rule}{f' {suffix}' if suffix else ''}: {number} ({such})"
     format = SUFFIXES.get(suffix, "") if rule == "other_suffix" else ""
     way = CONVERSIONS.get(format)
     return f"{files}; {format} is not supported; convert to JPEG or PNG, for example with {way}" if way else files

@@ -103,7 +103,7 @@ def _about(run: RunDir, spec: RunSpec, material: Material) -> str:
     steps = len(run.history("step", "loss")) and max(run.history("step", "loss"))
     return (
         f"{name_of(model)} ({count_spec(model).parameters:,} parameters) at {height}x{width} pixels{start}, trained on "
-        f"{material.card.samples:,} images of {len(material.card.class_names):,} classes ({spec.data}) with the recipe "
+        f"{len(material.train):,} images of {len(material.card.class_names):,} classes ({spec.data}) with the recipe "
         f"{recipe.name}: {steps:,} steps of {recipe.batch:,} images, seed {spec.seed}."
     )
 
