@@ -439,7 +439,7 @@ class TestBadImages:
         assert "validation data are matched to the training's by name; it has no image of 'blue'" in said(console)
 
     def test_pictures_of_a_format_that_is_not_read_are_named_when_a_run_begins(self, trained, photos, tmp_path):
-        (photos / tuple(COLOURS)[0] / "IMG_1.HEIC").write_bytes(b"phone")
+        (photos / next(iter(COLOURS)) / "IMG_1.HEIC").write_bytes(b"phone")
         spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
         console = quiet()
         create(tmp_path / "run", spec, console, is_wanted=False)
