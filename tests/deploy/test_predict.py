@@ -322,7 +322,7 @@ class TestCommand:
             (["predict", "MODEL", "x.png", "--top", "0"], "top 0"),
             (["predict", "MODEL"], "no picture"),
             (["models", "--image", "foo"], "is no size"),
-            (["models", "--image", "0"], "no model takes images of 0 pixels"),
+            (["models", "--image", "0"], "--image '0' is no size; write one side as 384"),
             (["convert", "MODEL", "out", "--entry", "model"], "no pickle"),
             (["convert", "MODEL", "out.safetensors"], "names a file"),
             (["convert", "MODEL", "MODEL"], "exists already"),
