@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from vitlab.cli import main
 from vitlab.pixels import Augmentation
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
-from vitlab.run_dir import CHECKPOINTS, EVENTS, RunDir, RunSpec
+from vitlab.run_dir import CHECKPOINTS, EVENTS, REPORT, RunDir, RunSpec
 from vitlab.runs import training
 from vitlab.runs.material import open_material
 from vitlab.runs.training import carry_out
@@ -148,8 +148,9 @@ def whole_checkpoints(path: Path) -> list[int]:
 
 
 def remains(path: Path) -> dict[str, str]:
-    """Every file of a run by its hash, but for the log, which has times in it, and the lock."""
-    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name not in (EVENTS, LOCK))
+    """Every file of a run by its hash, but for the log, which has times in it, the lock, and the report, which names
+    the folder."""
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name not in (EVENTS, LOCK, REPORT))
     return {str(file.relative_to(path)): sha256(file) for file in files}
 
 
