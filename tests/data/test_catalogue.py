@@ -43,6 +43,33 @@ def test_built_in_sets_take_options_and_large_numbers():
     assert len(open_source("shapes?images=5&size=32")) == 5
 
 
+def test_digits_may_be_a_few_of_each_class():
+    pytest.importorskip("sklearn")
+    from vitlab.evaluate.fewshot import shot_numbers
+
+    few, other = open_source("digits?split=train&shots=5&seed=1"), open_source("digits?split=train&shots=5&seed=2")
+    assert sorted(few.label(i)[0] for i in range(len(few))) == sorted([*range(10)] * 5)
+    assert {few.id(i) for i in range(50)} != {other.id(i) for i in range(50)}
+    train = open_source("digits?split=train")
+    labels = np.array([train.label(i)[0] for i in range(len(train))])
+    assert [few.id(i) for i in range(50)] == [train.id(i) for i in shot_numbers(labels, 5, seed=1).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("shots=200", "a class has 1 to 1[0-9]+ digits"),
+        ("shots=-1", "a class has 1 to 1[0-9]+ digits"),
+        ("shots=5&seed=-1", "seeds start at 0"),
+        ("seed=3", "no effect without them; give shots=5&seed=3"),
+    ],
+)
+def test_shots_that_cannot_be_drawn_are_errors(options, message):
+    pytest.importorskip("sklearn")
+    with pytest.raises(ValueError, match=message):
+        open_source(f"digits?split=train&{options}")
+
+
 def test_values_may_be_escaped(photos):
     (photos.parent / "a&b.csv").write_text("path,label\nphotos/cat/0.png,x;y\n")
     source = open_source(f"csv:{photos.parent / 'a&b.csv'}?separator=%3B")

@@ -180,11 +180,11 @@ def _npz(path: Path, *, split: str = "") -> Source:
     return ArraySource(path, split)
 
 
-def _digits(*, split: str = "all") -> Source:
-    """1,797 handwritten digits, built in"""
+def _digits(*, split: str = "all", shots: int = 0, seed: int = 0) -> Source:
+    """1,797 handwritten digits, built in; with shots, so many of each class, drawn by the seed"""
     from vitlab.data.digits import DigitsSource
 
-    return DigitsSource(split)  # pyrefly: ignore[bad-argument-type] - checked there
+    return DigitsSource(split, shots, seed)  # pyrefly: ignore[bad-argument-type] - checked there
 
 
 def _fractals(*, classes: int = 1000, images: int = 1_000_000, size: int = 224, seed: int = 0) -> Source:
@@ -201,6 +201,13 @@ def _shapes(*, classes: int = 910, images: int = 1_000_000, size: int = 224, see
     return ShapeSource(classes=classes, images=images, size=size, seed=seed)
 
 
+def _letters(*, classes: int = 29, images: int = 1_000_000, size: int = 224, seed: int = 0) -> Source:
+    """unlimited labelled letters from matplotlib's fonts, none that looks like a digit, drawn on demand"""
+    from vitlab.data.letters import LetterSource
+
+    return LetterSource(classes=classes, images=images, size=size, seed=seed)
+
+
 KINDS: dict[str, Opener] = {
     "folder": _folder,
     "pictures": _pictures,
@@ -215,4 +222,5 @@ KINDS: dict[str, Opener] = {
     "digits": _digits,
     "fractals": _fractals,
     "shapes": _shapes,
+    "letters": _letters,
 }

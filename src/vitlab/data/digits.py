@@ -13,17 +13,24 @@ TEST_EVERY = 5  # per class, samples 5, 10, 15, ... in the order of the file are
 
 
 class DigitsSource:
-    """Scans of 8x8, grey as RGB; a sample keeps its number in the whole set as its id, whatever the split."""
+    """Scans of 8x8, grey as RGB; a sample keeps its number in the whole set as its id, whatever the split.
+
+    With `shots`, only that many of each class, drawn by `seed` as `vitlab fewshot` draws them.
+    """
 
     class_names = tuple(map(str, range(10)))
 
-    def __init__(self, split: Split = "all") -> None:
+    def __init__(self, split: Split = "all", shots: int = 0, seed: int = 0) -> None:
         if split not in get_args(Split):
             raise ValueError(f"split is {split!r}; the digits have {', '.join(get_args(Split))}")
         scans, labels = _load()
         chosen = np.ones(len(labels), bool) if split == "all" else _is_test(labels) == (split == "test")
+        if seed and not shots:
+            raise ValueError(f"seed={seed} draws shots and has no effect without them; give shots=5&seed={seed}, say")
         self.numbers = np.flatnonzero(chosen)
-        self.scans, self.labels = scans[chosen], labels[chosen]
+        if shots:
+            self.numbers = self.numbers[_drawn(labels[self.numbers], shots, seed)]
+        self.scans, self.labels = scans[self.numbers], labels[self.numbers]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -53,6 +60,16 @@ def _is_test(labels: np.ndarray) -> np.ndarray:
     for label in np.unique(labels):
         held_out[np.flatnonzero(labels == label)[TEST_EVERY - 1 :: TEST_EVERY]] = True
     return held_out
+
+
+def _drawn(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
+    """Numbers of `shots` samples of each class, rising: one generator permutes class after class, as in big_vision."""
+    per_class = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    fewest = min(map(len, per_class))
+    if not 1 <= shots <= fewest or seed < 0:
+        raise ValueError(f"shots={shots}&seed={seed}: a class has 1 to {fewest} digits here, and seeds start at 0")
+    stream = np.random.default_rng(seed)
+    return np.sort(np.concatenate([stream.permutation(own)[:shots] for own in per_class]))
 
 
 def _load() -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Images drawn from their number alone: what the fractals and the shapes share.
+"""Images drawn from their number alone: what the fractals, the shapes and the letters share.
 
 The same bytes on every machine and in every process, because nothing whose last bit may differ is used:
 random numbers are raw words of Philox (numpy promises its bit generators for good, but not the distributions of
@@ -27,6 +27,7 @@ class Stream(IntEnum):
     FRACTAL_CLASS = 1
     FRACTAL_IMAGE = 2
     SHAPE_IMAGE = 3
+    LETTER_IMAGE = 4
 
 
 class Draws:
