@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch, and for com
 import torch
 
 from agreement import randomised
+from vitlab.data import contents
 from vitlab.models.build import build_from_spec
 from vitlab.spec import ViTSpec
 
@@ -58,3 +59,16 @@ def in_memory(memory):
     folder = Path(tempfile.mkdtemp(dir=memory))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The files that are hashed."""
+    found, plain = [], contents._hash_file
+
+    def hash_file(path, reading):
+        found.append(path)
+        return plain(path, reading)
+
+    monkeypatch.setattr(contents, "_hash_file", hash_file)
+    return found

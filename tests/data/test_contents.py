@@ -33,19 +33,6 @@ def made(request, tmp_path):
     return spec, file
 
 
-@pytest.fixture
-def reads(monkeypatch):
-    """The files that are hashed."""
-    found, plain = [], contents._hash_file
-
-    def hash_file(path, reading):
-        found.append(path)
-        return plain(path, reading)
-
-    monkeypatch.setattr(contents, "_hash_file", hash_file)
-    return found
-
-
 def other_bytes(file):
     """As long as before, and as old, as far as a user can say."""
     status, held = file.stat(), file.read_bytes()

@@ -17,7 +17,6 @@ from rich.console import Console
 import crashes
 import kinds
 from vitlab.cli import main
-from vitlab.data import contents
 from vitlab.data.shards import index_shards
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, MODEL, NOT_EXACT, RESULT, RUN, RunDir
 from vitlab.runs.reproduce import reproduce
@@ -88,19 +87,6 @@ def unbroken(in_memory, sets):
     run_on(in_memory / "unbroken", **sets)
     assert go_on(in_memory / "unbroken")[0] == 0
     return in_memory / "unbroken"
-
-
-@pytest.fixture
-def reads(monkeypatch):
-    """The files that are hashed."""
-    found, plain = [], contents._hash_file
-
-    def hash_file(path, reading):
-        found.append(path)
-        return plain(path, reading)
-
-    monkeypatch.setattr(contents, "_hash_file", hash_file)
-    return found
 
 
 class TestData:
