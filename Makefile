@@ -39,7 +39,7 @@ soak: .venv/test.stamp  ## the long proofs; output goes to evidence/
 	@mkdir -p evidence
 	@VITLAB_MUTATIONS=100000 $(BIN)/python -m pytest tests/weights/test_mutations.py -s -o timeout=7200 > evidence/mutations.txt
 	@cat evidence/mutations.txt
-	@VITLAB_KILLS=200 $(BIN)/python -m pytest tests/train/test_crashes.py -k any_moment -s -o timeout=7200 > evidence/kills.txt
+	@VITLAB_KILLS=200 $(BIN)/python -m pytest tests/train/checkpoints/test_crashes.py -k any_moment -s -o timeout=7200 > evidence/kills.txt
 	@cat evidence/kills.txt
 	@VITLAB_TRIALS=50 $(BIN)/python -m pytest tests/world/test_rank_faults.py -s -o timeout=14400 > .ranks.log
 	@grep -a "trials\|passed" .ranks.log > evidence/ranks.txt && rm .ranks.log

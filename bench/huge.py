@@ -59,7 +59,7 @@ def train(path):
     from rich.console import Console
 
     from vitlab.run_dir import RunDir
-    from vitlab.runs.training import carry_out
+    from vitlab.runs.training.trainer import carry_out
     from vitlab.world.group import join
 
     began = time.perf_counter()
@@ -82,9 +82,9 @@ def load(path):
     from safetensors import safe_open
 
     from vitlab.run_dir import CHECKPOINTS, RunDir
-    from vitlab.runs.material import first_state
-    from vitlab.train.checkpoint_files import verify_checkpoint
-    from vitlab.train.checkpoints import Checkpoints
+    from vitlab.runs.training.data import first_state
+    from vitlab.train.checkpoints.checkpoints import Checkpoints
+    from vitlab.train.checkpoints.files import verify_checkpoint
 
     folder = path / CHECKPOINTS / "step-00000001"
     parts = sorted(folder.glob("*.safetensors"))
@@ -115,7 +115,7 @@ def child(what, path, rank, port):
 def main(name):
     from vitlab.counting import count_spec
     from vitlab.run_dir import RunDir
-    from vitlab.runs.material import open_material
+    from vitlab.runs.training.data import open_material
     from vitlab.strict_json import to_json
 
     spec = spec_of(name)

@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 from vitlab import build_model
-from vitlab.runs.inspection import inspect
+from vitlab.runs.measure.inspection import inspect
 folder, name, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 numbers = np.random.default_rng(0)
 pictures = [folder / f"{i}.png" for i in range(number)]

@@ -20,7 +20,7 @@ import numpy as np
 from real_data import NAMES, write_cifar
 
 from vitlab.cli import main
-from vitlab.data.catalogue import open_source
+from vitlab.data.sources.catalogue import open_source
 
 SEEDS = 5
 DIGITS = """

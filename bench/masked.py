@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.cli import main
-from vitlab.data.catalogue import open_source
+from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import seeded_shots
 from vitlab.models.build import build_from_spec
 from vitlab.weights.load import load_model

@@ -12,10 +12,10 @@ import time
 import numpy as np
 from PIL import Image
 
-from vitlab.data.digits import DigitsSource
-from vitlab.data.fractals import FractalSource
-from vitlab.data.shapes import ShapeSource
 from vitlab.data.source import Sample
+from vitlab.data.sources.digits import DigitsSource
+from vitlab.data.sources.drawn.fractals import FractalSource
+from vitlab.data.sources.drawn.shapes import ShapeSource
 
 ROUNDS, SECONDS = 8, 0.25  # of each kind of work in a round
 CLASSES = 50

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vitlab.data.catalogue import open_source
+from vitlab.data.sources.catalogue import open_source
 
 Image.MAX_IMAGE_PIXELS = None  # a sheet holds 10,000 pictures
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

@@ -7,7 +7,7 @@ regularisation without looking at the test samples.
 import numpy as np
 
 import vitlab
-from vitlab.data.digits import DigitsSource
+from vitlab.data.sources.digits import DigitsSource
 
 
 def features(split: str) -> tuple[np.ndarray, np.ndarray]:

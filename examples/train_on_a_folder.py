@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 from vitlab.cli import main
-from vitlab.data.digits import DigitsSource
+from vitlab.data.sources.digits import DigitsSource
 
 source = DigitsSource("train")
 for number in range(200):

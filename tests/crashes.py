@@ -26,17 +26,17 @@ from vitlab.cli import main
 from vitlab.pixels import Augmentation
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import CHECKPOINTS, EVENTS, REPORT, RunDir, RunSpec
-from vitlab.runs import training
-from vitlab.runs.material import open_material
-from vitlab.runs.training import carry_out
+from vitlab.runs.training import trainer as training
+from vitlab.runs.training.data import open_material
+from vitlab.runs.training.trainer import carry_out
 from vitlab.spec import ViTSpec
 from vitlab.store import LOCK, MANIFEST, json_writer, sha256
 from vitlab.strict_json import to_json
-from vitlab.train import checkpoint_files
-from vitlab.train.checkpoint_files import LATEST, NAME, STATE, name_of, verify_checkpoint
-from vitlab.train.checkpoints import Checkpoints
+from vitlab.train.checkpoints import files as checkpoint_files
+from vitlab.train.checkpoints.checkpoints import Checkpoints
+from vitlab.train.checkpoints.files import LATEST, NAME, STATE, name_of, verify_checkpoint
 from vitlab.train.state import Progress
-from vitlab.weights import folder
+from vitlab.weights.files import folder
 
 STEPS, SAVE_EVERY = 24, 2
 PATIENCE = 600  # seconds that nothing takes, however busy the machine is
@@ -44,7 +44,7 @@ PATIENCE = 600  # seconds that nothing takes, however busy the machine is
 # A server that has imported torch and forks a child for every run: fast, and free of the test process's threads.
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(
-    ["vitlab.runs.training", "sklearn.datasets", "torch._dynamo", "torch.distributed.fsdp"]
+    ["vitlab.runs.training.trainer", "sklearn.datasets", "torch._dynamo", "torch.distributed.fsdp"]
 )
 
 

@@ -23,10 +23,11 @@ from vitlab import load_model, save_model
 from vitlab.models.build import Model, build_from_spec
 from vitlab.spec import CONVENTIONS, Backbone, ModelSpec, ResNetSpec, ViTSpec
 from vitlab.store import MANIFEST, json_writer, sha256
-from vitlab.weights import bit, google, timm, timm_resnet, torchvision, unpickle
-from vitlab.weights.containers import WeightsError, WeightsWarning
-from vitlab.weights.hints import metadata
-from vitlab.weights.npz import write_npz
+from vitlab.weights.files import unpickle
+from vitlab.weights.files.containers import WeightsError, WeightsWarning
+from vitlab.weights.files.npz import write_npz
+from vitlab.weights.formats import bit, google, timm, timm_resnet, torchvision
+from vitlab.weights.formats.hints import metadata
 from vitlab.weights.save import _translated
 
 PLAIN = ViTSpec(2, 1, 8, 8, 2, (4, 4), 3, head="linear")

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.cli import main
-from vitlab.data.catalogue import KINDS
 from vitlab.data.source import Sample
+from vitlab.data.sources.catalogue import KINDS
 
 OPENED, READ = "opened", "read"
 

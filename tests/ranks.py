@@ -23,14 +23,14 @@ from safetensors.torch import save_file
 
 from crashes import code_of, on_step, start
 from vitlab.cli import main
-from vitlab.data.shares import share
+from vitlab.data.loading.rank_shares import share
 from vitlab.models.build import build_from_spec
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import CHECKPOINTS, RunDir, RunSpec
-from vitlab.runs.material import first_state, sharded_state
-from vitlab.runs.training import carry_out
+from vitlab.runs.training.data import first_state, sharded_state
+from vitlab.runs.training.trainer import carry_out
 from vitlab.spec import ViTSpec
-from vitlab.train.checkpoints import Checkpoints
+from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.state import TrainState
 from vitlab.train.update import Examples, Update, recompute_activations
 from vitlab.world.group import World, join

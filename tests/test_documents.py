@@ -14,12 +14,12 @@ import vitlab
 from test_house import LAZY, MAY_IMPORT
 from vitlab.cli import COMMANDS, DATA_COMMANDS, main
 from vitlab.commands.flags import RECIPE_FIELDS
-from vitlab.data.catalogue import open_source
+from vitlab.data.sources.catalogue import open_source
 from vitlab.models.build import build_from_spec
 from vitlab.paper.models import model_spec
 from vitlab.recipe import Execution
 from vitlab.spec import CONVENTIONS, ViTSpec
-from vitlab.weights.catalogue import find_release
+from vitlab.weights.released.catalogue import find_release
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

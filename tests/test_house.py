@@ -212,8 +212,8 @@ READ_WHOLE = {
     "paper/imagenet.py",
     "busy.py",
     "world/frozen.py",
-    "weights/unpickle.py",
-    "weights/download.py",
+    "weights/files/unpickle.py",
+    "weights/released/download.py",
     "jobs/mapping.py",
 }
 
@@ -228,7 +228,7 @@ def test_files_that_a_user_names_are_read_through_one_gate():
         }
         found = called & {"read_text", "read_bytes", "fromfile", "memmap", "loadtxt", "genfromtxt"}
         name = str(file.relative_to(PACKAGE))
-        allowed = {"memmap"} if name == "data/shards.py" else set()  # of an index that was judged before
+        allowed = {"memmap"} if name == "data/sources/shards.py" else set()  # of an index that was judged before
         assert not found - allowed or name in READ_WHOLE, f"{name} calls {found}; see user_files.read_regular"
 
 

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from vitlab.changes import with_fields
-from vitlab.paper.finetuning_recipes import finetuning_names, finetuning_recipe
-from vitlab.paper.pretraining_recipes import pretraining_names, pretraining_recipe
+from vitlab.paper.recipes.finetuning import finetuning_names, finetuning_recipe
+from vitlab.paper.recipes.pretraining import pretraining_names, pretraining_recipe
 from vitlab.recipe import SGD, AdamW, Distillation, Execution, Masking, Recipe, Schedule
 from vitlab.strict_json import from_json, to_json
 

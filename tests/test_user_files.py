@@ -8,9 +8,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from vitlab.data.catalogue import open_source
-from vitlab.data.shards import index_shards
-from vitlab.data.vectors import open_vectors
+from vitlab.data.feature_files import open_vectors
+from vitlab.data.sources.catalogue import open_source
+from vitlab.data.sources.shards import index_shards
 from vitlab.evaluate.targets import read_label_map, read_real
 from vitlab.report import ledger
 from vitlab.run_dir import RunDir

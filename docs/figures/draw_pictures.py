@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from vitlab.data.catalogue import open_source
+from vitlab.data.sources.catalogue import open_source
 
 SIDE, FINE = 256, 4  # pixels, and how many times finer things are drawn
 

@@ -6,7 +6,7 @@ contents.npz    what the files of the data hold, see data/contents.py
 not-exact.json  why the run is not what an unbroken one would be, once it has been continued with changes
 events.jsonl    what happened, a line each; only ever added to
 quarantine.json images that could not be used, with reason and hash, once there are any
-checkpoints/    see train/checkpoint_files.py
+checkpoints/    see train/checkpoints/files.py
 result.json     the numbers at the end
 masked-patches.png what a run of masked patches predicts, drawn at every validation and at the end
 model/          the trained model, self-contained

@@ -38,8 +38,8 @@ sys.exit(start())
     [
         "tyro",
         "vitlab.commands.data",
-        "vitlab.runs.starting",
-        pytest.param("vitlab.runs.together", marks=pytest.mark.slow),
+        "vitlab.runs.training.request",
+        pytest.param("vitlab.runs.training.launch", marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupt_while_parts_are_imported_is_one_line(module, tmp_path):

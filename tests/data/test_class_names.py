@@ -5,10 +5,10 @@ import pickle
 
 import pytest
 
-from vitlab.data.card import fingerprint
-from vitlab.data.catalogue import open_source
 from vitlab.data.class_names import in_order, matched, numbers_of, renumbered
-from vitlab.data.loading import order_of
+from vitlab.data.fingerprint import fingerprint
+from vitlab.data.loading.batches import order_of
+from vitlab.data.sources.catalogue import open_source
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 
 import kinds
 from vitlab.data import contents
-from vitlab.data.arrays import PixelSource
-from vitlab.data.card import fingerprint
-from vitlab.data.catalogue import open_source
 from vitlab.data.contents import Contents, from_bytes, to_bytes
-from vitlab.data.shards import index_shards
+from vitlab.data.fingerprint import fingerprint
+from vitlab.data.sources.arrays import PixelSource
+from vitlab.data.sources.catalogue import open_source
+from vitlab.data.sources.shards import index_shards
 
 
 def take(source, known=None, **how):

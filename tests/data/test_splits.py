@@ -6,9 +6,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from vitlab.data.card import check_class_names, describe, fingerprint
-from vitlab.data.catalogue import open_source
+from vitlab.data.fingerprint import check_class_names, describe, fingerprint
 from vitlab.data.source import Sample
+from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import (
     development_split,
     in_tfds_order,

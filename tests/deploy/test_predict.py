@@ -13,7 +13,7 @@ from agreement import randomised
 from pictures import exif, jpeg, with_exif
 from vitlab import load_model, save_model
 from vitlab.cli import main
-from vitlab.data.transforms import evaluation_pixels, normalised
+from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
 from vitlab.deploy.predict import answers, class_names, predict, preprocess
 from vitlab.models.build import build_from_spec
 from vitlab.spec import CONVENTIONS, ViTSpec

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from vitlab import load_model
-from vitlab.runs.inspection import inspect
+from vitlab.runs.measure.inspection import inspect
 
 FIGURES = Path(__file__).parent.parent.parent / "docs" / "figures"
 

@@ -7,7 +7,7 @@ import torch
 from torch.autograd import gradcheck
 
 from agreement import randomised
-from vitlab.data.corruption import HIDDEN
+from vitlab.data.transforms.corruption import HIDDEN
 from vitlab.models.build import build_from_spec
 from vitlab.models.masked import build_masked_model, empty_masked_model
 from vitlab.models.patches import patchify

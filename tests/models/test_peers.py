@@ -79,7 +79,7 @@ def compare(ours, theirs, their_blocks, images):
     return max(worst, disagreement(ours(images), getattr(logits, "logits", logits)))
 
 
-@pytest.mark.filterwarnings("ignore::vitlab.weights.containers.WeightsWarning")  # normalisation plays no part here
+@pytest.mark.filterwarnings("ignore::vitlab.weights.files.containers.WeightsWarning")  # no images here
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: s.name)
 @pytest.mark.parametrize("library", [timm_model, huggingface_model, torchvision_model], ids=lambda f: f.__name__)
 def test_same_weights_give_the_same_numbers(library, shape, tmp_path):

@@ -9,17 +9,17 @@ from vitlab.changes import with_fields
 from vitlab.counting import count
 from vitlab.models.build import build_model
 from vitlab.paper import selfsupervision
-from vitlab.paper.finetuning_recipes import (
+from vitlab.paper.models import list_models
+from vitlab.paper.recipes.finetuning import (
     BIT_SIZES,
     development_share,
     finetuning_names,
     finetuning_recipe,
     quick_recipe,
 )
-from vitlab.paper.length import Length
-from vitlab.paper.models import list_models
-from vitlab.paper.nearest import finetuning_row_for, pretraining_row_for
-from vitlab.paper.pretraining_recipes import (
+from vitlab.paper.recipes.length import Length
+from vitlab.paper.recipes.nearest import finetuning_row_for, pretraining_row_for
+from vitlab.paper.recipes.pretraining import (
     MASKED,
     pretraining_data,
     pretraining_head,

@@ -8,7 +8,7 @@ import torch
 
 from vitlab.models.build import build_from_spec
 from vitlab.recipe import SGD, Distillation, Execution, Recipe, Schedule
-from vitlab.runs.distilling import BothLogits
+from vitlab.runs.training.distillation import BothLogits
 from vitlab.spec import ViTSpec
 from vitlab.train.distillation import distilled, hard_loss, soft_loss
 from vitlab.train.optimizers import make_optimizer

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from vitlab.models.build import build_from_spec
-from vitlab.paper.finetuning_recipes import finetuning_recipe
 from vitlab.paper.pretraining import HEAD_BIAS
-from vitlab.paper.pretraining_recipes import pretraining_recipe
+from vitlab.paper.recipes.finetuning import finetuning_recipe
+from vitlab.paper.recipes.pretraining import pretraining_recipe
 from vitlab.recipe import Execution, Recipe
 from vitlab.spec import ViTSpec
 from vitlab.train.optimizers import make_optimizer

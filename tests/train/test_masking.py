@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from vitlab.data.corruption import Corruption, corruption_plan
+from vitlab.data.transforms.corruption import Corruption, corruption_plan
 from vitlab.models.masked import build_masked_model
 from vitlab.paper import selfsupervision
-from vitlab.paper.pretraining_recipes import MASKED, pretraining_recipe
+from vitlab.paper.recipes.pretraining import MASKED, pretraining_recipe
 from vitlab.recipe import CELLS, COLOURS, SGD, AdamW, Execution, Masking, Schedule
 from vitlab.spec import ViTSpec
 from vitlab.train.masking import PatchPrediction, colour_classes, patches_at

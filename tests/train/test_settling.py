@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 import crashes
 from vitlab.recipe import Execution
 from vitlab.run_dir import RunDir
-from vitlab.runs.training import carry_out
-from vitlab.train.checkpoint_files import name_of, steps_in
+from vitlab.runs.training.trainer import carry_out
+from vitlab.train.checkpoints.files import name_of, steps_in
 from vitlab.train.settling import Settling
 from vitlab.train.state import Progress, progress_from
 

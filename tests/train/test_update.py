@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from vitlab.models.build import build_from_spec
-from vitlab.paper.finetuning_recipes import finetuning_recipe
+from vitlab.paper.recipes.finetuning import finetuning_recipe
 from vitlab.recipe import SGD, AdamW, Execution, Schedule
 from vitlab.spec import ViTSpec
 from vitlab.train.mixing import mixing_of, mixup_share

@@ -13,8 +13,8 @@ from vitlab.cli import main
 from vitlab.models.build import build_from_spec
 from vitlab.pixels import IMAGENET_MEAN, Preprocessing
 from vitlab.spec import CONVENTIONS, ResNetSpec, ViTSpec
-from vitlab.weights.containers import WeightsError, WeightsWarning
 from vitlab.weights.convert import convert
+from vitlab.weights.files.containers import WeightsError, WeightsWarning
 
 TINY = {"patch": 4, "layers": 1, "width": 24, "mlp": 40, "heads": 3, "image": (16, 16), "classes": 5, "head": "linear"}
 HALF = (0.5, 0.5, 0.5)

@@ -21,15 +21,15 @@ from vitlab.cli import main
 from vitlab.models.build import build_from_spec
 from vitlab.paper.models import canonical
 from vitlab.run_dir import RunDir
-from vitlab.runs import display
-from vitlab.runs.display import Arrival
+from vitlab.runs import progress as display
+from vitlab.runs.progress import Arrival
 from vitlab.spec import CONVENTIONS, ResNetSpec, ViTSpec
-from vitlab.weights.cache import cache_folder
-from vitlab.weights.catalogue import Release, find_release, releases
-from vitlab.weights.containers import WeightsError
 from vitlab.weights.convert import convert
-from vitlab.weights.download import check_url, download, fetch, fetched
-from vitlab.weights.fetched import beside, read_fetched, write_fetched
+from vitlab.weights.files.containers import WeightsError
+from vitlab.weights.released.cache import cache_folder
+from vitlab.weights.released.catalogue import Release, find_release, releases
+from vitlab.weights.released.download import check_url, download, fetch, fetched
+from vitlab.weights.released.fetched import beside, read_fetched, write_fetched
 
 SMALL = ViTSpec(patch=4, layers=1, width=8, mlp=8, heads=2, image=(8, 8), classes=3, head="linear")
 CONTENT = bytes(range(256)) * 4200  # a little over 1 MiB
@@ -290,8 +290,8 @@ class TestProgress:
         assert second == "fetching 520.0 MB of 1,000.0 MB  1.0 MB/s  8.0 min left"  # 20 MB in 20 s, 480 to come
 
     def test_the_command_prints_the_path_alone_and_the_rest_as_complaints(self, server, tmp_path, monkeypatch, capsys):
-        monkeypatch.setattr("vitlab.weights.download.find_release", lambda name: release_at(server))
-        monkeypatch.setattr("vitlab.weights.download.fetch", partial(fetch, loopback=True))
+        monkeypatch.setattr("vitlab.weights.released.download.find_release", lambda name: release_at(server))
+        monkeypatch.setattr("vitlab.weights.released.download.fetch", partial(fetch, loopback=True))
         assert main(["download", "BiT-M-R50x1", "--cache", str(tmp_path)]) == 0
         printed = capsys.readouterr()
         assert printed.out.strip() == str(tmp_path / "test.npz")

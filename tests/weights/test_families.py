@@ -13,8 +13,8 @@ from agreement import disagreement, randomised
 from vitlab import build_model, load_model, save_model
 from vitlab.models.build import build_from_spec
 from vitlab.spec import CONVENTIONS, AxialResNetSpec, Backbone, ResNetSpec, ViTSpec
-from vitlab.weights.bit import BIG_VISION
 from vitlab.weights.convert import convert
+from vitlab.weights.formats.bit import BIG_VISION
 
 VIT = {"patch": 4, "layers": 2, "width": 24, "mlp": 40, "heads": 3, "image": (16, 16), "classes": 5, "head": "linear"}
 BIT = {"stages": (2, 1, 1, 1), "root": 32, "image": (33, 40), "classes": 5}

@@ -12,7 +12,7 @@ from agreement import disagreement, randomised
 from vitlab import load_model, save_model
 from vitlab.models.build import build_from_spec
 from vitlab.spec import CONVENTIONS, ViTSpec
-from vitlab.weights.containers import WeightsWarning
+from vitlab.weights.files.containers import WeightsWarning
 
 TINY = {"patch": 4, "layers": 3, "width": 24, "mlp": 40, "heads": 3, "image": (16, 16), "classes": 5}
 

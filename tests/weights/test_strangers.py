@@ -20,8 +20,8 @@ from vitlab import load_model, save_model
 from vitlab.models.build import build_from_spec
 from vitlab.spec import CONVENTIONS, ViTSpec
 from vitlab.store import MANIFEST
-from vitlab.weights.containers import WeightsError
 from vitlab.weights.convert import convert
+from vitlab.weights.files.containers import WeightsError
 
 SPEC = ViTSpec(4, 2, 24, 40, 3, (16, 16), 5, head="linear", conventions=CONVENTIONS["timm"])
 
@@ -155,7 +155,7 @@ class TestConvertingPickles:
         import sys
 
         code = (
-            "import sys; from vitlab.weights.unpickle import _confine; import socket, subprocess; _confine(1000)\n"
+            "import socket, subprocess, sys; from vitlab.weights.files.unpickle import _confine; _confine(1000)\n"
             "for attempt in (lambda: socket.socket(), lambda: subprocess.run(['true'])):\n"
             "    try: attempt(); sys.exit('allowed')\n"
             "    except PermissionError: pass\n"
@@ -512,7 +512,7 @@ def test_arrays_in_memory_are_what_the_file_says(tmp_path):
     buffer = io.BytesIO()
     np.savez(buffer, a=np.arange(6, dtype=np.float32).reshape(2, 3))
     (tmp_path / "a.npz").write_bytes(buffer.getvalue())
-    from vitlab.weights.npz import NpzArchive
+    from vitlab.weights.files.npz import NpzArchive
 
     archive = NpzArchive(tmp_path / "a.npz")
     assert archive.shapes == {"a": (2, 3)}

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from vitlab.models.build import build_from_spec
-from vitlab.paper.pretraining_recipes import pretraining_recipe
+from vitlab.paper.recipes.pretraining import pretraining_recipe
 from vitlab.recipe import Execution, Schedule
 from vitlab.spec import ViTSpec
-from vitlab.train.checkpoints import Checkpoints
+from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.update import Examples, Update

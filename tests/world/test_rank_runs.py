@@ -20,7 +20,7 @@ from vitlab.cli import main
 from vitlab.models.build import build_from_spec
 from vitlab.recipe import Execution, Masking
 from vitlab.run_dir import CHECKPOINTS, RunDir
-from vitlab.runs.material import start_sha256
+from vitlab.runs.training.data import start_sha256
 from vitlab.weights.save import save_model
 from vitlab.world.group import join
 from vitlab.world.watch import LostRank

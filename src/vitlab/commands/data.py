@@ -31,8 +31,8 @@ def data_check(
         max_pixels: Pixels that an image may have; each format has its own limit if left out.
         workers: Processes that decode.
     """
-    from vitlab.data.catalogue import with_max_pixels
-    from vitlab.runs.check_data import check_data
+    from vitlab.data.sources.catalogue import with_max_pixels
+    from vitlab.runs.measure.check_data import check_data
 
     spec, against = with_max_pixels(spec, max_pixels), with_max_pixels(against, max_pixels)
     bad = check_data(spec, against, out, size_of(image) or (224, 224), workers, console())
@@ -45,7 +45,7 @@ def data_index(folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metav
     Args:
         folder: The folder with the .tar files; the index is written into it.
     """
-    from vitlab.data.shards import ShardSource, index_shards
+    from vitlab.data.sources.shards import ShardSource, index_shards
 
     excluded = index_shards(folder)
     output = console()
@@ -56,7 +56,7 @@ def data_index(folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metav
 
 def data_kinds() -> None:
     """List every kind of data that can be named, with its options."""
-    from vitlab.data.catalogue import described
+    from vitlab.data.sources.catalogue import described
 
     for line in described():
         console().print(Text(line))

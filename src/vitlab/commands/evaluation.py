@@ -75,14 +75,14 @@ def evaluate(
         expected: What the accuracy, or the mean average precision, ought to be in percent, for the ledger.
         expected_from: Where that number stands.
     """
-    from vitlab.data.catalogue import with_max_pixels
+    from vitlab.data.sources.catalogue import with_max_pixels
     from vitlab.report.ledger import check_ledger
-    from vitlab.runs.evaluate import EvaluateOptions
-    from vitlab.runs.evaluate import evaluate as run
-    from vitlab.runs.evaluation_table import record
-    from vitlab.runs.preparing import ModelOptions
-    from vitlab.runs.scoring import Share
-    from vitlab.runs.together import together
+    from vitlab.runs.measure.evaluate import EvaluateOptions
+    from vitlab.runs.measure.evaluate import evaluate as run
+    from vitlab.runs.measure.evaluation_table import record
+    from vitlab.runs.measure.model_options import ModelOptions
+    from vitlab.runs.measure.scoring import Share
+    from vitlab.runs.training.launch import together
 
     data = tuple(with_max_pixels(spec, max_pixels) for spec in data)
     loading = ModelOptions(conventions, size_of(image), preprocessing, device)
@@ -126,9 +126,9 @@ def features(
         workers: Processes that decode.
         device: Such as cpu or cuda:1; auto is a GPU where there is one.
     """
-    from vitlab.runs.features import features as run
-    from vitlab.runs.preparing import ModelOptions
-    from vitlab.runs.together import together
+    from vitlab.runs.measure.features import features as run
+    from vitlab.runs.measure.model_options import ModelOptions
+    from vitlab.runs.training.launch import together
 
     loading = ModelOptions(conventions, size_of(image), preprocessing, device)
     how = {"batch": batch, "workers": workers, "max_bad": max_bad, "shard": shard}
@@ -176,10 +176,10 @@ def fewshot(
         workers: Processes that decode.
         device: Such as cpu or cuda:1; auto is a GPU where there is one.
     """
-    from vitlab.runs.fewshot import FewShotOptions
-    from vitlab.runs.fewshot import fewshot as run
-    from vitlab.runs.preparing import ModelOptions
-    from vitlab.runs.together import together
+    from vitlab.runs.measure.fewshot import FewShotOptions
+    from vitlab.runs.measure.fewshot import fewshot as run
+    from vitlab.runs.measure.model_options import ModelOptions
+    from vitlab.runs.training.launch import together
 
     loading = ModelOptions(conventions, size_of(image), preprocessing, device)
     options = FewShotOptions(loading, shots, seeds, draw, l2, neighbours, probe, batch, workers, max_bad)

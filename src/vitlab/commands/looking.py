@@ -22,7 +22,7 @@ from vitlab.commands.terminal import (
 )
 
 if TYPE_CHECKING:
-    from vitlab.data.pictures import Named
+    from vitlab.data.images.pictures import Named
     from vitlab.deploy.predict import Answer
     from vitlab.models.build import Model as Loaded
 
@@ -52,7 +52,7 @@ class Loading:
 
     def load(self, path: Path) -> "Loaded":
         """The model of a file or a folder, on its device."""
-        from vitlab.runs.display import announced
+        from vitlab.runs.progress import announced
         from vitlab.weights.load import load_model
         from vitlab.world.device import pick_device
 
@@ -121,9 +121,9 @@ def predict(
 
 def _named(images: tuple[str, ...]) -> "list[Named]":
     """Every picture that the words of a command line name; what lies beside them and is no image is told."""
-    from vitlab.data.accounting import Excluded
-    from vitlab.data.image_files import image_files
-    from vitlab.data.pictures import Named
+    from vitlab.data.images.files import image_files
+    from vitlab.data.images.pictures import Named
+    from vitlab.data.loading.accounting import Excluded
 
     found, excluded = [], Excluded()
     if images.count("-") > 1:
@@ -139,7 +139,7 @@ def _named(images: tuple[str, ...]) -> "list[Named]":
 
 
 def _standard_input() -> bytes:
-    from vitlab.data.refusals import LARGEST_FILE
+    from vitlab.data.images.refusals import LARGEST_FILE
 
     if sys.stdin is None or sys.stdin.isatty():
         raise ValueError("- is an image on standard input, which is a terminal; pipe one: cat cat.jpg | vitlab ...")
@@ -170,8 +170,8 @@ def inspect(
     require_matplotlib()  # before torch and the weights take their time
     refuse_existing(out)
     refuse_unwritable(out)
-    from vitlab.runs.inspection import REPORT
-    from vitlab.runs.inspection import inspect as run
+    from vitlab.runs.measure.inspection import REPORT
+    from vitlab.runs.measure.inspection import inspect as run
 
     pictures = _named(images)
     loaded = loading.load(model)

@@ -11,8 +11,11 @@ from rich.text import Text
 from vitlab.commands.recipe_fields import MEANINGS, fields_of, flag
 from vitlab.commands.terminal import console, print_json
 from vitlab.counting import training_exaflops
-from vitlab.paper.augreg import LEVELS
-from vitlab.paper.finetuning_recipes import (
+from vitlab.paper.models import list_models, model_spec
+from vitlab.paper.names import meant
+from vitlab.paper.pretraining import DATA
+from vitlab.paper.recipes.augreg import LEVELS
+from vitlab.paper.recipes.finetuning import (
     QUICK,
     QUICK_EPOCHS,
     QUICK_LEAST,
@@ -21,10 +24,7 @@ from vitlab.paper.finetuning_recipes import (
     finetuning_recipe,
     quick_recipe,
 )
-from vitlab.paper.models import list_models, model_spec
-from vitlab.paper.names import meant
-from vitlab.paper.pretraining import DATA
-from vitlab.paper.pretraining_recipes import (
+from vitlab.paper.recipes.pretraining import (
     pretraining_data,
     pretraining_head,
     pretraining_model,

@@ -85,9 +85,9 @@ def sweep(
         yes: Start although it takes more than a day on this CPU.
     """
     from vitlab.report.ledger import check_ledger
-    from vitlab.runs.grid import SweepOptions
-    from vitlab.runs.outcome import record, show
-    from vitlab.runs.sweep import sweep as run
+    from vitlab.runs.sweep.grid import SweepOptions
+    from vitlab.runs.sweep.results import record, show
+    from vitlab.runs.sweep.sweep import sweep as run
 
     if search == "optuna" and trials < 1:
         raise ValueError(f"{trials} trials; a search needs at least 1")
@@ -160,10 +160,10 @@ def transfer(
         yes: Start although a run takes more than a day on this CPU.
     """
     from vitlab.report.ledger import check_ledger
-    from vitlab.runs.grid import SweepOptions
-    from vitlab.runs.outcome import record
-    from vitlab.runs.transfer import TransferOptions
-    from vitlab.runs.transfer import transfer as run
+    from vitlab.runs.sweep.grid import SweepOptions
+    from vitlab.runs.sweep.results import record
+    from vitlab.runs.sweep.transfer import TransferOptions
+    from vitlab.runs.sweep.transfer import transfer as run
 
     given = {"imagenet": imagenet, "cifar10": cifar10, "cifar100": cifar100, "pets": pets, "flowers": flowers}
     sets = {name: pair for name, pair in given.items() if pair is not None}

@@ -63,7 +63,7 @@ def complain(message: str, style: str = "") -> None:
 
 def load_torch() -> None:
     """Load torch, which takes seconds, under a line that says so; nothing is said where it is loaded already."""
-    from vitlab.runs.display import announced
+    from vitlab.runs.progress import announced
 
     if "torch" not in sys.modules:
         is_first = os.environ.get("RANK", "0") == "0"

@@ -28,7 +28,7 @@ from vitlab.interrupts import raise_when_interrupted
 from vitlab.recipe import Execution
 
 if TYPE_CHECKING:
-    from vitlab.data.card import DataCard
+    from vitlab.data.fingerprint import DataCard
     from vitlab.run_dir import RunSpec
 
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -73,8 +73,8 @@ def pretrain(
         changes: A field of the recipe, as --set schedule.peak=3e-4.
         yes: Start although the run takes more than a day on this CPU.
     """
-    from vitlab.data.catalogue import with_max_pixels
-    from vitlab.runs.starting import Asked, pretraining_run
+    from vitlab.data.sources.catalogue import with_max_pixels
+    from vitlab.runs.training.request import Asked, pretraining_run
 
     data, validation, test = (with_max_pixels(spec, max_pixels) for spec in (data, validation, test))
     asked = Asked(data, size_of(image), validation, held_out, test, seed, pairs(changes), teacher)
@@ -123,8 +123,8 @@ def finetune(
         changes: A field of the recipe, as --set schedule.peak=3e-4.
         yes: Start although the run takes more than a day on this CPU.
     """
-    from vitlab.data.catalogue import with_max_pixels
-    from vitlab.runs.starting import Asked, finetuning_run
+    from vitlab.data.sources.catalogue import with_max_pixels
+    from vitlab.runs.training.request import Asked, finetuning_run
 
     data, validation, test = (with_max_pixels(spec, max_pixels) for spec in (data, validation, test))
     asked = Asked(data, size_of(image), validation, held_out, test, seed, pairs(changes), teacher)
@@ -158,9 +158,9 @@ def resume(
         allow_changed: Continue although the data or run.json has changed; the result says that it is not exact.
         changes: A field of the execution, as --set micro_batch=8.
     """
-    from vitlab.runs.together import resume_together
-    from vitlab.runs.training import Places
-    from vitlab.weights.cache import located
+    from vitlab.runs.training.launch import resume_together
+    from vitlab.runs.training.trainer import Places
+    from vitlab.weights.released.cache import located
 
     changed = (*changed_fields(execution), *pairs(changes))
     moved = "" if teacher is None else str(located(teacher).resolve())
@@ -177,7 +177,7 @@ def reproduce(run: Folder, out: MaybePath = None, allow_changed: bool = False) -
         out: Folder for the second run; RUN-again if left out. One that was begun is continued.
         allow_changed: Train although the data has changed since the first run.
     """
-    from vitlab.runs.reproduce import reproduce as again
+    from vitlab.runs.training.reproduce import reproduce as again
 
     with _named(run, "reproduce"):
         code, found = again(run, out or run.with_name(f"{run.name}-again"), console(), allow_changed=allow_changed)
@@ -212,7 +212,7 @@ def _start(
     is_wanted: bool,
 ) -> int:
     from vitlab.run_dir import RUN
-    from vitlab.runs.together import begin_together
+    from vitlab.runs.training.launch import begin_together
 
     made = []
 

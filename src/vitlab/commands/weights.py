@@ -134,9 +134,9 @@ def download(
         cache: Folder to keep them in; VITLAB_CACHE or the user's cache if left out.
         offline: Only look into the cache, as VITLAB_OFFLINE=1 does.
     """
-    from vitlab.runs.display import Arrival
-    from vitlab.weights.catalogue import find_release, releases
-    from vitlab.weights.download import download as fetch
+    from vitlab.runs.progress import Arrival
+    from vitlab.weights.released.catalogue import find_release, releases
+    from vitlab.weights.released.download import download as fetch
 
     if name:
         with Arrival(console(is_error=True), name) as arrival:  # standard output is the path alone

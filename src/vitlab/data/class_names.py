@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vitlab.data.arrays import MOST_CLASSES
 from vitlab.data.source import Sample, Source
+from vitlab.data.sources.arrays import MOST_CLASSES
 from vitlab.strict_json import require
 
 WHOLE = re.compile(r"[0-9]{1,300}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib import format as npy
 
-from vitlab.data.refusals import BadImage
+from vitlab.data.images.refusals import BadImage
 from vitlab.data.source import Paths, Source
 from vitlab.strict_json import require
 

@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from vitlab.data.order import permuted
+from vitlab.data.file_stamps import sample_stamp
+from vitlab.data.loading.order import permuted
 from vitlab.data.source import Sample, Source, pixel_limit
-from vitlab.data.stamps import sample_stamp
 
 
 @dataclass(frozen=True)

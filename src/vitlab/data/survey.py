@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image, ImageDraw
 
-from vitlab.data.accounting import Account
-from vitlab.data.augmentation import draws, training_pixels
-from vitlab.data.gate import Decoded
-from vitlab.data.refusals import BadImage
+from vitlab.data.images.gate import Decoded
+from vitlab.data.images.refusals import BadImage
+from vitlab.data.loading.accounting import Account
+from vitlab.data.loading.workers import RangeReader, decode, read_ranges
 from vitlab.data.source import Sample, Source, pixel_limit
-from vitlab.data.workers import RangeReader, decode, read_ranges
+from vitlab.data.transforms.augmentation import draws, training_pixels
 from vitlab.pixels import Augmentation
 
 CHUNK = 64  # samples a worker reports on at once

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitlab.data.pictures import Named, Pictures, named_pictures, read_picture
-from vitlab.data.refusals import BadImage
-from vitlab.data.transforms import evaluation_pixels, normalised
+from vitlab.data.images.pictures import Named, Pictures, named_pictures, read_picture
+from vitlab.data.images.refusals import BadImage
+from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
 from vitlab.models.build import Model
 from vitlab.models.inputs import check_model
 from vitlab.paper.imagenet import imagenet_classes

@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from vitlab.counting import count_spec
-from vitlab.data.catalogue import open_source
-from vitlab.data.digits import DigitsSource
-from vitlab.data.loading import evaluation_batches
-from vitlab.data.transforms import normalised
+from vitlab.data.loading.batches import evaluation_batches
+from vitlab.data.sources.catalogue import open_source
+from vitlab.data.sources.digits import DigitsSource
+from vitlab.data.transforms.evaluation import normalised
 from vitlab.drawing.canvas import require_matplotlib
 from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed
 from vitlab.drawing.page import Section, page
@@ -25,14 +25,14 @@ from vitlab.evaluate.scores import Scores
 from vitlab.evaluate.scoring import score
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
-from vitlab.paper.length import Length
-from vitlab.paper.pretraining_recipes import pretraining_recipe
+from vitlab.paper.recipes.length import Length
+from vitlab.paper.recipes.pretraining import pretraining_recipe
 from vitlab.pixels import Augmentation
 from vitlab.recipe import Execution, Recipe
 from vitlab.run_dir import MODEL, RESULT, VERSION, RunDir, RunSpec
-from vitlab.runs.inspection import sections_of
-from vitlab.runs.material import open_material, start_sha256
-from vitlab.runs.training import carry_out
+from vitlab.runs.measure.inspection import sections_of
+from vitlab.runs.training.data import open_material, start_sha256
+from vitlab.runs.training.trainer import carry_out
 from vitlab.spec import ViTSpec
 from vitlab.store import replacing
 from vitlab.strict_json import to_json

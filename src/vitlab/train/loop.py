@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from torch import nn
 
-from vitlab.train.checkpoints import Checkpoints
+from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.signals import Signals
 from vitlab.train.state import Progress, TrainState
 from vitlab.train.update import Examples, Step, Update

@@ -12,9 +12,7 @@ from pathlib import Path
 from vitlab.models.build import Model
 from vitlab.spec import ConventionName, Conventions, Image, SaveFormat, UnsavedPositions
 from vitlab.store import sha256
-from vitlab.weights import timm
-from vitlab.weights.cache import located
-from vitlab.weights.containers import (
+from vitlab.weights.files.containers import (
     Container,
     WeightsError,
     WeightsWarning,
@@ -23,8 +21,10 @@ from vitlab.weights.containers import (
     open_container,
     read_configs,
 )
-from vitlab.weights.fetched import read_fetched
+from vitlab.weights.formats import timm
 from vitlab.weights.load import load_model
+from vitlab.weights.released.cache import located
+from vitlab.weights.released.fetched import read_fetched
 from vitlab.weights.save import save_model
 
 LONGEST = 900  # seconds a pickle may take
@@ -106,7 +106,7 @@ def _safe(source: Path, entry: str) -> Iterator[tuple[Path, str]]:
 
 def _unpickle(source: Path, target: Path, entry: str) -> None:
     """Run the child process; see `unpickle.py`."""
-    command = [sys.executable, "-I", "-m", "vitlab.weights.unpickle", str(source.resolve()), str(target), entry]
+    command = [sys.executable, "-I", "-m", "vitlab.weights.files.unpickle", str(source.resolve()), str(target), entry]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False, env={})
     except subprocess.TimeoutExpired:

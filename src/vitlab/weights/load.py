@@ -22,9 +22,8 @@ from vitlab.spec import (
 )
 from vitlab.store import MANIFEST, sha256, verify_folder
 from vitlab.strict_json import require
-from vitlab.weights import bit, folder, google, huggingface, timm, timm_config, timm_resnet, torchvision
-from vitlab.weights.cache import located
-from vitlab.weights.containers import (
+from vitlab.weights.files import folder
+from vitlab.weights.files.containers import (
     Container,
     NpzError,
     WeightsError,
@@ -33,10 +32,12 @@ from vitlab.weights.containers import (
     open_container,
     usable,
 )
-from vitlab.weights.fetched import Fetched, read_fetched
-from vitlab.weights.hints import Hints, heads_of
-from vitlab.weights.layouts import Entry
-from vitlab.weights.unbuilt import check_built
+from vitlab.weights.formats import bit, google, huggingface, timm, timm_config, timm_resnet, torchvision
+from vitlab.weights.formats.hints import Hints, heads_of
+from vitlab.weights.formats.layouts import Entry
+from vitlab.weights.formats.unbuilt import check_built
+from vitlab.weights.released.cache import located
+from vitlab.weights.released.fetched import Fetched, read_fetched
 
 
 @dataclass(frozen=True)

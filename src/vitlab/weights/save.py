@@ -11,11 +11,12 @@ from vitlab.models.build import Model
 from vitlab.models.inputs import check_model
 from vitlab.spec import CONVENTIONS, GROUPS, ModelSpec, ResNetSpec, SaveFormat, Task, ViTSpec
 from vitlab.store import Writer, json_writer, refuse_existing, replacing, write_folder
-from vitlab.weights import bit, folder, google, huggingface, timm, timm_resnet
-from vitlab.weights.containers import WeightsError, as_path
-from vitlab.weights.hints import heads_of, metadata
-from vitlab.weights.layouts import Entry
-from vitlab.weights.npz import write_npz
+from vitlab.weights.files import folder
+from vitlab.weights.files.containers import WeightsError, as_path
+from vitlab.weights.files.npz import write_npz
+from vitlab.weights.formats import bit, google, huggingface, timm, timm_resnet
+from vitlab.weights.formats.hints import heads_of, metadata
+from vitlab.weights.formats.layouts import Entry
 
 
 def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") -> list[str]:

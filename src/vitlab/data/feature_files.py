@@ -1,0 +1,251 @@
+"""Features with labels: .npy, .npz and .parquet files of anybody, and the folders that `vitlab features` writes."""
+
+import math
+import os
+import re
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import unquote
+
+import numpy as np
+
+from vitlab.data.loading.accounting import Quarantined
+from vitlab.data.loading.batch import Batch
+from vitlab.data.sources.arrays import DAMAGE, members, open_archive, read_header, read_member
+from vitlab.data.sources.catalogue import KINDS
+from vitlab.store import json_writer, replacing
+from vitlab.strict_json import read_json, require
+from vitlab.user_files import NotRegular, check_regular, open_regular
+
+CARD = "features.json"
+FORM = re.compile(r"(?P<path>.+?)(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
+NAMES = {"x": ("features", "x", "embeddings"), "y": ("labels", "y", "label")}  # of arrays and columns, first found
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Features (n, D) of n samples with their class numbers (n,), and ids where the file has them."""
+
+    x: np.ndarray
+    y: np.ndarray
+    ids: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        fits = self.x.ndim == 2 and self.y.shape == (len(self.x),)
+        require(fits, f"features {self.x.shape} and labels {self.y.shape} are not (n, D) and (n,)")
+        require(self.x.dtype.kind == "f", f"features are of {self.x.dtype}; allowed are floating-point numbers")
+        require(self.y.dtype.kind in "iu", f"labels are of {self.y.dtype}; allowed are whole numbers")
+
+
+def is_vectors(text: str) -> bool:
+    """Whether a string names features rather than images: FILE.npy, .npz, .parquet, or a folder of features."""
+    match = FORM.fullmatch(text)
+    if match is None or text.partition(":")[0] in KINDS:
+        return False
+    path = Path(unquote(match["path"]))
+    return path.suffix in (".npy", ".npz", ".parquet") or (path / CARD).is_file()
+
+
+def open_vectors(text: str) -> Vectors:
+    """Features from `FILE.npz`, `FILE.npy?y=LABELS.npy`, `FILE.parquet?x=COLUMN&y=COLUMN` or a folder of features."""
+    match = FORM.fullmatch(text)
+    require(match is not None, f"{text!r} names no features")
+    assert match is not None
+    path = Path(unquote(match["path"]))
+    pairs = [part.partition("=")[::2] for part in (match["options"] or "").split("&") if part]
+    options = {name: unquote(value) for name, value in pairs}
+    require(set(options) <= set(NAMES), f"features have the options x and y, not {sorted(options)}")
+    if path.is_dir():
+        require(not options, "a folder of features has no options")
+        return read_folder(path)
+    if path.suffix == ".npy":
+        require("y" in options, f"{path.name} holds no labels; name their file as {path.name}?y=LABELS.npy")
+        return _vectors(path, _npy(path), _npy(Path(options["y"])))
+    return _npz(path, options) if path.suffix == ".npz" else _parquet(path, options)
+
+
+# -- Files -----------------------------------------------------------------------------------------
+
+
+def _vectors(path: Path, x: np.ndarray, y: np.ndarray, ids: tuple[str, ...] = ()) -> Vectors:
+    try:
+        return Vectors(x, y, ids)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def _npy(path: Path) -> np.ndarray:
+    with open_regular(path) as file:
+        try:
+            shape, fortran, dtype = read_header(file, path.name)
+        except (ValueError, *DAMAGE) as error:
+            raise ValueError(f"{path.name} is no sound .npy file: {error!s:.200}") from None
+        size = os.fstat(file.fileno()).st_size - file.tell()
+        agrees = all(side >= 0 for side in shape) and math.prod(shape) * dtype.itemsize == size
+        require(agrees, f"{path.name} claims shape {shape}, which is not what it holds")
+        return np.frombuffer(file.read(size), dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def _npz(path: Path, options: dict[str, str]) -> Vectors:
+    arrays = _arrays(path)
+    x, y = (_named(path.name, part, options, set(arrays)) for part in ("x", "y"))
+    ids = arrays["ids"] if "ids" in arrays else np.empty(0, "U")
+    return _vectors(path, arrays[x], arrays[y], tuple(ids.tolist()))
+
+
+def _arrays(path: Path, wanted: Container[str] | None = None) -> dict[str, np.ndarray]:
+    """All arrays of an archive, or those wanted that it has, by name."""
+    try:
+        with open_archive(path) as archive:
+            found = {name: m for name, m in members(path, archive).items() if wanted is None or name in wanted}
+            return {name: read_member(path, archive, member) for name, member in found.items()}
+    except (FileNotFoundError, NotRegular):
+        raise
+    except DAMAGE as error:
+        raise ValueError(f"{path.name} is no sound .npz archive: {error!s:.200}; remove it and make it again") from None
+
+
+def _parquet(path: Path, options: dict[str, str]) -> Vectors:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise ValueError("parquet files need pyarrow: pip install 'vitlab[data]'") from None
+    try:
+        check_regular(path)
+        file = pyarrow.parquet.ParquetFile(path)
+        x, y = (_named(path.name, part, options, set(file.schema_arrow.names)) for part in ("x", "y"))
+        table = file.read(columns=[x, y])
+    except (pyarrow.ArrowException, pyarrow.ArrowInvalid) as error:
+        raise ValueError(f"{path.name} is no sound parquet file: {error!s:.200}") from None
+    lists = table[x].combine_chunks()
+    require(_is_list(lists.type), f"{path.name}: column {x!r} holds {lists.type}, not lists of numbers")
+    require(lists.null_count == 0, f"{path.name}: column {x!r} has empty places")
+    values = lists.flatten().to_numpy(zero_copy_only=False)
+    lengths = {len(one) for one in lists}
+    require(len(lengths) == 1, f"{path.name}: the lists of column {x!r} differ in length: {sorted(lengths)[:5]}")
+    return _vectors(path, values.reshape(len(lists), -1), table[y].combine_chunks().to_numpy(zero_copy_only=False))
+
+
+def _is_list(kind: Any) -> bool:
+    return str(kind).startswith(("list", "fixed_size_list", "large_list"))
+
+
+def _named(file: str, part: str, options: dict[str, str], names: set[str]) -> str:
+    wanted = (options[part],) if part in options else NAMES[part]
+    found = [name for name in wanted if name in names]
+    require(bool(found), f"{file} has no {' or '.join(wanted)}; it has {sorted(names)!r:.200}; say which, as ?{part}=")
+    return found[0]
+
+
+# -- Folders of shards -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FeatureFolder:
+    """Shard k of a set holds samples [k shard, (k + 1) shard); a shard is there whole or not at all."""
+
+    path: Path
+    samples: int
+    shard: int
+
+    def __post_init__(self) -> None:
+        sizes = f"{self.samples} samples in shards of {self.shard}"
+        require(self.samples >= 1 and self.shard >= 1, f"{sizes}; both must be at least 1")
+
+    @property
+    def shards(self) -> int:
+        """How many there are when all is done."""
+        return -(-self.samples // self.shard)
+
+    def file(self, number: int) -> Path:
+        """Where a shard is."""
+        return self.path / f"shard-{number:05d}.npz"
+
+    def missing(self) -> list[int]:
+        """The shards that are still to be made."""
+        return [number for number in range(self.shards) if not self.file(number).is_file()]
+
+    def part(self, number: int) -> range:
+        """The samples of a shard."""
+        return range(self.samples)[number * self.shard : (number + 1) * self.shard]
+
+    def bad(self) -> list[Quarantined]:
+        """The samples without features in the shards that are there."""
+        there = [self.file(number) for number in range(self.shards) if self.file(number).is_file()]
+        return [Quarantined(*row) for file in there for row in _arrays(file, {"bad"})["bad"].tolist()]
+
+    def numbers(self) -> np.ndarray:
+        """(n,) which samples of the set have features, once all shards are there, in their order."""
+        return np.concatenate([_arrays(self.file(number), {"numbers"})["numbers"] for number in range(self.shards)])
+
+    def open(self, card: dict[str, object]) -> None:
+        """Begin, or continue what was begun with the same card; another one is an error."""
+        whole = {**card, "samples": self.samples, "shard": self.shard}
+        if (self.path / CARD).is_file():
+            found = read_card(self.path)
+            others = [name for name in sorted(found.keys() | whole) if found.get(name) != whole.get(name)]
+            which = f"not the same: {', '.join(others)}"
+            require(not others, f"{self.path} holds other features ({which}); choose another folder")
+            return
+        with replacing(self.path / CARD) as temporary:
+            json_writer(whole)(temporary)
+
+    def state(self, number: int) -> str | None:
+        """That of the files a shard was made of, as it was written with it; None where there is no shard."""
+        file = self.file(number)
+        return str(_arrays(file, {"state"}).get("state", "unknown")) if file.is_file() else None
+
+    def write(self, number: int, parts: Sequence[tuple[Batch, np.ndarray]], state: str = "") -> None:
+        """Write a shard: features (n, D), labels (n,), or (n, m) filled up with -1, ids, sample numbers, bad ones.
+
+        `state` is that of the files they were made of (`stamps.state`).
+        """
+        labels = [of for batch, _ in parts for of in batch.labels]
+        most = max(map(len, labels), default=1)
+        padded = np.array([[*of, *[-1] * (most - len(of))] for of in labels], np.int64).reshape(len(labels), most)
+        bad = [
+            name for batch, _ in parts for _, sample in batch.bad for name in (sample.id, sample.reason, sample.detail)
+        ]
+        arrays = {
+            "features": np.concatenate([features for _, features in parts]),
+            "labels": padded[:, 0] if most == 1 else padded,
+            "ids": np.array([name for batch, _ in parts for name in batch.ids], dtype=np.str_),
+            "numbers": np.array([n + self.part(number).start for batch, _ in parts for n in batch.numbers], np.int64),
+            "bad": np.array(bad, dtype=np.str_).reshape(-1, 3),
+            "state": np.array(state, dtype=np.str_),
+        }
+        with replacing(self.file(number)) as temporary, temporary.open("wb") as file:
+            np.savez(file, **cast(Any, arrays))
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """What the card of a folder of features says."""
+    if not (path / CARD).exists():
+        raise FileNotFoundError(f"{path} is a folder without {CARD}, not one that vitlab features wrote")
+    card = cast(dict[str, Any], read_json(path / CARD))
+    whole = isinstance(card, dict) and all(type(card.get(name)) is int for name in ("samples", "shard"))
+    require(whole, f"{path / CARD} does not describe features")
+    return card
+
+
+def read_folder(path: Path) -> Vectors:
+    """All features of a finished folder, in the order of the samples."""
+    card = read_card(path)
+    folder = FeatureFolder(path, card["samples"], card["shard"])
+    missing = folder.missing()
+    require(
+        not missing, f"{path} lacks {len(missing)} of {folder.shards} shards; run vitlab features again to finish it"
+    )
+    shards = [_arrays(folder.file(number)) for number in range(folder.shards)]
+    labels = [shard["labels"] for shard in shards]
+    require(all(of.ndim == 1 for of in labels), f"{path} has samples with several labels; few-shot needs exactly one")
+    return Vectors(
+        np.concatenate([shard["features"] for shard in shards]),
+        np.concatenate(labels),
+        tuple(name for shard in shards for name in shard["ids"].tolist()),
+        tuple(card.get("class_names", ())),
+    )

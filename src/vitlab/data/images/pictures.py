@@ -1,0 +1,97 @@
+"""Pictures as a program has them: paths, bytes, Pillow images, arrays and tensors, each made an upright RGB picture."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitlab.data.images.colours import TRANSPOSE, orientation_of, to_rgb
+from vitlab.data.images.files import image_files
+from vitlab.data.images.gate import Decoded, read_image
+from vitlab.data.images.refusals import BadImage, Reason, check_max_pixels
+from vitlab.data.images.structure import check_size
+
+Picture = str | Path | bytes | Image.Image | np.ndarray | Tensor
+
+KINDS = (
+    "a path (a file, a folder or a pattern), bytes of an image file, a PIL image, an (H, W, 3) array of uint8, a "
+    "(3, H, W) tensor of uint8, or several of them"
+)
+
+
+class Named(NamedTuple):
+    """A picture and what answers call it: its path, or its place among those given."""
+
+    name: str
+    picture: Picture
+
+
+Pictures = Picture | Iterable[Picture | Named]
+
+
+def named_pictures(images: Pictures) -> Iterator[Named]:
+    """One picture or several, each checked and named; raises a ValueError for what is none."""
+    for place, image in enumerate(_each(images), 1):
+        if isinstance(image, Named):
+            yield image
+            continue
+        _check(image)
+        if isinstance(image, str | Path):
+            for path in image_files((image,)):
+                yield Named(str(path), path)
+        else:
+            yield Named(f"picture {place}", image)
+
+
+def read_picture(picture: Picture, name: str, max_pixels: int | None = None) -> Decoded:
+    """An upright RGB picture; raises BadImage where it cannot be one, with the limits that hold for files."""
+    check_max_pixels(max_pixels)
+    if isinstance(picture, str | Path | bytes):
+        return read_image(picture, name=name if isinstance(picture, bytes) else None, max_pixels=max_pixels)
+    try:
+        if isinstance(picture, Tensor):
+            picture = picture.detach().cpu().permute(1, 2, 0).numpy()
+        image = Image.fromarray(np.ascontiguousarray(picture)) if isinstance(picture, np.ndarray) else picture
+        check_size(image.size, "PNG", max_pixels)  # the limit of what is stored without loss
+        return Decoded(_upright(image), (), image.format or "pixels")
+    except BadImage as bad:
+        reason, detail = bad.reason, bad.detail
+    except Exception as error:  # of a file that Pillow has opened but not yet decoded
+        reason, detail = Reason.corrupt, f"cannot be decoded ({type(error).__name__}: {str(error)!r:.160})"
+    raise BadImage(reason, detail, name)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """RGB and turned as its EXIF says, as a file would be; the image that was given stays as it is."""
+    image.load()
+    orientation, _ = orientation_of(image.info.get("exif"))
+    if orientation in TRANSPOSE:
+        image = image.transpose(TRANSPOSE[orientation])
+    return to_rgb(image)
+
+
+def _each(images: Pictures) -> Iterable[Picture | Named]:
+    if isinstance(images, np.ndarray | Tensor):
+        return tuple(images) if images.ndim == 4 else (images,)
+    is_one = isinstance(images, str | bytes | Path | Image.Image) or not isinstance(images, Iterable)
+    return (images,) if is_one else images
+
+
+def _check(image: object) -> None:
+    """Raise a ValueError that says what a picture may be."""
+    if isinstance(image, np.ndarray | Tensor):
+        kind, place = ("array", -1) if isinstance(image, np.ndarray) else ("tensor", 0)
+        is_picture = image.ndim == 3 and image.shape[place] == 3 and 0 not in image.shape
+        if is_picture and image.dtype in (np.uint8, torch.uint8):
+            return
+        form = "(H, W, 3)" if kind == "array" else "(3, H, W)"
+        raise ValueError(
+            f"a picture as {kind} is {form} of uint8, not {tuple(image.shape)} of {image.dtype}; what is preprocessed "
+            "already is one tensor (B, 3, H, W) of floats, as vitlab.preprocess gives it"
+        )
+    if not isinstance(image, str | Path | bytes | Image.Image):
+        raise ValueError(f"images must be {KINDS}, not {type(image).__name__}")

@@ -1,0 +1,178 @@
+"""Ranges of samples, read here or by worker processes, whose faults and deaths are told with the samples' names."""
+
+import ctypes
+import hashlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, cast
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from vitlab.data.images.gate import Decoded, read_image
+from vitlab.data.images.refusals import BadImage
+from vitlab.data.loading.accounting import Quarantined
+from vitlab.data.source import Sample, Source, pixel_limit
+from vitlab.strict_json import require
+
+GRACE = 0.5  # seconds
+FAREWELL = 30  # seconds that a worker lives on after a polite stop
+PR_SET_PDEATHSIG = 1
+PER_CORE = 8  # workers that are started at most: more only wait for each other, and each takes memory
+AHEAD = 2  # batches that each worker holds ready: what bounds the memory
+
+
+class WorkerDied(RuntimeError):  # noqa: N818 - says what happened
+    """A process that decodes images is gone, or could not be started; the message says why, or names the samples it
+    may have died of.
+    """
+
+
+def check_workers(workers: int) -> None:
+    """Raise unless so many processes may decode images on this machine."""
+    require(workers >= 0, f"workers {workers} must not be negative")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    most = PER_CORE * cores
+    require(
+        workers <= most, f"--workers {workers:,} is too many for {cores} cores; give {most} or fewer, such as {cores}"
+    )
+
+
+def decode(sample: Sample, max_pixels: int | None = None) -> Decoded:
+    """The picture of a sample: through the gate, or the pixels it already is."""
+    if isinstance(sample.data, bytes):
+        return read_image(sample.data, name=sample.id, max_pixels=max_pixels)
+    return Decoded(Image.fromarray(sample.data), (), "pixels")
+
+
+class Sound(NamedTuple):
+    """A sample that could be read, and what is kept of it."""
+
+    kept: Any
+    sample: Sample
+    epoch: int
+    number: int
+    position: int
+
+
+class RangeReader(Dataset):
+    """Reads a range of positions of a source; notes which one it is at, so that a death can be explained."""
+
+    def __init__(self, source: Source, workers: int) -> None:
+        check_workers(workers)
+        self.source = source
+        self.current = torch.full((max(workers, 1),), -1, dtype=torch.long)
+        if workers:
+            self.current = _in_shared_memory(self.current)
+
+    def locate(self, position: int) -> tuple[int, int]:
+        """(epoch, sample number) of a position."""
+        return 0, position
+
+    def use(self, decoded: Decoded, sample: Sample, epoch: int, position: int) -> object:
+        """What is kept of a sound sample."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: range) -> Any:
+        worker = get_worker_info()
+        slot = worker.id if worker else 0
+        good, bad = [], []
+        for position in index:
+            self.current[slot] = position
+            epoch, number = self.locate(position)
+            data: object = b""
+            try:
+                sample = self.source.item(number)
+                data = sample.data
+                decoded = decode(sample, pixel_limit(self.source))
+                good.append(Sound(self.use(decoded, sample, epoch, position), sample, epoch, number, position))
+            except BadImage as refusal:
+                digest = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) and data else ""
+                bad.append((epoch, Quarantined(self.source.id(number), str(refusal.reason), refusal.detail, digest)))
+        self.current[slot] = -1
+        return self.collected(good, bad)
+
+    def collected(self, good: list[Sound], bad: list[tuple[int, Quarantined]]) -> object:
+        """What is handed on for a whole range."""
+        return [sound.kept for sound in good], bad
+
+    def in_flight(self) -> list[str]:
+        """The ids of the samples that workers are at, or died at."""
+        positions = [int(position) for position in self.current if position >= 0]
+        return [self.source.id(self.locate(position)[1]) for position in positions]
+
+
+def read_ranges(reader: RangeReader, wanted: Iterable[range], workers: int) -> Iterator[Any]:
+    """What the reader makes of each range, in order, read here or by worker processes."""
+    loader = DataLoader(
+        reader,
+        batch_size=None,
+        sampler=cast(Any, wanted),  # any iterable of what __getitem__ takes
+        num_workers=workers,
+        prefetch_factor=AHEAD if workers else None,
+        worker_init_fn=_prepare_worker if workers else None,
+    )
+    try:
+        yield from _unbroken(loader)
+    except RuntimeError as error:
+        said = str(error).partition("\n")[0]
+        if "shared memory" in str(error) and workers:
+            raise WorkerDied(str(error).rpartition("WorkerDied: ")[2].strip()) from None
+        if "exited unexpectedly" not in said and "killed by signal" not in said:
+            raise
+        named = ", ".join(map(repr, reader.in_flight())) or "none"
+        raise WorkerDied(f"a worker process died; samples in flight: {named} ({said})") from error
+
+
+def _unbroken(loader: DataLoader) -> Iterator[Any]:
+    """What the loader gives; a connection that a dying worker broke is told as its death."""
+    try:
+        yield from _begun(loader)
+    except (ConnectionError, EOFError, FileNotFoundError) as error:
+        if loader.num_workers == 0 or "in DataLoader worker process" in str(error):
+            raise  # the source's own error
+        time.sleep(GRACE)  # torch reports the death by a signal, which is to arrive here and not somewhere later
+        raise RuntimeError(f"DataLoader worker exited unexpectedly, {type(error).__name__}") from error
+
+
+def _begun(loader: DataLoader) -> Iterator[Any]:
+    """The loader with its workers started."""
+    try:
+        return iter(loader)
+    except (OSError, MemoryError) as error:
+        if loader.num_workers == 0:
+            raise
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise WorkerDied(
+            f"{loader.num_workers} worker processes could not be started ({why}); give fewer with --workers, 0 for none"
+        ) from error
+
+
+def _prepare_worker(worker: int) -> None:
+    """One thread each; and a stop that a whole job is sent gives its main process time to save with workers alive."""
+    torch.set_num_threads(1)
+    if sys.platform == "linux":  # die with who started it: it has inherited the connections that other ranks watch
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(FAREWELL))
+
+
+def shared(tensor: Tensor) -> Tensor:
+    """In a worker moved to shared memory here: a lack of it is an error, torch's sending thread would only die."""
+    return tensor if get_worker_info() is None else _in_shared_memory(tensor)
+
+
+def _in_shared_memory(tensor: Tensor) -> Tensor:
+    try:
+        return tensor.share_memory_()
+    except RuntimeError as error:
+        said = str(error).partition("\n")[0]
+        raise WorkerDied(
+            f"{tensor.nbytes:,} bytes do not fit in shared memory ({said}); use fewer workers or smaller batches, or "
+            f"enlarge /dev/shm"
+        ) from None

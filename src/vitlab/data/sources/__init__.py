@@ -1,0 +1,1 @@
+"""Data sets by format, each a `Source`."""

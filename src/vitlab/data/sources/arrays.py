@@ -1,0 +1,252 @@
+"""Images that are arrays: what CIFAR, idx and npz have in common, and .npz files themselves."""
+
+import math
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.lib import format as npy
+
+from vitlab.data.file_stamps import file_stamp
+from vitlab.data.images.refusals import BadImage, Reason
+from vitlab.data.source import Sample
+from vitlab.strict_json import require
+from vitlab.user_files import NotRegular, check_archive, open_regular
+
+LARGEST_RATIO = 100  # unpacked to packed bytes; photographs hardly compress
+LARGEST_HEADER = 10_000  # bytes of one array's header
+MOST_MEMBERS = 1_000
+# What zipfile, zlib and numpy raise on damaged archives.
+DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, OverflowError, SyntaxError)
+
+
+def check_index(index: int, length: int) -> None:
+    """Raise an IndexError unless the source has a sample of that number; no counting from the end."""
+    if not 0 <= index < length:
+        raise IndexError(f"sample {index} of a source of {length}: numbers go from 0 to {length - 1}")
+
+
+class StoredImages:
+    """Images (n, H, W) or (n, H, W, C) of bytes in a file, read one at a time.
+
+    They are not mapped: a mapped file that is cut short kills the process. One that changed is refused.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, file: Path, offset: int, shape: tuple[int, ...]) -> None:
+        self._file, self._offset, self.shape = file.absolute(), offset, shape
+        self.ndim, self.size = len(shape), math.prod(shape)
+        self._stamp = self._stamp_of(self._file.stat())
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        size = math.prod(self.shape[1:])
+        try:
+            with open_regular(self._file) as file:
+                same = self._stamp_of(os.fstat(file.fileno())) == self._stamp
+                data = os.pread(file.fileno(), size, self._offset + index * size)
+        except OSError as error:
+            raise BadImage(
+                Reason.unreadable, f"cannot be read ({error.strerror}); look after {self._file.name}"
+            ) from None
+        if not same or len(data) != size:
+            raise BadImage(Reason.changed, f"lies in {self._file.name}, which changed since it was opened; start again")
+        return np.frombuffer(data, np.uint8).reshape(self.shape[1:])
+
+    @staticmethod
+    def _stamp_of(status: os.stat_result) -> tuple[int, int]:
+        return status.st_size, status.st_mtime_ns
+
+
+class PixelSource:
+    """Images (n, H, W) or (n, H, W, 3) of uint8 with labels (n,), or (n, K) of 0 and 1 where several may hold.
+
+    Ids are the running number, which is also the key of the published order in which TFDS stores such sets. `files`
+    are those the images come from.
+    """
+
+    def __init__(
+        self,
+        images: np.ndarray | StoredImages,
+        labels: np.ndarray,
+        class_names: tuple[str, ...],
+        name: str,
+        files: Sequence[Path] = (),
+    ) -> None:
+        require(images.dtype == np.uint8, f"{name} has images of {images.dtype}; allowed is uint8")
+        is_image = images.ndim == 3 or (images.ndim == 4 and images.shape[3] in (1, 3))
+        require(is_image and images.size > 0, f"{name} has images of shape {images.shape}; allowed is (n, H, W[, 3])")
+        labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+        require(
+            labels.ndim in (1, 2) and labels.dtype.kind in "iub",
+            f"{name} has labels of {labels.dtype}, shape {labels.shape}; allowed are whole numbers (n,), or (n, K) of "
+            f"0 and 1 where an image may have several; names of classes go into an array class_names",
+        )
+        require(len(labels) == len(images), f"{name} has {len(images):,} images and {len(labels):,} labels")
+        if labels.ndim == 1:
+            low, high, most = int(labels.min()), int(labels.max()), len(class_names) or MOST_CLASSES
+            wrong = np.flatnonzero((labels < 0) | (labels >= most))[:1].tolist()
+            require(
+                not wrong,
+                f"{name} has labels from {low} to {high}; allowed are 0 to {most - 1}; the first other is of image "
+                f"{wrong}",
+            )
+            classes = high + 1
+        else:
+            require(
+                bool(((labels == 0) | (labels == 1)).all()), f"{name} has several labels per image that are not 0 or 1"
+            )
+            classes = labels.shape[1]
+            require(
+                len(class_names) in (0, classes), f"{name} has {classes} labels per image, {len(class_names)} classes"
+            )
+        self.class_names = class_names or tuple(map(str, range(classes)))
+        self._images, self._labels = images, labels
+        several = labels.sum(axis=1) != 1 if labels.ndim == 2 else np.zeros(len(labels), bool)
+        self.first_not_single = int(several.argmax()) if several.any() else None
+        self._files = [str(Path(file).absolute()) for file in files]
+        self._stamp = tuple(number for file in files for number in file_stamp(file))
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def item(self, index: int) -> Sample:
+        check_index(index, len(self))
+        pixels = self._images[index]
+        pixels = pixels[..., None] if pixels.ndim == 2 else pixels  # (H, W, 1 or 3)
+        return Sample(np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3))), self.label(index), self.id(index))
+
+    def label(self, index: int) -> tuple[int, ...]:
+        check_index(index, len(self))
+        if self._labels.ndim == 1:
+            return (int(self._labels[index]),)
+        return tuple(np.flatnonzero(self._labels[index]).tolist())
+
+    def id(self, index: int) -> str:
+        check_index(index, len(self))
+        return str(index)
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        check_index(index, len(self))
+        return self._stamp
+
+    def paths(self) -> list[str] | None:
+        return self._files or None
+
+
+MOST_CLASSES = 1_000_000  # a name is made for each where a file has none
+
+
+class ArraySource(PixelSource):
+    """A .npz of images and labels; stored images are read one by one, packed ones once.
+
+    Without a split the members are `images` and `labels` or `x` and `y`; with one `train_images` or `x_train`. An
+    array `class_names` of strings names the classes. Nothing is ever unpickled.
+    """
+
+    def __init__(self, file: Path, split: str = "") -> None:
+        self._arguments = (Path(file).absolute(), split)
+        try:
+            with open_archive(Path(file)) as archive:
+                arrays = members(Path(file), archive)
+                images, labels = _pair(Path(file).name, set(arrays), split)
+                names = (
+                    read_member(Path(file), archive, arrays["class_names"])
+                    if "class_names" in arrays
+                    else np.empty(0, "U")
+                )
+                require(names.dtype.kind == "U" and names.ndim == 1, f"class_names holds {names.dtype}, not strings")
+                pixels = _stored(Path(file), archive, arrays[images]) or read_member(
+                    Path(file), archive, arrays[images]
+                )
+                numbers = read_member(Path(file), archive, arrays[labels])
+        except (FileNotFoundError, NotRegular):
+            raise
+        except DAMAGE as error:
+            raise ValueError(f"{Path(file).name} is no sound .npz archive: {error!s:.200}; fetch it again") from None
+        super().__init__(pixels, numbers, tuple(names.tolist()), Path(file).name, [Path(file)])
+
+    def __reduce__(self) -> tuple[type, tuple[Path, str]]:
+        return ArraySource, self._arguments  # packed images would be copied whole
+
+
+def open_archive(file: Path) -> zipfile.ZipFile:
+    """A .npz file with a directory of a size that is read; no member is opened."""
+    check_archive(file, MOST_MEMBERS)
+    return zipfile.ZipFile(file)
+
+
+def members(file: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The arrays of an archive by name; one that would unpack to far more than it is, is refused."""
+    found = archive.infolist()
+    require(len(found) <= MOST_MEMBERS, f"{file.name} has {len(found):,} members; at most {MOST_MEMBERS} are read")
+    unpacked, allowed = sum(m.file_size for m in found), LARGEST_RATIO * file.stat().st_size + 2**20
+    require(unpacked <= allowed, f"{file.name} would unpack to {unpacked:,} bytes, over {LARGEST_RATIO} times its size")
+    return {m.filename.removesuffix(".npy"): m for m in found if m.filename.endswith(".npy")}
+
+
+def _pair(file: str, names: set[str], split: str) -> tuple[str, str]:
+    pairs = (
+        [(f"{split}_images", f"{split}_labels"), (f"x_{split}", f"y_{split}")]
+        if split
+        else [("images", "labels"), ("x", "y")]
+    )
+    for images, labels in pairs:
+        if images in names and labels in names:
+            return images, labels
+    wanted = " or ".join(" and ".join(pair) for pair in pairs)
+    raise ValueError(f"{file} has no arrays {wanted}; it has {sorted(names)!r:.300}")
+
+
+def read_member(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    """An array whose header and member agree, read whole and its CRC checked."""
+    with archive.open(member) as stream:
+        shape, fortran, dtype = _checked_header(stream, file, member)
+        return np.frombuffer(stream.read(), dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def _stored(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredImages | None:
+    """Images that lie in the file as they are, image after image; None where they must be unpacked or reordered."""
+    with archive.open(member) as stream:
+        shape, fortran, dtype = _checked_header(stream, file, member)
+        start = stream.tell()
+    if member.compress_type != zipfile.ZIP_STORED or fortran or dtype != np.uint8 or math.prod(shape) == 0:
+        return None
+    with open_regular(file) as plain:
+        plain.seek(member.header_offset)
+        name, extra = struct.unpack("<26x2H", plain.read(30))
+    offset = member.header_offset + 30 + name + extra + start
+    require(
+        offset + math.prod(shape) <= file.stat().st_size, f"{file.name}: {member.filename} ends after the file does"
+    )
+    return StoredImages(file, offset, shape)
+
+
+def _checked_header(stream: IO[bytes], file: Path, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, order and type of a member that is plainly packed and as long as they say."""
+    where = f"{file.name}: {member.filename}"
+    require(not member.flag_bits & 1, f"{where} is encrypted")
+    require(member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), f"{where} is packed in an unusual way")
+    shape, fortran, dtype = read_header(stream, where)
+    size = member.file_size - stream.tell()
+    agrees = all(side >= 0 for side in shape) and math.prod(shape) * dtype.itemsize == size
+    require(agrees, f"{where} claims shape {shape}, which is not what it holds")
+    return shape, fortran, dtype
+
+
+def read_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, order and type of an array in npy form, which is never one of pickled objects."""
+    version = npy.read_magic(stream)
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    require(version in readers, f"{where} has npy version {version}")
+    shape, fortran, dtype = readers[version](stream, max_header_size=LARGEST_HEADER)
+    require(not dtype.hasobject, f"{where} holds pickled Python objects, which are never read")
+    return shape, fortran, dtype

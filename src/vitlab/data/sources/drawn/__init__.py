@@ -1,0 +1,1 @@
+"""Data sets drawn by a program: fractals, shapes, letters."""

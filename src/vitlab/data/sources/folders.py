@@ -1,0 +1,351 @@
+"""Images as files: class folders, and tables of paths and labels."""
+
+import csv
+import os
+import posixpath
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NoReturn
+
+import numpy as np
+
+from vitlab.data.class_names import are_numbers, class_number, in_order
+from vitlab.data.file_stamps import file_stamp
+from vitlab.data.images.gate import file_bytes
+from vitlab.data.images.refusals import BadImage, Reason
+from vitlab.data.loading.accounting import Excluded
+from vitlab.data.source import Sample
+from vitlab.data.sources.arrays import check_index
+from vitlab.strict_json import require
+from vitlab.user_files import broken_link, stream_text
+
+SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp")
+# What systems put beside pictures: resource forks, thumbnails, deleted files.
+SYSTEM_FOLDERS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found"}
+SPLITS = (("train", "training"), ("val", "validation", "valid"), ("test",))  # names of one meaning
+
+
+class Files:
+    """The files below a folder by number: 24 bytes and its name for each, so that millions fit in memory.
+
+    Names are bytes, as Linux has them; they come back as `os.fsdecode` writes them, whatever the bytes are.
+    """
+
+    def __init__(self, root: Path, names: Iterable[bytes]) -> None:
+        self._root = os.path.realpath(root)
+        blob, ends, stamps = bytearray(), array("q"), array("q")
+        for name in names:
+            blob += name
+            ends.append(len(blob))
+            stamps.extend(file_stamp(f"{self._root}/{os.fsdecode(name)}"))
+        self._blob = bytes(blob)
+        self._ends = np.array(ends, np.int64)
+        self._stamps = np.array(stamps, np.int64).reshape(-1, 2)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def name(self, index: int) -> str:
+        """The path below the folder, with `/`."""
+        check_index(index, len(self))
+        start = self._ends[index - 1] if index else 0
+        return os.fsdecode(self._blob[start : self._ends[index]])
+
+    def __getitem__(self, index: int) -> str:
+        """Its whole path."""
+        return f"{self._root}/{self.name(index)}"
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        """Its size and time of the last change, when the folder was opened."""
+        check_index(index, len(self))
+        return tuple(self._stamps[index].tolist())
+
+    def read(self, index: int) -> bytes:
+        """What a regular file inside the folder holds; raises BadImage if it is none, or not what it was."""
+        name, path = self.name(index), self[index]
+        try:
+            _check_inside(path, self._root)
+            data = file_bytes(path)
+            if file_stamp(path) != self.stamp(index) or len(data) != self._stamps[index, 0]:
+                raise BadImage(Reason.changed, "changed since the data was opened; stop what writes to it, start again")
+        except BadImage as bad:
+            reason, detail = bad.reason, bad.detail
+        else:
+            return data
+        raise BadImage(reason, detail, name)
+
+
+def _check_inside(path: str, root: str) -> None:
+    try:
+        real = os.path.realpath(path)  # of a loop of links: the loop itself, which cannot be opened
+    except ValueError:  # a NUL in the path
+        raise BadImage(Reason.missing, "is not a possible path; give the path of an image") from None
+    if not real.startswith(f"{root.rstrip('/')}/"):
+        raise BadImage(Reason.outside_root, "is a link that leaves the data folder; copy the file into it")
+
+
+# -- Class folders -------------------------------------------------------------------------------
+
+
+class FolderSource:
+    """A folder per class, images anywhere below it; ids are paths below `root` (below the split's folder).
+
+    `split` chooses among the folders train, val (validation) and test. Folders, FIFOs and links named like an image
+    are samples that are refused when read; what is no sample by rule is counted in `excluded`. A folder without any
+    image is no class but one of `empty_folders`. Links to folders are not followed: one in place of a class folder is
+    an error. Samples are in the order of their ids; classes that are whole numbers are in the order of the numbers.
+    """
+
+    def __init__(self, root: Path, split: str = "") -> None:
+        folder = split_folder(Path(root), split)
+        self.excluded = Excluded()  # found = len + the sum of these
+        classes = self._class_folders(folder)
+        counts = []
+
+        def names() -> Iterator[bytes]:
+            for name in classes:
+                images = images_below(folder, name, self.excluded)
+                counts.append(len(images))
+                yield from images
+
+        self.files = Files(folder, names())
+        self.empty_folders = tuple(name for name, count in zip(classes, counts, strict=True) if not count)
+        for name in self.empty_folders:
+            self.excluded.leave_out("empty_class_folder", name)
+        self.class_names = in_order(set(classes) - set(self.empty_folders))
+        place = {name: number for number, name in enumerate(self.class_names)}
+        self.labels = np.repeat(np.array([place.get(name, -1) for name in classes], np.int32), counts)
+        what = f"{folder} has no images ({_known()}) in its {len(classes)} class folders"
+        require(len(self) > 0, f"{what}; {self.excluded.described() or 'they are empty'}")
+
+    def _class_folders(self, folder: Path) -> list[str]:
+        classes = []
+        for entry in list(os.scandir(folder)):  # a list: the handle is closed even if a link is refused
+            if entry.name.startswith("."):
+                self.excluded.leave_out("hidden", entry.name)
+            elif entry.name in SYSTEM_FOLDERS:
+                self.excluded.leave_out("system_folder", entry.name)
+            elif entry.is_dir(follow_symlinks=False):
+                classes.append(entry.name)
+            else:
+                require(
+                    not Path(entry).is_dir(), f"class folder {entry.path!r} is a link, which is not followed; copy it"
+                )
+                self.excluded.leave_out("no_class_folder", entry.name)
+        require(bool(classes), f"{folder} has no class folders; give a folder that has one folder per class")
+        return sorted(classes, key=os.fsencode)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def item(self, index: int) -> Sample:
+        return Sample(self.files.read(index), self.label(index), self.files.name(index))
+
+    def label(self, index: int) -> tuple[int, ...]:
+        check_index(index, len(self))
+        return (int(self.labels[index]),)
+
+    def id(self, index: int) -> str:
+        return self.files.name(index)
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        return self.files.stamp(index)
+
+    def paths(self) -> Files:
+        return self.files
+
+
+def images_below(folder: Path, below: str, excluded: Excluded, suffixes: tuple[bytes, ...] = SUFFIXES) -> list[bytes]:
+    """The sorted paths, below the folder, of the images anywhere in its part `below`; what is none is counted."""
+    found, waiting = [], [below]
+    while waiting:
+        inside = waiting.pop()
+        for entry in os.scandir(folder / inside):
+            path = f"{inside}/{entry.name}" if inside else entry.name
+            if entry.name.startswith("."):
+                excluded.leave_out("hidden", path)
+            elif entry.name in SYSTEM_FOLDERS:
+                excluded.leave_out("system_folder", path)
+            elif os.fsencode(entry.name).lower().endswith(suffixes):
+                found.append(os.fsencode(path))
+            elif entry.is_dir(follow_symlinks=False):
+                waiting.append(path)
+            else:
+                excluded.leave_out("linked_folder" if Path(entry).is_dir() else "other_suffix", path)
+    return sorted(found)
+
+
+def _known() -> str:
+    return ", ".join(suffix.decode() for suffix in SUFFIXES)
+
+
+class PictureSource(FolderSource):
+    """Images anywhere below a folder, without labels: for training that needs none."""
+
+    def __init__(self, root: Path, split: str = "") -> None:
+        folder = split_folder(Path(root), split)
+        self.excluded = Excluded()
+        self.class_names = ()
+        self.files = Files(folder, images_below(folder, "", self.excluded))
+        why = self.excluded.described() or "it is empty"
+        require(len(self) > 0, f"{folder} has no images ({_known()}) in it; {why}")
+
+    def label(self, index: int) -> tuple[int, ...]:
+        check_index(index, len(self))
+        return ()
+
+
+def split_folder(root: Path, split: str) -> Path:
+    """The folder of a split, or `root` itself where none is asked for and there is none to choose."""
+    require(root.is_dir(), f"{broken_link(root) or f'{root} is not a folder'}; give the folder of the images")
+    groups = {name: group for group in SPLITS for name in group}
+    found = (entry.name for entry in os.scandir(root) if entry.is_dir())
+    folders = [name for name in found if not name.startswith(".") and name not in SYSTEM_FOLDERS]
+    found = {name.casefold(): name for name in folders if name.casefold() in groups}
+    if not split:
+        # A single folder `train` among others may be a class of vehicles.
+        are_splits = len(found) > 1 or 0 < len(found) == len(folders)
+        require(not are_splits, f"{root} has the splits {', '.join(sorted(found))}; choose one with ?split=NAME")
+        return root
+    require(split in groups, f"split {split!r}; known are {', '.join(groups)}")
+    for name in (split, *groups[split]):
+        if name in found:
+            return root / found[name]
+    raise ValueError(f"{root} has no folder for the split {split!r}; it has {sorted(found) or 'no splits'}")
+
+
+# -- Tables --------------------------------------------------------------------------------------
+
+
+class CsvSource:
+    """A CSV or TSV file with a header: a column of paths below `root` (default: the file's folder) and one of labels.
+
+    With a `separator` ("a;b") a row may have any number of labels, without one it has exactly one. `classes` fixes
+    the class names; otherwise they are the labels found, sorted, or "0" to the largest if all are whole numbers (see
+    `class_names.py`); with `numbers` "names" such labels are names as any others.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        root: Path | None = None,
+        *,
+        path: str = "path",
+        label: str = "label",
+        separator: str = "",
+        classes: Sequence[str] = (),
+        numbers: Literal["", "names"] = "",
+    ) -> None:
+        require(root is None or Path(root).is_dir(), f"root {root} is not a folder; give the folder of the images")
+        table = _Table(Path(file), path, label, separator)
+        self._files = Files(table.file.parent if root is None else Path(root), table.paths())
+        require(len(self) > 0, f"{table.file.name} has no rows below its header")
+        self.class_names, order = _classes(table, classes, numbers)
+        self._labels = order[np.array(table.labels, np.int32)] if len(order) else np.empty(0, np.int32)
+        self._ends = np.array(table.ends, np.int64)
+        many = np.flatnonzero(np.diff(self._ends, prepend=0) != 1)
+        self.first_not_single = int(many[0]) if len(many) else None
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def item(self, index: int) -> Sample:
+        return Sample(self._files.read(index), self.label(index), self._files.name(index))
+
+    def label(self, index: int) -> tuple[int, ...]:
+        check_index(index, len(self))
+        start = self._ends[index - 1] if index else 0
+        return tuple(sorted(self._labels[start : self._ends[index]].tolist()))
+
+    def id(self, index: int) -> str:
+        return self._files.name(index)
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        return self._files.stamp(index)
+
+    def paths(self) -> Files:
+        return self._files
+
+
+class _Table:
+    """The rows of a file: labels are numbered as they appear, `ends` says where each row's labels end."""
+
+    def __init__(self, file: Path, path: str, label: str, separator: str) -> None:
+        self.file = file
+        self.numbers: dict[str, int] = {}
+        self.lines: dict[str, int] = {}  # where each label first stands
+        self.labels, self.ends = array("i"), array("q")
+        self._path, self._label, self._separator = path, label, separator
+
+    def paths(self) -> Iterator[bytes]:
+        """The path of every row, in order; its labels are added on the way."""
+        seen: set[bytes] = set()
+        rows = self._rows()
+        header = next(rows, (1, []))[1]
+        for column in (self._path, self._label):
+            require(column in header, f"{self.file.name} has no column {column!r}; its header is {header!r:.300}")
+        at, label_at = header.index(self._path), header.index(self._label)
+        for line, row in rows:
+            if len(row) != len(header):
+                self._refuse(
+                    line, header[min(len(row), len(header) - 1)], f"{len(row)} cells, the header {len(header)}"
+                )
+            name = self._checked_path(line, row[at])
+            if name in seen:
+                self._refuse(line, self._path, f"{row[at]!r:.200} stood on an earlier line; give each image one row")
+            seen.add(name)
+            for label in self._labels_of(line, row[label_at]):
+                self.labels.append(self.numbers.setdefault(label, len(self.numbers)))
+                self.lines.setdefault(label, line)
+            self.ends.append(len(self.labels))
+            yield name
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """(line on which it starts, cells) of every row that is not blank."""
+        delimiter = "\t" if self.file.suffix.lower() in (".tsv", ".tab") else ","
+        reader = csv.reader(stream_text(self.file), delimiter=delimiter, strict=True)
+        start = 1
+        try:
+            for row in reader:
+                if row:
+                    yield start, row
+                start = reader.line_num + 1
+        except csv.Error as error:
+            raise ValueError(f"{self.file.name}, line {start}: {error}") from None
+
+    def _checked_path(self, line: int, cell: str) -> bytes:
+        name = posixpath.normpath(cell)
+        if not cell or name == "." or name.startswith("/") or name.split("/")[0] == "..":
+            self._refuse(line, self._path, f"{cell!r:.200} is not a path below the data folder; make it relative to it")
+        return os.fsencode(name)
+
+    def _labels_of(self, line: int, cell: str) -> list[str]:
+        if self._separator:
+            return sorted({label.strip() for label in cell.split(self._separator)} - {""})
+        if not cell.strip():
+            self._refuse(line, self._label, "no label; name one, or give a separator for rows of any number of labels")
+        return [cell.strip()]
+
+    def places(self) -> dict[str, str]:
+        """Every label with where it first stands, in words."""
+        return {label: f"{self.file.name}, line {line}, column {self._label!r}" for label, line in self.lines.items()}
+
+    def _refuse(self, line: int, column: str, why: str) -> NoReturn:
+        raise ValueError(f"{self.file.name}, line {line}, column {column!r}: {why}")
+
+
+def _classes(table: _Table, given: Sequence[str], numbers: str) -> tuple[tuple[str, ...], np.ndarray]:
+    """The class names of a table, and the class number of each label in the order of their first appearance."""
+    require(numbers in ("", "names"), f"numbers={numbers!r}; allowed is numbers=names, or leave it out")
+    labels = table.numbers
+    unknown = [label for label in labels if label not in set(given)] if given else []
+    if unknown:
+        where = table.places()[unknown[0]]
+        raise ValueError(f"{where}: labels {sorted(unknown)!r:.200}, which are not among the classes given")
+    if not given and not numbers and are_numbers(table.places()):
+        found = [class_number(label) or 0 for label in labels]
+        return tuple(map(str, range(max(found, default=-1) + 1))), np.array(found, np.int32)
+    names = tuple(given) or in_order(labels)
+    place = {name: number for number, name in enumerate(names)}
+    return names, np.array([place[label] for label in labels], np.int32)

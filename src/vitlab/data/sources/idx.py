@@ -1,0 +1,80 @@
+"""The idx files of MNIST and its family (Fashion-MNIST, KMNIST, EMNIST), plain or gzipped."""
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+
+from vitlab.data.sources.arrays import LARGEST_RATIO, PixelSource, StoredImages
+from vitlab.strict_json import require
+from vitlab.user_files import open_regular
+
+LARGEST_IDX = 2**30  # bytes, unpacked; the largest of the family, EMNIST by class, has 547,178,704
+SPLITS = {"train": ("train",), "test": ("t10k", "test")}  # what files of a split have in their names
+UINT8 = 0x08  # the type byte of the format
+
+
+class IdxSource(PixelSource):
+    """Grey images of one split, `train-images-idx3-ubyte` and `train-labels-idx1-ubyte` or the like, as RGB.
+
+    Images of plain files are read one by one, gzipped ones unpacked into memory. Classes are named by their number.
+    """
+
+    def __init__(self, folder: Path, split: Literal["train", "test"] = "train") -> None:
+        self._arguments = (Path(folder).absolute(), split)
+        require(split in SPLITS, f"split {split!r}; known are {', '.join(SPLITS)}")
+        file = _find(Path(folder), split, "images", 3)
+        images = _read(file, sides=3)
+        labels = cast(np.ndarray, _read(_find(Path(folder), split, "labels", 1), sides=1))
+        super().__init__(images, labels, (), f"{Path(folder).name} ({split})", [file])
+
+    def __reduce__(self) -> tuple[type, tuple[Path, str]]:
+        return IdxSource, self._arguments  # unpacked images would be copied whole
+
+
+def _find(folder: Path, split: str, kind: str, sides: int) -> Path:
+    require(folder.is_dir(), f"{folder} is not a folder; give the folder of the idx files")
+    found = sorted(
+        file
+        for part in SPLITS[split]
+        for file in folder.glob(f"*{part}-{kind}?idx{sides}-ubyte*")
+        if file.name.endswith(("-ubyte", "-ubyte.gz"))
+    )
+    plain = [file for file in found if file.suffix != ".gz"] or found  # unpacked beside the packed one
+    names = [file.name for file in plain]
+    require(len(plain) == 1, f"{folder} needs one file of {split} {kind} (*-{kind}-idx{sides}-ubyte[.gz]), has {names}")
+    return plain[0]
+
+
+def _read(file: Path, sides: int) -> np.ndarray | StoredImages:
+    """The array of uint8 in a file whose header and length agree."""
+    is_packed = file.suffix == ".gz"
+    start = 4 + 4 * sides
+    try:
+        with open_regular(file) as plain, gzip.open(plain) if is_packed else plain as stream:
+            header = stream.read(start)
+            require(len(header) == start, f"{file.name} ends in its header; fetch it again")
+            zero, kind, count = struct.unpack(">HBB", header[:4])
+            wanted = f"an idx file of {sides} sides of unsigned bytes"
+            require(
+                (zero, kind, count) == (0, UINT8, sides), f"{file.name} starts with {header[:4]!r}; it is not {wanted}"
+            )
+            shape = struct.unpack(f">{sides}I", header[4:])
+            size = math.prod(shape)
+            if not is_packed:
+                found = file.stat().st_size - start
+                require(found == size > 0, f"{file.name} claims shape {shape}, but holds {found:,} bytes")
+                if sides == 3:
+                    return StoredImages(file, start, shape)
+                return np.frombuffer(stream.read(size), np.uint8).reshape(shape)
+            allowed = min(LARGEST_IDX, LARGEST_RATIO * file.stat().st_size + 2**20)
+            require(size <= allowed, f"{file.name} claims {size:,} bytes; at most {allowed:,} are unpacked")
+            data = stream.read(size + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{file.name} is no sound gzip file ({error}); fetch it again") from None
+    require(len(data) == size, f"{file.name} claims shape {shape}, but holds other than {size:,} bytes")
+    return np.frombuffer(data, np.uint8).reshape(shape)

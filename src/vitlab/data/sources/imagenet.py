@@ -1,0 +1,204 @@
+"""ImageNet (ILSVRC-2012) as it is distributed: synset folders, or the validation images with their ground truth."""
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+
+from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
+from vitlab.data.loading.accounting import Excluded
+from vitlab.data.source import Sample
+from vitlab.data.sources.arrays import check_index
+from vitlab.data.sources.folders import SUFFIXES, Files, FolderSource, split_folder
+from vitlab.data.sources.tar import Member, TarError, TarFile
+from vitlab.paper.imagenet import imagenet_classes
+from vitlab.strict_json import require
+from vitlab.user_files import read_regular
+
+CLASSES = 1000
+WORDNET_ID = re.compile(r"n\d{8}")
+PAIR = re.compile(r'"?([^\s,"]+)"?[\s,]+"?(n\d{8})\b')  # name, WordNet id; what follows (Kaggle: boxes) is not read
+SYNSET = re.compile(r'"?(?:(\d+)"?[\s,]+"?)?(n\d{8})"?(?:[\s,]+"?(\d+)\b)?')  # an id before or behind, or none
+LARGEST_TEXT = 64 * 2**20  # bytes
+
+
+class ImageNetSource:
+    """ImageNet's images with classes 0 to 999 in the order of sorted WordNet ids, named as `imagenet_classes` does.
+
+    `images` is a folder of synset folders (or of splits of such), or a flat folder or tar of ILSVRC2012_val_*.JPEG.
+    Those need `labels`: lines of a file name and its WordNet id, or ILSVRC2012_validation_ground_truth.txt together
+    with `synsets`, the thousand WordNet ids in the order of the development kit (its meta as text).
+    """
+
+    def __init__(
+        self, images: Path, split: str = "", *, labels: Path | None = None, synsets: Path | None = None
+    ) -> None:
+        images = Path(images)
+        self.class_names = tuple(name for _, name in imagenet_classes())
+        numbers = {wordnet_id: number for number, (wordnet_id, _) in enumerate(imagenet_classes())}
+        require(not split or images.is_dir(), f"{images} is no folder, in which to choose the split {split!r}")
+        folder = images if images.is_file() else split_folder(images, split)
+        if folder.is_dir() and [entry for entry in os.scandir(folder) if WORDNET_ID.fullmatch(entry.name)]:
+            require(
+                labels is synsets is None, f"{folder} is sorted into synsets; it needs no files of labels or synsets"
+            )
+            found = FolderSource(folder)
+            strange = sorted(set(found.class_names) - set(numbers))
+            require(not strange, f"{folder} has folders {strange!r:.200}, which are none of ImageNet's 1000 synsets")
+            self._images: Files | _TarImages = found.files
+            self.excluded = found.excluded
+            order = np.array([numbers[name] for name in found.class_names], np.int32)
+            self._labels = order[found.labels]
+        else:
+            self.excluded = Excluded()
+            names = _flat_names(folder, self.excluded) if folder.is_dir() else []
+            self._images = Files(folder, names) if folder.is_dir() else _TarImages(folder, self.excluded)
+            require(len(self) > 0, f"{folder} has no images and no synset folders")
+            require(labels is not None, f"{folder} is not sorted into synsets; give the file of its labels")
+            self._labels = _labels_of(self._images, Path(labels or ""), synsets, numbers)
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def item(self, index: int) -> Sample:
+        return Sample(self._images.read(index), self.label(index), self.id(index))
+
+    def label(self, index: int) -> tuple[int, ...]:
+        check_index(index, len(self))
+        return (int(self._labels[index]),)
+
+    def id(self, index: int) -> str:
+        return self._images.name(index)
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        return self._images.stamp(index)
+
+    def paths(self) -> Files | list[str]:
+        return self._images if isinstance(self._images, Files) else self._images.paths()
+
+
+def _flat_names(folder: Path, excluded: Excluded) -> list[bytes]:
+    names = sorted(os.fsencode(entry.name) for entry in os.scandir(folder))
+    return [name for name in names if _is_image(name, excluded)]
+
+
+def _is_image(name: bytes, excluded: Excluded) -> bool:
+    """Whether a name is that of an image; if not, it is counted."""
+    rule = "hidden" if name.startswith(b".") else "" if name.lower().endswith(SUFFIXES) else "other_suffix"
+    if rule:
+        excluded.leave_out(rule, os.fsdecode(name))
+    return not rule
+
+
+class _TarImages:
+    """The images of one tar file by number, sorted by name; as `Files`."""
+
+    def __init__(self, file: Path, excluded: Excluded) -> None:
+        self._path = file.absolute()
+        self._tar: TarFile | None = TarFile(self._path)
+        self._stamp = self._tar.stamp()
+        members: list[Member] = []
+        try:
+            for member in self._tar.members():
+                if member.kind not in ("file", "folder"):
+                    excluded.leave_out(member.kind, os.fsdecode(member.name))
+                elif member.kind == "file" and _is_image(member.name.rpartition(b"/")[2], excluded):
+                    members.append(member)
+        except TarError as error:
+            raise ValueError(f"{file} is {error.reason}: it is no whole tar file; fetch it again") from None
+        members.sort(key=lambda member: member.name.rpartition(b"/")[2])
+        self._names = [os.fsdecode(member.name.rpartition(b"/")[2]) for member in members]
+        require(len(set(self._names)) == len(members), f"{file} has two images of one name")
+        self._places = np.array([(member.offset, member.size) for member in members], np.int64).reshape(-1, 2)
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_tar": None}  # another process opens the file itself
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name(self, index: int) -> str:
+        check_index(index, len(self))
+        return self._names[index]
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        check_index(index, len(self))
+        return self._stamp
+
+    def paths(self) -> list[str]:
+        return [str(self._path)]
+
+    def read(self, index: int) -> bytes:
+        name = self.name(index)
+        offset, size = (int(value) for value in self._places[index])
+        if size > LARGEST_FILE:
+            raise BadImage(Reason.too_large, f"has {size:,} bytes; at most {LARGEST_FILE:,} are read", name)
+        self._tar = self._tar or TarFile(self._path)
+        data = self._tar.read(offset, size)
+        if self._tar.stamp() != self._stamp or len(data) != size:
+            raise BadImage(Reason.changed, "lies in a tar file that changed since it was opened; start again", name)
+        return data
+
+
+# -- Ground truth --------------------------------------------------------------------------------
+
+
+def _labels_of(images: "Files | _TarImages", file: Path, synsets: Path | None, numbers: dict[str, int]) -> np.ndarray:
+    lines = _lines(file)
+    require(bool(lines), f"{file.name} is empty; give the file of the labels")
+    if lines[0][1].isdigit():
+        require(synsets is not None, f"{file.name} has the development kit's numbers; give its synsets too")
+        truth = _devkit_truth(file, lines, _devkit_order(Path(synsets or ""), numbers))
+    else:
+        require(synsets is None, f"{file.name} names the synsets itself; leave out {synsets}")
+        truth = _named_truth(file, lines, numbers)
+    stems = [images.name(index).rpartition(".")[0] for index in range(len(images))]
+    missing = [stem for stem in stems if stem not in truth]
+    require(not missing, f"{file.name} has no label for {len(missing):,} images, the first being {missing[:1]!r:.200}")
+    return np.array([truth[stem] for stem in stems], np.int32)
+
+
+def _lines(file: Path) -> list[tuple[int, str]]:
+    """(number, text) of the lines that are not blank."""
+    text = read_regular(file, LARGEST_TEXT).decode("utf-8-sig", errors="replace")
+    return [(number, line.strip()) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def _named_truth(file: Path, lines: list[tuple[int, str]], numbers: dict[str, int]) -> dict[str, int]:
+    """Name without suffix -> class number; the first line may be a header."""
+    truth: dict[str, int] = {}
+    for position, (line, text) in enumerate(lines):
+        match = PAIR.match(text)
+        if match is None and position == 0:
+            continue
+        wanted = "a file name and one of ImageNet's WordNet ids"
+        require(match is not None and match[2] in numbers, f"{file.name}, line {line}: {text!r:.100} is not {wanted}")
+        assert match is not None
+        stem = re.sub(r"\.jpe?g$", "", match[1].rpartition("/")[2], flags=re.IGNORECASE)
+        agrees = truth.setdefault(stem, numbers[match[2]]) == numbers[match[2]]
+        require(agrees, f"{file.name}, line {line}: {stem!r:.100} has another label on an earlier line")
+    return truth
+
+
+def _devkit_truth(file: Path, lines: list[tuple[int, str]], order: dict[int, int]) -> dict[str, int]:
+    """The i-th line is the ILSVRC id of ILSVRC2012_val_{i:08d}."""
+    for line, text in lines:
+        is_known = text.isdigit() and len(text) < 5 and int(text) in order
+        require(is_known, f"{file.name}, line {line}: {text!r:.60} is not a number from 1 to {CLASSES}")
+    return {f"ILSVRC2012_val_{i:08d}": order[int(text)] for i, (_, text) in enumerate(lines, 1)}
+
+
+def _devkit_order(file: Path, numbers: dict[str, int]) -> dict[int, int]:
+    """ILSVRC id 1 to 1000 -> class number, from lines of `wnid ...`, `wnid id ...` or `id,wnid,...`."""
+    found = [match for _, text in _lines(file) if (match := SYNSET.match(text))]
+    given = [match[1] or match[3] for match in found]
+    has_ids = all(given)
+    pairs = [(int(given[i]) if has_ids else i + 1, match[2]) for i, match in enumerate(found)]
+    order = {i: numbers[wnid] for i, wnid in pairs if i <= CLASSES and wnid in numbers}
+    whole = sorted(order) == list(range(1, CLASSES + 1)) and len(set(order.values())) == CLASSES
+    require(whole, f"{file.name} does not give each of the {CLASSES} synsets an id from 1 to {CLASSES}")
+    # Caffe's synset_words.txt looks the same, and would make nearly every label wrong.
+    is_sorted = all(number == i - 1 for i, number in order.items())
+    require(not is_sorted, f"{file.name} is sorted by WordNet id; the development kit's order is another, see its meta")
+    return order

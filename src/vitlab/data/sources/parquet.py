@@ -1,0 +1,203 @@
+"""Parquet as Hugging Face writes image sets: a column of encoded images, one of class numbers; needs `[data]`."""
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from vitlab.data.file_stamps import file_stamp
+from vitlab.data.images.refusals import BadImage, Reason
+from vitlab.data.source import Sample
+from vitlab.data.sources.arrays import MOST_CLASSES, check_index
+from vitlab.strict_json import parse_json, require
+from vitlab.user_files import check_regular
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.parquet
+
+MOST_KEPT = 16  # row groups in memory, which is also the window of the training order
+MOST_OPEN = 64  # files
+LARGEST_GROUP = 2**31  # bytes, unpacked; the datasets library writes 100 images a group
+NAME = re.compile(r"(.+)-\d+-of-\d+\.parquet")  # train-00000-of-00004.parquet
+
+
+class ParquetSource:
+    """The rows of a file, or of a folder's `split-00000-of-00004.parquet`, by number; ids are `file/row`.
+
+    Images are a struct with `bytes`, or plain binary; labels are whole numbers. A row is read with its row group, of
+    which a few are kept, so that neighbours cost nothing.
+    """
+
+    def __init__(self, path: Path, split: str = "", *, image: str = "image", label: str = "label") -> None:
+        self._image, self._paths = image, [file.absolute() for file in _files(Path(path), split)]
+        self._stamps = [file_stamp(file) for file in self._paths]
+        self._forget()
+        groups, labels = [], []
+        for number, file in enumerate(self._paths):
+            opened = self._file(number)
+            _check_columns(file.name, opened.schema_arrow, image, label)
+            labels.append(_labels(file.name, opened, label))
+            sizes = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
+            firsts = np.cumsum([0, *sizes])
+            groups += [(number, group, firsts[group], size) for group, size in enumerate(sizes) if size]
+        require(len(groups) > 0, f"{path} has no rows")
+        self._groups = np.array(groups, np.int64)  # file, row group in the file, its first row in the file, rows
+        self._ends = self._groups[:, 3].cumsum()  # of each row group, in the source
+        self._labels = np.concatenate(labels)
+        high = int(self._labels.max())
+        names = _class_names(self._paths[0].name, self._file(0).schema_arrow, label)
+        where = self.id(int(self._labels.argmax()))
+        known = f"{len(names)} names of classes; see {where}; allowed are labels from 0 to {len(names) - 1}"
+        require(high < (len(names) or MOST_CLASSES), f"{path} has label {high}, and {known}")
+        self.class_names = names or tuple(map(str, range(high + 1)))
+        self.block, self.window = int(np.median(self._groups[:, 3])), MOST_KEPT // 2  # for the training order
+
+    def _forget(self) -> None:
+        self._process = os.getpid()
+        self._open: dict[int, Any] = {}
+        self._kept: dict[int, Any] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_process": 0, "_open": {}, "_kept": {}}
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def item(self, index: int) -> Sample:
+        group, row = self._place(index)
+        name = self.id(index)
+        value = self._column(group, name)[row].as_py()
+        data = value.get("bytes") if isinstance(value, dict) else value
+        if data is None:
+            where = (
+                f"only the path {value['path']!r:.100}" if isinstance(value, dict) and value.get("path") else "no image"
+            )
+            raise BadImage(Reason.missing, f"is {where} in the file; write the images themselves into it", name)
+        return Sample(data, self.label(index), name)
+
+    def label(self, index: int) -> tuple[int, ...]:
+        check_index(index, len(self))
+        return (int(self._labels[index]),)
+
+    def id(self, index: int) -> str:
+        group, row = self._place(index)
+        file, _, first, _ = self._groups[group]
+        return f"{self._paths[file].name.removesuffix('.parquet')}/{first + row}"
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        return self._stamps[self._groups[self._place(index)[0], 0]]
+
+    def paths(self) -> list[str]:
+        return list(map(str, self._paths))
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """Its row group, and its row in that."""
+        check_index(index, len(self))
+        group = int(np.searchsorted(self._ends, index, side="right"))
+        return group, int(index - (self._ends[group] - self._groups[group, 3]))
+
+    def _column(self, group: int, name: str) -> "pyarrow.ChunkedArray":
+        if os.getpid() != self._process:  # after a fork: neither handles nor memory of pyarrow are shared
+            self._forget()
+        number, inside = (int(value) for value in self._groups[group, :2])
+        if file_stamp(self._paths[number]) != self._stamps[number]:
+            raise BadImage(Reason.changed, "lies in a file that changed since it was opened; start again", name)
+        kept = self._kept.get(group)
+        if kept is None:
+            file = self._file(number)
+            size = file.metadata.row_group(inside).total_byte_size
+            if size > LARGEST_GROUP:
+                raise BadImage(Reason.too_large, f"lies in a row group of {size:,} bytes; write smaller ones", name)
+            try:
+                kept = file.read_row_group(inside, columns=[self._image], use_threads=False).column(self._image)
+            except (OSError, ValueError) as error:  # pyarrow's own errors are both
+                said = str(error).partition("\n")[0]
+                raise BadImage(
+                    Reason.corrupt, f"lies in a damaged row group ({said:.160}); fetch it again", name
+                ) from None
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.pop(next(iter(self._kept)))  # the oldest
+            self._kept[group] = kept
+        return kept
+
+    def _file(self, number: int) -> "pyarrow.parquet.ParquetFile":
+        if number not in self._open:
+            try:
+                from pyarrow import parquet
+            except ImportError:
+                raise ImportError("reading parquet needs pyarrow: pip install 'vitlab[data]'") from None
+            path = self._paths[number]
+            if len(self._open) >= MOST_OPEN:
+                self._open.pop(next(iter(self._open))).close()  # the oldest
+            check_regular(path)
+            try:
+                self._open[number] = parquet.ParquetFile(path, memory_map=True)
+            except ValueError as error:
+                said = str(error).partition("\n")[0]
+                raise ValueError(f"{path.name} is no sound parquet file ({said:.160}); fetch it again") from None
+        return self._open[number]
+
+
+def _files(path: Path, split: str) -> list[Path]:
+    """The files of one split in the order of their names."""
+    require(path.exists() or path.is_symlink(), f"{path} does not exist; give a parquet file or a folder of them")
+    if not path.is_dir():
+        check_regular(path)
+        require(not split, f"{path.name} is one file; a split {split!r} is chosen in a folder")
+        return [path]
+    found = sorted(file for folder in (path, path / "data") for file in folder.glob("*.parquet"))
+    by_split: dict[str, list[Path]] = {}
+    for file in found:
+        match = NAME.fullmatch(file.name)
+        by_split.setdefault(match[1] if match else file.stem, []).append(file)
+    known = f"{path} has the splits {sorted(by_split)!r:.300}"
+    if not split:
+        require(len(by_split) == 1, f"{known}; choose one")
+        return found
+    require(split in by_split, f"{known}, not {split!r}")
+    return by_split[split]
+
+
+def _check_columns(file: str, schema: "pyarrow.Schema", image: str, label: str) -> None:
+    from pyarrow import types
+
+    for column in (image, label):
+        require(schema.names.count(column) == 1, f"{file} has no column {column!r}; it has {schema.names!r:.300}")
+    kind = schema.field(image).type
+    if types.is_struct(kind):
+        inside = kind.get_field_index("bytes")
+        kind = kind.field(inside).type if inside >= 0 else kind
+    is_binary = types.is_binary(kind) or types.is_large_binary(kind)
+    require(is_binary, f"{file}: column {image!r} is {kind!s:.100}; allowed are binary and struct with binary `bytes`")
+    kind = schema.field(label).type
+    require(types.is_integer(kind), f"{file}: column {label!r} is {kind!s:.100}; allowed are whole numbers")
+
+
+def _labels(file: str, opened: "pyarrow.parquet.ParquetFile", label: str) -> np.ndarray:
+    try:
+        column = opened.read(columns=[label], use_threads=False).column(label)
+    except (OSError, ValueError) as error:
+        said = str(error).partition("\n")[0]
+        raise ValueError(f"{file}: column {label!r} is damaged ({said:.160}); fetch it again") from None
+    require(column.null_count == 0, f"{file}: column {label!r} has {column.null_count:,} rows without a label")
+    values = column.to_numpy()
+    bad = np.flatnonzero((values < 0) | (values >= MOST_CLASSES))
+    if len(bad):
+        raise ValueError(
+            f"{file}, row {bad[0]}: label {values[bad[0]]} is no class; -1 stands for a split without labels"
+        )
+    return values.astype(np.int32)
+
+
+def _class_names(file: str, schema: "pyarrow.Schema", label: str) -> tuple[str, ...]:
+    """`features.label.names` of what the datasets library adds to the schema; empty where it is not there."""
+    value: object = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"), f"{file}: metadata huggingface")
+    for key in ("info", "features", label, "names"):
+        value = cast(dict[str, object], value).get(key) if isinstance(value, dict) else None
+    if not isinstance(value, list):
+        return ()
+    require(all(isinstance(name, str) for name in value), f"{file}: the names of its classes are not all text")
+    return tuple(cast(list[str], value))

@@ -1,0 +1,282 @@
+"""Tar shards of the webdataset convention, with an index beside them that finds any sample at once.
+
+A sample is the members of one shard whose names agree up to the first dot of the base name: `key.jpg` (jpeg, png,
+webp) with `key.cls` (a number) or `key.json` (an object with `label` or `cls`). Its id is `shard/key`. Nothing is
+ever extracted: headers are walked, small labels read, and everything that is no sample is counted by reason.
+
+The index, little-endian: HEADER (64 bytes), `entries` times RECORD (32 bytes), the keys one after another, and JSON
+that holds version, classes (their number), excluded (reason: count) and shards (name, bytes, time of change in ns).
+It is mapped, not read, so that opening ten million entries costs what opening ten does.
+"""
+
+import json
+import os
+import re
+import shutil
+import struct
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+
+import numpy as np
+
+from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
+from vitlab.data.source import Sample
+from vitlab.data.sources.arrays import MOST_CLASSES, check_index
+from vitlab.data.sources.tar import Member, TarError, TarFile
+from vitlab.store import replacing
+from vitlab.strict_json import LARGEST_JSON, from_json, parse_json, require, to_json
+from vitlab.user_files import open_regular, read_lines
+
+INDEX = "vitlab-shards.index"
+CLASS_NAMES = "classnames.txt"  # one name per line, where the shards come with one
+HEADER = struct.Struct("<8sQQQ32x")  # MAGIC, entries, bytes of keys, bytes of JSON
+MAGIC = b"VITSHRD1"
+RECORD = np.dtype(
+    [("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("length", "<u4"), ("shard", "<u4"), ("label", "<i4")]
+)  # `key` and `length` are the key's place among the keys, `offset` and `size` the image's in its shard
+NAME = re.compile(rb"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
+IMAGES, LABELS = (b"jpg", b"jpeg", b"png", b"webp"), (b"cls", b"json")
+PICKLES = (b"pkl", b"pickle", b"pyd", b"pt", b"pth")
+LARGEST_LABEL = 2**20  # bytes
+MISSING = -1
+MOST_OPEN = 64  # shards at a time in one process
+AGAIN = "index the shards: vitlab data index FOLDER"
+
+
+@dataclass(frozen=True)
+class IndexMeta:
+    """What an index says besides its entries."""
+
+    version: int
+    classes: int
+    excluded: dict[str, int]
+    shards: tuple[tuple[str, int, int], ...]
+
+
+# -- Indexing ------------------------------------------------------------------------------------
+
+
+class _Found(NamedTuple):
+    key: bytes
+    offset: int
+    size: int
+    label: int
+
+
+def index_shards(folder: Path, index: Path | None = None) -> dict[str, int]:
+    """Walk every *.tar of `folder` once and write the index (default: beside them); what was left out, by reason."""
+    folder = Path(folder)
+    excluded: Counter[str] = Counter()
+    shards: list[tuple[str, int, int]] = []
+    entries = classes = 0
+    names = _shard_names(folder)
+    with replacing(index or folder / INDEX) as path, path.open("wb") as file, tempfile.TemporaryFile() as keys:
+        file.write(bytes(HEADER.size))
+        for name in names:
+            tar = TarFile(folder / name)
+            records = _records(len(shards), list(_samples(tar, excluded)), keys)
+            shards.append((name, *tar.stamp()))
+            file.write(records.tobytes())
+            entries += len(records)
+            classes = max(classes, int(records["label"].max(initial=-1)) + 1)
+        require(entries > 0, f"{folder} has no labelled images in its shards; left out: {dict(excluded)}")
+        key_bytes = keys.tell()
+        keys.seek(0)
+        shutil.copyfileobj(keys, file)
+        meta = json.dumps(to_json(IndexMeta(1, classes, dict(excluded), tuple(shards))), allow_nan=False).encode()
+        file.write(meta)
+        file.seek(0)
+        file.write(HEADER.pack(MAGIC, entries, key_bytes, len(meta)))
+    return dict(excluded)
+
+
+def _shard_names(folder: Path) -> list[str]:
+    require(folder.is_dir(), f"{folder} is not a folder; give the folder of the tar files")
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".tar") and entry.name[0] != ".")
+    require(bool(names), f"{folder} has no *.tar files; packed ones (.tar.gz) must be unpacked to .tar first")
+    return names
+
+
+def _records(shard: int, found: list[_Found], keys: IO[bytes]) -> np.ndarray:
+    """The records of one shard; its keys are added to `keys`."""
+    records = np.zeros(len(found), RECORD)
+    records["shard"] = shard
+    for number, (key, offset, size, label) in enumerate(found):
+        records[number] = (keys.tell(), offset, min(size, 2**32 - 1), len(key), shard, label)
+        keys.write(key)
+    return records
+
+
+def _samples(tar: TarFile, excluded: Counter[str]) -> Iterator[_Found]:
+    """The labelled images of one shard, in its order; everything else adds to `excluded`."""
+    images: dict[bytes, Member] = {}
+    labels: dict[bytes, dict[bytes, int | None]] = {}
+    try:
+        for member in tar.members():
+            reason, key, suffix = _judge(member)
+            if reason:
+                excluded[reason] += 1
+            elif suffix in IMAGES and key in images:
+                excluded["duplicate_key"] += 1
+            elif suffix in IMAGES:
+                images[key] = member
+            elif suffix in LABELS:  # the first one holds, as the first image does
+                labels.setdefault(key, {}).setdefault(suffix, _label(tar, member, suffix))
+    except TarError as damage:
+        excluded[damage.reason] += 1
+    for key, member in images.items():
+        given = labels.pop(key, {})
+        label = given.get(b"cls", given.get(b"json", MISSING))
+        if label is None:
+            excluded["bad_label"] += 1
+        elif label == MISSING:
+            excluded["missing_label"] += 1
+        else:
+            yield _Found(key, member.offset, member.size, label)
+    if labels:
+        excluded["label_without_image"] += len(labels)
+
+
+def _judge(member: Member) -> tuple[str, bytes, bytes]:
+    """(why it is left out or "", key, suffix); folders and members of no interest are neither used nor counted."""
+    parts = member.name.split(b"/")
+    match = NAME.fullmatch(member.name)
+    key, suffix = (match[1], match[2].lower()) if match else (member.name, b"")
+    if member.kind == "folder":
+        return "", key, b""
+    if member.kind != "file":
+        return member.kind, key, suffix
+    if b".." in parts or not parts[0]:
+        return "unsafe_name", key, suffix
+    if suffix.rsplit(b".")[-1] in PICKLES:
+        return "pickle", key, suffix
+    return ("" if suffix in IMAGES + LABELS else "other_member"), key, suffix
+
+
+def _label(tar: TarFile, member: Member, suffix: bytes) -> int | None:
+    """The label in a member: None if it is no class number, MISSING if it is JSON about something else."""
+    if member.size > LARGEST_LABEL:
+        return None
+    data = tar.read(member.offset, member.size)
+    if suffix == b"cls":
+        text = data.strip()
+        return int(text) if text.isdigit() and len(text) < 10 and int(text) < MOST_CLASSES else None
+    try:
+        value = parse_json(data, "label")
+    except ValueError:
+        return None
+    given = cast(dict[str, object], value) if isinstance(value, dict) else {}
+    label = given.get("label", given.get("cls"))
+    if label is None:
+        return MISSING
+    return label if type(label) is int and 0 <= label < MOST_CLASSES else None
+
+
+# -- Reading -------------------------------------------------------------------------------------
+
+
+class ShardSource:
+    """Samples of indexed shards by number, in the order of shard names; `excluded` says what the index left out."""
+
+    block = 1024  # neighbours that the training order keeps together
+
+    def __init__(self, folder: Path, index: Path | None = None) -> None:
+        self._folder = Path(folder).absolute()
+        self._path = Path(index or self._folder / INDEX).absolute()
+        entries, key_bytes, meta = _open_index(self._path)
+        self.excluded, self._shards = meta.excluded, meta.shards
+        self._check_shards()
+        self._records = np.memmap(self._path, RECORD, "r", HEADER.size, (entries,))
+        self._keys = np.memmap(self._path, np.uint8, "r", HEADER.size + entries * RECORD.itemsize, (key_bytes,))
+        self._tars: dict[int, TarFile] = {}
+        self.class_names = _class_names(self._folder / CLASS_NAMES, meta.classes)
+
+    def __reduce__(self) -> tuple[type, tuple[Path, Path]]:
+        return ShardSource, (self._folder, self._path)  # another process maps the index itself
+
+    def _check_shards(self) -> None:
+        listed = [name for name, _, _ in self._shards]
+        other = set(_shard_names(self._folder)) ^ set(listed)
+        require(not other, f"{self._folder} has other shards than were indexed: {sorted(other)!r:.200}; {AGAIN}")
+        for name, size, time in self._shards:
+            status = (self._folder / name).stat()
+            same = (status.st_size, status.st_mtime_ns) == (size, time)
+            require(same, f"shard {name} of {self._folder} changed since it was indexed; {AGAIN}")
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def item(self, index: int) -> Sample:
+        record, name = self._record(index), self.id(index)
+        shard, size = int(record["shard"]), int(record["size"])
+        if size > LARGEST_FILE:
+            raise BadImage(Reason.too_large, f"has {size:,} bytes; at most {LARGEST_FILE:,} are read", name)
+        try:
+            tar = self._tar(shard)
+            data = tar.read(int(record["offset"]), size)
+            stamp = tar.stamp()
+        except OSError as error:
+            raise BadImage(Reason.unreadable, f"cannot be read ({error.strerror}); check its shard", name) from None
+        if stamp != self._shards[shard][1:] or len(data) != size:
+            raise BadImage(Reason.changed, f"lies in a shard that changed since it was indexed; {AGAIN}", name)
+        return Sample(data, self.label(index), name)
+
+    def label(self, index: int) -> tuple[int, ...]:
+        return (int(self._record(index)["label"]),)
+
+    def id(self, index: int) -> str:
+        record = self._record(index)
+        key = self._keys[record["key"] : record["key"] + record["length"]].tobytes()
+        return f"{self._shards[record['shard']][0].removesuffix('.tar')}/{os.fsdecode(key)}"
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        return self._shards[self._record(index)["shard"]][1:]
+
+    def paths(self) -> list[str]:
+        return [str(self._folder / name) for name, _, _ in self._shards]
+
+    def _record(self, index: int) -> np.void:
+        check_index(index, len(self))
+        record = self._records[index]
+        require(int(record["shard"]) < len(self._shards), f"{self._path} is damaged; {AGAIN}")
+        return record
+
+    def _tar(self, shard: int) -> TarFile:
+        tar = self._tars.get(shard)
+        if tar is None:
+            tar = TarFile(self._folder / self._shards[shard][0])
+            if len(self._tars) >= MOST_OPEN:
+                self._tars.pop(next(iter(self._tars)))  # the oldest; it closes when its last reader is done
+            self._tars[shard] = tar
+        return tar
+
+
+def _open_index(path: Path) -> tuple[int, int, IndexMeta]:
+    """Entries, bytes of keys and the rest of an index whose parts fill it exactly."""
+    if not path.exists() and not path.is_symlink():
+        raise FileNotFoundError(f"{path} does not exist; {AGAIN}")
+    with open_regular(path) as file:
+        header = file.read(HEADER.size).ljust(HEADER.size, b"\0")
+        magic, entries, key_bytes, meta_bytes = HEADER.unpack(header)
+        require(magic == MAGIC, f"{path} is no index of shards; {AGAIN}")
+        start = HEADER.size + entries * RECORD.itemsize + key_bytes
+        is_whole = min(entries, key_bytes) > 0 and start + meta_bytes == path.stat().st_size
+        require(is_whole and meta_bytes <= LARGEST_JSON, f"{path} is damaged; {AGAIN}")
+        file.seek(start)
+        meta = from_json(IndexMeta, parse_json(file.read(meta_bytes), path.name), path.name)
+    require(meta.version == 1 and 0 < meta.classes <= MOST_CLASSES, f"{path} is of another version; {AGAIN}")
+    return entries, key_bytes, meta
+
+
+def _class_names(file: Path, classes: int) -> tuple[str, ...]:
+    if not file.exists():
+        return tuple(map(str, range(classes)))
+    names = tuple(read_lines(file, LARGEST_JSON))
+    require(
+        len(names) >= classes, f"{file.name} names {len(names)} classes; the shards have labels up to {classes - 1}"
+    )
+    return names

@@ -1,0 +1,131 @@
+"""What training does to pictures at random, each draw a function of (seed, epoch, sample id, repeat) alone."""
+
+import hashlib
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.random import Generator, Philox
+from PIL import Image
+from torch import Tensor
+
+from vitlab.data.transforms.evaluation import to_tensor
+from vitlab.data.transforms.pillow_operations import jittered
+from vitlab.data.transforms.randaugment import erased, randaugmented
+from vitlab.data.transforms.resizing import Box, resized
+from vitlab.pixels import Augmentation, CropKind
+
+ATTEMPTS = 100  # of the inception crop, then the whole picture is taken
+ASPECTS = (0.75, 1.33)  # width / height
+
+
+def draws(seed: int, epoch: int, sample: str, repeat: int = 0) -> Generator:
+    """The random numbers of one sample in one epoch: the same for any worker, rank, order and subset.
+
+    A sample that comes several times in an epoch has others for each `repeat`.
+    """
+    when = f"{epoch}.{repeat}" if repeat else f"{epoch}"
+    text = f"{seed}/{when}/{sample}".encode("utf-8", "surrogateescape")
+    digest = hashlib.blake2b(text, digest_size=16).digest()
+    return Generator(Philox(key=int.from_bytes(digest, "little")))
+
+
+def training_pixels(image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator) -> Tensor:
+    """RGB picture -> (3, H, W) of 0..255 in uint8; `size` is (H, W)."""
+    image, box = CROPS[how.crop](image, size, how, rng)
+    picture = resized(image, size, how.interpolation, antialias=how.antialias, box=box)
+    if how.flip and rng.random() < 0.5:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    if how.randaugment.layers:
+        picture = randaugmented(picture, how.randaugment, how.interpolation, rng)
+    if how.colour_jitter:
+        picture = jittered(picture, how.colour_jitter, rng)
+    pixels = to_tensor(picture)
+    return erased(pixels, how.erasing, rng) if how.erasing.probability else pixels
+
+
+def inception_box(width: int, height: int, smallest: float, rng: Generator) -> Box:
+    """A random box as TensorFlow's `sample_distorted_bounding_box` draws it.
+
+    The aspect is uniform, then the height is a uniform whole number between that of the smallest area and the largest
+    that fits: smaller boxes are favoured over what uniform areas would give.
+    """
+    for _ in range(ATTEMPTS):
+        aspect = rng.uniform(*ASPECTS)
+        tallest = min(round(math.sqrt(width * height / aspect)), height)
+        if round(tallest * aspect) > width:
+            tallest = int((width + 0.5 - 1e-7) / aspect)
+        shortest = min(round(math.sqrt(smallest * width * height / aspect)), tallest)
+        rows = int(rng.integers(shortest, tallest + 1))
+        columns = round(rows * aspect)
+        if columns * rows < smallest * width * height:  # rounding may miss the area by a row
+            rows += 1
+            columns = round(rows * aspect)
+        if 0 < rows <= height and 0 < columns <= width and columns * rows >= smallest * width * height:
+            upper = int(rng.integers(height - rows)) if rows < height else 0
+            left = int(rng.integers(width - columns)) if columns < width else 0
+            return left, upper, left + columns, upper + rows
+    return 0, 0, width, height
+
+
+def uniform_area_box(width: int, height: int, smallest: float, rng: Generator) -> Box:
+    """A random box of uniform area and log-uniform aspect, as torchvision's RandomResizedCrop draws it."""
+    for _ in range(10):
+        area = width * height * rng.uniform(smallest, 1.0)
+        aspect = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        columns, rows = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < columns <= width and 0 < rows <= height:
+            left, upper = int(rng.integers(width - columns + 1)), int(rng.integers(height - rows + 1))
+            return left, upper, left + columns, upper + rows
+    columns, rows = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    left, upper = (width - columns) // 2, (height - rows) // 2
+    return left, upper, left + columns, upper + rows
+
+
+def _inception(image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator) -> tuple[Image.Image, Box]:
+    return image, inception_box(*image.size, how.smallest_area, rng)
+
+
+def _uniform_area(
+    image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator
+) -> tuple[Image.Image, Box]:
+    return image, uniform_area_box(*image.size, how.smallest_area, rng)
+
+
+def _square_then_crop(
+    image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator
+) -> tuple[Image.Image, Box]:
+    """BiT's: stretch to a larger square, then cut a random piece of the final size."""
+    larger = (round(size[0] * how.enlarged), round(size[1] * how.enlarged))
+    image = resized(image, larger, how.interpolation, antialias=how.antialias)
+    return image, _piece(image, size, rng)
+
+
+def _shorter_then_crop(
+    image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator
+) -> tuple[Image.Image, Box]:
+    """big_vision's: enlarge with the picture's own shape, then cut a random piece of the final size."""
+    scale = max(size[0] * how.enlarged / image.height, size[1] * how.enlarged / image.width)
+    larger = (max(size[0], round(image.height * scale)), max(size[1], round(image.width * scale)))
+    image = resized(image, larger, how.interpolation, antialias=how.antialias)
+    return image, _piece(image, size, rng)
+
+
+def _whole(image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator) -> tuple[Image.Image, Box]:
+    return image, (0, 0, *image.size)
+
+
+def _piece(image: Image.Image, size: tuple[int, int], rng: Generator) -> Box:
+    upper = int(rng.integers(image.height - size[0] + 1))
+    left = int(rng.integers(image.width - size[1] + 1))
+    return left, upper, left + size[1], upper + size[0]
+
+
+Crop = Callable[[Image.Image, tuple[int, int], Augmentation, np.random.Generator], tuple[Image.Image, Box]]
+CROPS: dict[CropKind, Crop] = {
+    "inception": _inception,
+    "uniform-area": _uniform_area,
+    "square-crop": _square_then_crop,
+    "shorter-crop": _shorter_then_crop,
+    "none": _whole,
+}

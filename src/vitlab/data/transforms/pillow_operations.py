@@ -1,0 +1,90 @@
+"""The operations of RandAugment as timm has them for DeiT, on Pillow: stronger with every level, none for 0.
+
+Own code; timm calls this set of operations `inc1`.
+"""
+
+from collections.abc import Callable
+
+from numpy.random import Generator
+from PIL import Image, ImageEnhance, ImageOps
+
+from vitlab.data.transforms.operation import HALF, Colour, Operation
+
+# What comes from outside the picture is the colour; the last argument is how pixels are taken between others.
+Apply = Callable[[Image.Image, float, Colour, Image.Resampling], Image.Image]
+LEAST_FACTOR = 0.1  # of an enhancement: a picture is never wholly grey or black
+
+
+def posterize(image: Image.Image, bits: int) -> Image.Image:
+    """Only the highest `bits` of each value; with 0, which newer Pillows refuse, the picture is black."""
+    return image.point([value >> 8 - bits << 8 - bits for value in range(256)] * 3)
+
+
+def solarize_add(image: Image.Image, addition: int) -> Image.Image:
+    """Values of the darker half made brighter."""
+    return image.point([min(value + addition, 255) if value < HALF else value for value in range(256)] * 3)
+
+
+def _moved(across: tuple[float, float, float], down: tuple[float, float, float]) -> Callable[..., Image.Image]:
+    """An affine map; its numbers are multiplied by the amount, and the identity is added."""
+
+    def apply(image: Image.Image, amount: float, fill: Colour, how: Image.Resampling) -> Image.Image:
+        # The last column moves by shares of the picture's sides.
+        matrix = (
+            *(1 + amount * across[0], amount * across[1], amount * across[2] * image.width),
+            *(amount * down[0], 1 + amount * down[1], amount * down[2] * image.height),
+        )
+        return image.transform(image.size, Image.Transform.AFFINE, matrix, how, fillcolor=fill)
+
+    return apply
+
+
+def _enhanced(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation[Apply]:
+    """Factors of 1 and a distance from it that grows with the level, less or more by its sign."""
+    return Operation(
+        lambda x, amount, fill, how: kind(x).enhance(max(1 + amount, LEAST_FACTOR)),
+        lambda level: level * 0.9,
+        has_sign=True,
+    )
+
+
+OPERATIONS: dict[str, Operation[Apply]] = {  # in the order that numbers drawn at random stand for
+    "AutoContrast": Operation(lambda x, amount, fill, how: ImageOps.autocontrast(x)),
+    "Equalize": Operation(lambda x, amount, fill, how: ImageOps.equalize(x)),
+    "Invert": Operation(lambda x, amount, fill, how: ImageOps.invert(x)),
+    "Rotate": Operation(
+        lambda x, amount, fill, how: x.rotate(amount, how, fillcolor=fill), lambda level: level * 30, has_sign=True
+    ),
+    "Posterize": Operation(lambda x, amount, fill, how: posterize(x, int(amount)), lambda level: 4 - int(level * 4)),
+    "Solarize": Operation(
+        lambda x, amount, fill, how: ImageOps.solarize(x, int(amount)), lambda level: 256 - min(int(level * 256), 256)
+    ),
+    "SolarizeAdd": Operation(
+        lambda x, amount, fill, how: solarize_add(x, int(amount)), lambda level: min(int(level * 110), HALF)
+    ),
+    "Color": _enhanced(ImageEnhance.Color),
+    "Contrast": _enhanced(ImageEnhance.Contrast),
+    "Brightness": _enhanced(ImageEnhance.Brightness),
+    "Sharpness": _enhanced(ImageEnhance.Sharpness),
+    "ShearX": Operation(_moved((0, 1, 0), (0, 0, 0)), lambda level: level * 0.3, has_sign=True),
+    "ShearY": Operation(_moved((0, 0, 0), (1, 0, 0)), lambda level: level * 0.3, has_sign=True),
+    "TranslateX": Operation(_moved((0, 0, 1), (0, 0, 0)), lambda level: level * 0.45, has_sign=True),
+    "TranslateY": Operation(_moved((0, 0, 0), (0, 0, 1)), lambda level: level * 0.45, has_sign=True),
+}
+
+
+def applied(
+    name: str, image: Image.Image, level: float, fill: Colour, how: Image.Resampling, rng: Generator
+) -> Image.Image:
+    """One operation at a level, its sign drawn."""
+    operation = OPERATIONS[name]
+    return operation.apply(image, operation.drawn(level, rng), fill, how)
+
+
+def jittered(image: Image.Image, most: float, rng: Generator) -> Image.Image:
+    """Brightness, contrast and saturation by factors of up to 1 - `most` to 1 + `most`, in an order that is drawn."""
+    factors = rng.uniform(max(1 - most, 0), 1 + most, 3)
+    kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    for number in rng.permutation(3):
+        image = kinds[number](image).enhance(float(factors[number]))
+    return image

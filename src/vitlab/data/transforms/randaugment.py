@@ -1,0 +1,77 @@
+"""RandAugment: a few operations drawn at random, all at one strength; and random erasing."""
+
+import math
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from PIL import Image
+from torch import Tensor
+
+from vitlab.data.transforms import pillow_operations, tensorflow_operations
+from vitlab.data.transforms.resizing import RESAMPLING
+from vitlab.pixels import Erasing, Interpolation, RandAugment
+
+SCALE = 10  # the magnitude that is level 1
+ERASED_AREA = (0.02, 1 / 3)  # of the picture
+ERASED_ASPECTS = (0.3, 1 / 0.3)  # height / width
+ATTEMPTS = 10  # to find a box that is smaller than the picture, then nothing is erased
+
+
+def randaugmented(image: Image.Image, how: RandAugment, interpolation: Interpolation, rng: Generator) -> Image.Image:
+    """The picture after `how.layers` operations of the flavour, each drawn from all of them."""
+    if how.flavour == "tf":
+        return _by_tensorflow(image, how, rng)
+    names = list(pillow_operations.OPERATIONS)
+    resampling = RESAMPLING.get(interpolation, Image.Resampling.BILINEAR)
+    for number in rng.integers(len(names), size=how.layers):
+        if rng.random() < how.probability:
+            level = _level(how, rng, most=1.0)
+            image = pillow_operations.applied(names[number], image, level, how.fill, resampling, rng)
+    return image
+
+
+def _by_tensorflow(image: Image.Image, how: RandAugment, rng: Generator) -> Image.Image:
+    names = list(tensorflow_operations.OPERATIONS)
+    pixels = np.asarray(image)
+    for number in rng.integers(len(names), size=how.layers):
+        if rng.random() < how.probability:
+            level = _level(how, rng, most=math.inf)
+            pixels = tensorflow_operations.applied(names[number], pixels, level, how.fill, rng)
+    return Image.fromarray(pixels)
+
+
+def _level(how: RandAugment, rng: Generator, most: float) -> float:
+    """The strength of one operation; `most` is where timm cuts, TensorFlow goes on beyond 1."""
+    assert how.magnitude is not None, "layers have a magnitude"
+    magnitude = rng.normal(how.magnitude, how.deviation) if how.deviation else how.magnitude
+    return min(max(magnitude / SCALE, 0.0), most)
+
+
+def erased(pixels: Tensor, how: Erasing, rng: Generator) -> Tensor:
+    """(3, H, W) of uint8 -> the same with a box of noise in it, with the probability asked for."""
+    if rng.random() >= how.probability:
+        return pixels
+    box = erased_box(pixels.shape[1], pixels.shape[2], rng)
+    if box is None:
+        return pixels
+    top, left, rows, columns = box
+    # Differs from DeiT: its noise is normal in what the model sees, after normalisation. Here it is the same noise
+    # brought back to pixels, which are bytes until they are on the device: rounded, and cut off at black and white.
+    noise = rng.normal(size=(3, rows, columns))
+    mean, std = (np.array(values)[:, None, None] for values in (how.mean, how.std))
+    values = np.clip(np.rint(255 * (mean + std * noise)), 0, 255).astype(np.uint8)
+    changed = pixels.clone()
+    changed[:, top : top + rows, left : left + columns] = torch.from_numpy(values)
+    return changed
+
+
+def erased_box(height: int, width: int, rng: Generator) -> tuple[int, int, int, int] | None:
+    """(top, left, rows, columns): the area is uniform, the aspect log-uniform, the place uniform where it fits."""
+    for _ in range(ATTEMPTS):
+        area = rng.uniform(*ERASED_AREA) * height * width
+        aspect = math.exp(rng.uniform(math.log(ERASED_ASPECTS[0]), math.log(ERASED_ASPECTS[1])))
+        rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < rows < height and 0 < columns < width:
+            return int(rng.integers(height - rows + 1)), int(rng.integers(width - columns + 1)), rows, columns
+    return None

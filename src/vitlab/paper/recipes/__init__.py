@@ -1,0 +1,1 @@
+"""The papers' training recipes, ready to run."""

@@ -1,0 +1,162 @@
+"""The paper's fine-tunings as recipes that can be run: table 4, table 2, BiT-HyperRule, and a quick one for CPUs.
+
+A recipe is named by its data, because table 4 has one row for all models.
+"""
+
+from typing import Final
+
+from vitlab.paper import finetuning, vtab
+from vitlab.paper.finetuning import FinetuningRow, TransferName
+from vitlab.paper.recipes.length import OWN, SGD_POWER, Length
+from vitlab.pixels import Augmentation
+from vitlab.recipe import AUTHORS_CROP, SGD, Recipe, Schedule
+from vitlab.spec import image_size
+from vitlab.strict_json import require
+
+TRANSFER_SLUGS: Final[dict[str, TransferName]] = {
+    "imagenet": "ImageNet",
+    "cifar100": "CIFAR-100",
+    "cifar10": "CIFAR-10",
+    "pets": "Oxford-IIIT Pets",
+    "flowers": "Oxford Flowers-102",
+    "vtab": "VTAB",
+}
+# The learning rate is picked on the development split; 0.01 is the one that stands in every row's grid.
+FINETUNING_RATE: Final = 0.01
+BIT_SIZES: Final = ("bit-small", "bit-medium", "bit-large")
+LARGE_PICTURES: Final = (384, 384)  # of data that is not known; any of 96 x 96 and more are the same to BiT-HyperRule
+BIT_CROP: Final = Augmentation(crop="square-crop", enlarged=vtab.RESIZE / vtab.IMAGE)
+QUICK: Final = "quick"
+QUICK_EPOCHS, QUICK_LEAST = 10, 30  # epochs, and steps where those are fewer
+QUICK_BATCHES, QUICK_STEPS = (8, 64), 100  # smallest and largest batch; steps that it leaves to the epochs, if it can
+QUICK_RATE: Final = FINETUNING_RATE * (QUICK_BATCHES[1] / finetuning.BATCH) ** 0.5
+
+
+def finetuning_names() -> list[str]:
+    """The rows of table 4, the larger pictures of table 2, and BiT-HyperRule by size of the data."""
+    return [*TRANSFER_SLUGS, *(f"imagenet-{side}" for side in finetuning.TABLE_2_IMAGENET_IMAGE.values()), *BIT_SIZES]
+
+
+def finetuning_recipe(
+    name: str, length: Length = OWN, pictures: tuple[int, int] = LARGE_PICTURES, model: str = ""
+) -> Recipe:
+    """The recipe of a fine-tuning such as `cifar10`; raises for names that do not exist.
+
+    What the `length` leaves open is the row's own. The peak learning rate is proportional to the batch. BiT-HyperRule's
+    resolution depends on the height and width of the data's `pictures` and on the `model`.
+    """
+    require(
+        name in finetuning_names(),
+        f"no fine-tuning is named {name!r}; known are {', '.join([*finetuning_names(), QUICK])}",
+    )
+    if name in BIT_SIZES:
+        return _hyper_rule_recipe(name, length, finetuning.hyper_rule_resolution(*pictures, model))
+    data, _, side = name.partition("-")
+    row = finetuning.finetuning_row(TRANSFER_SLUGS[data])
+    return _table_4_recipe(name, row, int(side) if side else finetuning.IMAGE, length)
+
+
+def development_share(name: str) -> float:
+    """The part of the training images that a row of table 4 holds out to pick its learning rate on."""
+    data = name.partition("-")[0]
+    return finetuning.finetuning_row(TRANSFER_SLUGS[data]).dev_fraction if data in TRANSFER_SLUGS else 0.1
+
+
+def _table_4_recipe(name: str, row: FinetuningRow, side: int, length: Length) -> Recipe:
+    is_table_2 = side != finetuning.IMAGE
+    total = _steps(row.steps, length)
+    return Recipe(
+        name=name,
+        source=f"Table 4: {row.data}"
+        + (f", at {side} pixels with Polyak averaging as in table 2" if is_table_2 else ""),
+        batch=length.batch_or(finetuning.BATCH),
+        image=image_size(side),
+        schedule=Schedule(
+            peak=length.peak_of(FINETUNING_RATE, batch=finetuning.BATCH, power=SGD_POWER),
+            total=total,
+            warmup=length.warmup_of(row.warmup, total=total, own_total=row.steps),
+            decay="cosine",
+            end=0.0,
+        ),
+        optimizer=SGD(momentum=finetuning.MOMENTUM, weight_decay=finetuning.WEIGHT_DECAY, clip=finetuning.CLIP_NORM),
+        loss="softmax",
+        label_smoothing=finetuning.LABEL_SMOOTHING,
+        dropout=finetuning.DROPOUT,
+        # Differs from the paper: recipes of the five transfer sets have the Inception crop of the released code; B.1.1
+        # says BiT's preprocessing, which recipe `vtab` has: `--augmentation.crop square-crop` gives it to the others.
+        augmentation=BIT_CROP if row.data == "VTAB" else AUTHORS_CROP,
+        average=finetuning.POLYAK if is_table_2 else None,
+    )
+
+
+def _steps(own: int, length: Length) -> int:
+    """Steps in all: the user's, those of the user's epochs, or the recipe's own, whatever the size of the data."""
+    if not length.is_set:
+        return own
+    require(
+        length.total is not None or length.images is not None,
+        f"{length.epochs} epochs are no number of steps without a number of images",
+    )
+    return length.steps(images=0, epochs=0, batch=finetuning.BATCH)
+
+
+def _hyper_rule_recipe(name: str, length: Length, resolution: tuple[int, int]) -> Recipe:
+    rule = finetuning.HYPER_RULES[BIT_SIZES.index(name)]
+    total = _steps(rule.stop, length)
+    enlarged, crop = resolution
+    return Recipe(
+        name=name,
+        source="BiT-HyperRule (appendix B.1.1; BiT's released code)",
+        batch=length.batch_or(finetuning.BATCH),
+        image=image_size(crop),
+        schedule=Schedule(
+            peak=length.peak_of(finetuning.HYPER_RULE_LEARNING_RATE, batch=finetuning.BATCH, power=SGD_POWER),
+            total=total,
+            warmup=length.warmup_of(rule.warmup, total=total, own_total=rule.stop),
+            decay="staircase",
+            end=0.0,
+            boundaries=tuple(decay * total // rule.stop for decay in rule.decays),
+        ),
+        optimizer=SGD(momentum=finetuning.MOMENTUM, weight_decay=0.0, clip=None),
+        augmentation=Augmentation(crop="square-crop", enlarged=enlarged / crop),
+        mixup=rule.mixup,
+    )
+
+
+def quick_recipe(images: int, image: tuple[int, int], length: Length = OWN) -> Recipe:
+    """Fine-tuning that a CPU finishes: table 4 with a small batch, few epochs and the model's own resolution.
+
+    The batch follows from all `images`, so that few of them make steps enough; the steps from those of the `length`
+    that are left to train on. The run stops before its end when the training loss has settled, unless the `length` is
+    the user's.
+    """
+    # Differs from the paper: recipe `quick` has batches of 8 to 64 images instead of 512, 10 epochs (at least 30
+    # steps), no larger pictures, and an early stop; the default without an accelerator, and the run says so.
+    own = quick_batch(images)
+    left = length.images or images
+    batch = length.batch_or(own)
+    total = max(QUICK_EPOCHS * left // batch, QUICK_LEAST)
+    if length.is_set:
+        total = length.steps(images=left, epochs=QUICK_EPOCHS, batch=own)
+    return Recipe(
+        name=QUICK,
+        source="Table 4 made small for a CPU; not the paper's",
+        batch=batch,
+        image=image,
+        schedule=Schedule(
+            peak=min(length.peak_of(QUICK_RATE, batch=own, power=SGD_POWER), FINETUNING_RATE),
+            total=total,
+            warmup=length.warmup_of(total // 10, total=total, own_total=total),
+            decay="cosine",
+            end=0.0,
+        ),
+        optimizer=SGD(),
+        settle_window=0 if length.is_set else max(left // batch, QUICK_LEAST // 6),
+    )
+
+
+def quick_batch(images: int) -> int:
+    """The largest power of two with which `quick` has 100 steps, from 8 to 64 and no more than there are images."""
+    least, most = QUICK_BATCHES
+    fitting = max(QUICK_EPOCHS * images // QUICK_STEPS, 1)
+    return min(max(2 ** (fitting.bit_length() - 1), least), most, images)

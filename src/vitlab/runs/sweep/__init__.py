@@ -1,0 +1,1 @@
+"""Sweeps: many fine-tuning runs, one choice, one result."""

@@ -1,0 +1,1 @@
+"""Training runs, from a request to a finished run folder."""

@@ -1,0 +1,181 @@
+"""Whether a run that continues is the run that was stopped: what its data holds, and what run.json says to learn.
+
+The first rank does all of it; nothing here is called by the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from vitlab.data.contents import Comparison, Contents, compare, from_bytes, paths_of, take, to_bytes
+from vitlab.data.fingerprint import DataCard, fingerprint
+from vitlab.data.source import Source
+from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, LARGEST_RECORD, NOT_EXACT, RUN, RunDir
+from vitlab.runs.progress import Bytes, say
+from vitlab.store import replacing
+from vitlab.strict_json import to_json
+from vitlab.train.checkpoints.files import learnt_in, learnt_sha256
+from vitlab.user_files import read_regular
+
+NAMED = 3  # changed files, or fields, that a message names
+WAY_OUT = (
+    "bring back what it was, or continue all the same with: vitlab resume RUN --allow-changed "
+    "(the result then says that the run is not exact)"
+)
+IN_WORDS = {"data": "training", "validation": "validation", "test": "test"}
+
+
+def check_unchanged(
+    run: RunDir,
+    sets: Mapping[str, Source],
+    cards: tuple[DataCard, DataCard],
+    console: Console,
+    *,
+    allow_changed: bool,
+    known: Path | None,
+) -> None:
+    """Record what the data of a new run holds; raise if a run that continues would not be the same run.
+
+    `cards` are those of the training data as it was and as it is. With `allow_changed` the reasons are told and kept in
+    the run's folder instead, and what is there now is what the run continues with. `known` is a record that may have
+    the hashes already.
+    """
+    checkpoint = learnt_in(run.path / CHECKPOINTS)
+    before, fresh = read_record(run.path / CONTENTS), read_record(known) if known is not None else {}
+    if checkpoint is not None:
+        _warn_of_unknown(console, has_contents=bool(before), has_learnt=checkpoint[1] is not None)
+    prints = {n: cards[1].fingerprint if n == "data" else fingerprint(source) for n, source in sets.items()}
+    found = {n: compared(before[n], sets[n], prints[n], console, fresh.get(n)) for n in before if n in sets}
+    reasons = [*_edited(run, checkpoint), *differences(found, sets)]
+    if not before and cards[0].fingerprint != cards[1].fingerprint:
+        reasons.append(_other_samples("data"))
+    step = 0 if checkpoint is None else checkpoint[0]
+    if reasons and not allow_changed:
+        raise ValueError(f"{run.path} cannot be continued exactly: {'; '.join(reasons)}; {WAY_OUT}")
+    if reasons:
+        _note(run, step, reasons, console)
+        run.write(DATA, to_json(cards[1]))
+    tell_unchecked(console, found)
+    now = {n: _up_to_date(source, prints[n], console, found.get(n), fresh.get(n)) for n, source in sets.items()}
+    if not all(name in before and now[name].is_identical(before[name]) for name in now):
+        run.write_bytes(CONTENTS, to_bytes(now))
+
+
+def _warn_of_unknown(console: Console, *, has_contents: bool, has_learnt: bool) -> None:
+    """Say what an earlier version did not record."""
+    if not has_contents:
+        say(
+            console,
+            "warning: there is no sound record of what the data held when this run began (earlier versions of vitlab "
+            "made none), so a change since then cannot be noticed; it is recorded now",
+        )
+    if not has_learnt:
+        say(
+            console,
+            f"warning: the checkpoint does not say what was learnt (it is of an earlier version of vitlab), so it is "
+            f"unknown whether {RUN} was edited since then",
+        )
+
+
+def _note(run: RunDir, step: int, reasons: Sequence[str], console: Console) -> None:
+    """Keep the reasons before anything else changes: a crash must not make a run exact again."""
+    known = run.not_exact()
+    added = [f"after step {step:,}: {why}" for why in reasons if not any(old.endswith(why) for old in known)]
+    run.write(NOT_EXACT, [*known, *added])
+    run.record("changed", {"step": step, "reasons": list(reasons)})
+    for why in reasons:
+        say(console, f"not exact from here on: {why}")
+
+
+# -- The data ------------------------------------------------------------------------------------
+
+
+def recorded(source: Source, fingerprint: str, console: Console, known: Contents | None = None) -> Contents:
+    """What a data set holds, with a bar while it is read."""
+    with Bytes(console, "recording the data's content") as shown:
+        return take(source, fingerprint, known, shown.show)
+
+
+def _up_to_date(
+    source: Source, fingerprint: str, console: Console, found: Comparison | None, known: Contents | None = None
+) -> Contents:
+    """What a data set holds now; what was read to compare it is not read again."""
+    if found is None:
+        return recorded(source, fingerprint, console, known)
+    return found.now if found.is_same else recorded(source, fingerprint, console, found.now)
+
+
+def compared(
+    before: Contents, source: Source, fingerprint: str, console: Console, known: Contents | None = None
+) -> Comparison:
+    """A data set beside what it was, with a bar while files are read."""
+    with Bytes(console, "checking the data's content") as shown:
+        return compare(before, source, fingerprint, known, shown.show)
+
+
+def read_record(path: Path) -> dict[str, Contents]:
+    """What data held, by name; nothing where there is no record or a damaged one."""
+    try:
+        return from_bytes(read_regular(path, LARGEST_RECORD))
+    except (OSError, ValueError):
+        return {}
+
+
+def write_record(path: Path, sets: Mapping[str, Contents]) -> None:
+    """Write a record that `read_record` reads."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(to_bytes(sets))
+
+
+def differences(found: Mapping[str, Comparison], sets: Mapping[str, Source]) -> list[str]:
+    """A sentence for each data set that is not what it was."""
+    return [_difference(name, one, sets[name]) for name, one in found.items() if not one.is_same]
+
+
+def tell_unchecked(console: Console, found: Mapping[str, Comparison]) -> None:
+    """Say how many files of a large data set could only be compared by their size."""
+    if number := sum(one.unchecked for one in found.values()):
+        say(console, f"{number:,} files have another date and the same size; the data is too large to hash them all, "
+                     "those that were hashed are unchanged")  # fmt: skip
+
+
+def _difference(name: str, found: Comparison, source: Source) -> str:
+    if found.has_other_samples:
+        return _other_samples(name)
+    paths, changed = paths_of(source), found.changed
+    named = [repr(source.id(number) if paths is None else paths[number]) for number in changed[:NAMED]]
+    more = f" and {len(changed) - NAMED:,} more" if len(changed) > NAMED else ""
+    what = "samples" if paths is None else "files"
+    count = f"{len(changed):,} of {len(found.now.files):,} {what} of the {IN_WORDS[name]} data"
+    return f"{count} hold something else than before: {', '.join(named)}{more}"
+
+
+def _other_samples(name: str) -> str:
+    return f"the {IN_WORDS[name]} data has other samples or labels than before"
+
+
+# -- run.json ------------------------------------------------------------------------------------
+
+
+def _edited(run: RunDir, checkpoint: tuple[int, Mapping[str, object] | None] | None) -> list[str]:
+    """What of run.json differs from what the newest checkpoint was made with."""
+    if checkpoint is None or checkpoint[1] is None:
+        return []
+    before, now = checkpoint[1], run.learnt()
+    if learnt_sha256(before) == learnt_sha256(now):
+        return []
+    fields = list(_fields(before, now))
+    more = f" and {len(fields) - NAMED:,} more" if len(fields) > NAMED else ""
+    return [f"{RUN} was edited: {', '.join(fields[:NAMED])}{more}"]
+
+
+def _fields(before: object, now: object, place: str = "") -> list[str]:
+    """`recipe.schedule.peak was 0.003 and is 0.03` of every value that differs."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        return [
+            said
+            for name in {**before, **now}
+            for said in _fields(before.get(name), now.get(name), f"{place}.{name}".removeprefix("."))
+        ]
+    return [] if before == now else [f"{place} was {before!r:.60} and is {now!r:.60}"]

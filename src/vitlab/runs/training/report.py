@@ -1,0 +1,240 @@
+"""The page that a training ends with: learning curves, confusions, classes, the worst mistakes, what it looks at."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+
+from vitlab.counting import count_spec
+from vitlab.data.images.pictures import Named
+from vitlab.data.images.refusals import BadImage
+from vitlab.data.loading.workers import decode
+from vitlab.data.source import Source, pixel_limit
+from vitlab.data.transforms.evaluation import evaluation_pixels
+from vitlab.deploy.predict import class_names
+from vitlab.drawing.canvas import require_matplotlib
+from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed, thinned
+from vitlab.drawing.page import Photo, Section, page
+from vitlab.evaluate.answers import Answers, ClassResult, Mistake, finite_numbers
+from vitlab.inspection.attention import at_rest
+from vitlab.inspection.captions import ROLLOUT
+from vitlab.inspection.figures import draw_scale
+from vitlab.models.build import Model
+from vitlab.models.vit import ViT
+from vitlab.paper.models import name_of
+from vitlab.run_dir import MODEL, REPORT, RunDir, RunSpec, answers_file
+from vitlab.runs.measure.inspection import Findings, examine
+from vitlab.runs.progress import describe, say
+from vitlab.runs.training.data import Material
+from vitlab.store import replacing
+from vitlab.strict_json import from_json, read_json
+from vitlab.train.loop import JUDGE
+from vitlab.weights.load import load_model
+
+DRAWN, LISTED = 20, 50  # classes in the picture of confusions and in the table
+LOOKED_AT = 4  # pictures whose attention is shown
+NAMES = {JUDGE: "validation", "test": "test"}
+
+
+def tell_report(run: RunDir, spec: RunSpec, material: Material, console: Console) -> None:
+    """Write the page of a finished run and say where it is, unless the execution asks for none.
+
+    Whatever goes wrong is one line: the run has ended well. A run of masked patches has no labels to report on.
+    """
+    if not spec.execution.report or spec.recipe.masking is not None:
+        return
+    try:
+        require_matplotlib()
+        write_report(run, spec, material)
+    except ModuleNotFoundError as error:
+        say(console, f"no report was written: {error}")
+    except Exception as error:  # a page is no reason to fail after hours of training
+        say(console, f"the report could not be made ({type(error).__name__}: {error!s:.200}); the run is complete")
+    else:
+        say(console, f"the report is in {run.path / REPORT}: open it in a browser")
+
+
+def write_report(run: RunDir, spec: RunSpec, material: Material) -> Path:
+    """Write RUN/report.html: one file, bounded in size whatever the data."""
+    sets = {"test": material.test, JUDGE: material.validation}
+    found = {name: answers for name in sets if (answers := read_answers(run, name)) is not None}
+    name, judged = next(iter(found.items()), ("", None))  # the test data where there are any
+    model = load_model(run.path / MODEL)
+    names = class_names(model)[0]
+    sections, source = _curves(run), sets.get(name)
+    if judged is None or source is None:
+        missing = "This run had no images to validate or test on: give --held-out, --validation or --test to see how "
+        sections.insert(0, Section("Results", f"{missing}well it answers images it has not learnt from.", wide=True))
+    else:
+        sections = [_results(found), *sections, *_classes(name, judged, names)]
+        sections += _pictures(model, name, judged, source, names)
+    text = page(f"{_title(spec)}: {run.path.name}", _about(run, spec, material), sections)
+    with replacing(run.path / REPORT) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return run.path / REPORT
+
+
+def has_answers(run: RunDir, name: str, numbers: Mapping[str, float]) -> bool:
+    """Whether the answers that are kept are those of these numbers, not of other weights."""
+    kept = read_answers(run, name)
+    return kept is not None and kept.numbers == finite_numbers(numbers)
+
+
+def read_answers(run: RunDir, name: str) -> Answers | None:
+    """The answers of the last evaluation of a set, where there was one."""
+    path = run.path / answers_file(name)
+    return from_json(Answers, read_json(path), path.name) if path.exists() else None
+
+
+# -- Sections --------------------------------------------------------------------------------------
+
+
+def _title(spec: RunSpec) -> str:
+    return "Fine-tuning" if spec.kind == "finetune" else "Pre-training"
+
+
+def _about(run: RunDir, spec: RunSpec, material: Material) -> str:
+    model, recipe = spec.model, spec.recipe
+    height, width = model.image
+    start = f", from {Path(spec.start).name}" if spec.start else ", from fresh weights"
+    steps = len(run.history("step", "loss")) and max(run.history("step", "loss"))
+    return (
+        f"{name_of(model)} ({count_spec(model).parameters:,} parameters) at {height}x{width} pixels{start}, trained on "
+        f"{len(material.train):,} images of {len(material.card.class_names):,} classes ({spec.data}) with the recipe "
+        f"{recipe.name}: {steps:,} steps of {recipe.batch:,} images, seed {spec.seed}."
+    )
+
+
+def _results(found: Mapping[str, Answers]) -> Section:
+    rows = [("images", "result")]
+    for name, answers in found.items():
+        numbers = {key: int(value) if value.is_integer() else value for key, value in answers.numbers.items()}
+        rows.append((NAMES[name], describe(numbers)))
+    return Section("Results", "Every image was scored once, with the weights that were kept.", table=rows, wide=True)
+
+
+def _curves(run: RunDir) -> list[Section]:
+    loss = run.history("step", "loss")
+    if not loss:
+        return []
+    training = {step: value for step, value in loss.items() if np.isfinite(value)}
+    curves = {"training": thinned(smoothed(training, window=max(len(training) // 50, 1)))}
+    validation = _finite(run.history(JUDGE, "loss"))
+    if validation:
+        curves["validation"] = thinned(validation)
+    text = "The loss of training is a mean over neighbouring steps."
+    if "validation" in curves:
+        text += " It counts what the recipe adds (augmentation, smoothing, dropout), so the two need not meet."
+    sections = [
+        Section("Loss", text, figures=[("loss by step", draw_curves(curves, x="step", y="loss").svg)]),
+    ]
+    for value, label in (("top1", "accuracy"), ("map", "mean average precision")):
+        points = {step: 100 * share for step, share in _finite(_history(run, value)).items()}
+        if points:
+            drawn = draw_curves({"validation": thinned(points)}, x="step", y=f"{label} (%)")
+            best = max(points, key=lambda step: points[step])
+            highest = f"the highest, {points[best]:.1f} %, after step {best:,}"
+            said = f"{label.capitalize()} of the validation images; {highest}."
+            sections.append(Section("Validation", said, figures=[(f"{label} by step", drawn.svg)]))
+    return sections
+
+
+def _history(run: RunDir, value: str) -> dict[int, float]:
+    """A value of the validations that have it; those of other tasks have others."""
+    return {event["step"]: float(event[value]) for event in run.events(JUDGE) if value in event}
+
+
+def _finite(points: Mapping[int, float]) -> dict[int, float]:
+    return {step: value for step, value in points.items() if np.isfinite(value)}
+
+
+def _classes(name: str, judged: Answers, names: Sequence[str]) -> list[Section]:
+    """The picture of confusions and the table of classes, the worst first."""
+    sections = []
+    cells = Counter({(label, answer): number for label, answer, number in judged.confusion})
+    if cells:
+        chosen = _most_confused(cells)
+        counts = np.array([[cells[label, answer] for answer in chosen] for label in chosen])
+        text = f"Each row is a class of the {NAMES[name]} images, each column an answer."
+        occurring = {label for pair in cells for label in pair}
+        if len(chosen) < len(occurring):
+            text += f" Of {len(occurring)} classes the {len(chosen)} that were confused most often are shown."
+        drawn = draw_confusion(counts, [names[label] for label in chosen])
+        sections.append(Section("Which classes it takes for which", text, [("confusion of classes", drawn.svg)]))
+    ordered = sorted(judged.classes, key=lambda one: (_share(one), one.number))
+    text = f"The classes of the {NAMES[name]} images, the worst first."
+    if len(ordered) > LISTED:
+        text += f" {LISTED} of {len(ordered):,} are listed."
+    is_multi_label = any(one.right is None for one in ordered)
+    head = ("class", "images", *(("average precision", "F1") if is_multi_label else ("right", "taken for most often")))
+    rows = [head, *(_class_row(one, cells, names) for one in ordered[:LISTED])]
+    return [*sections, Section("Class by class", text, table=rows)]
+
+
+def _share(result: ClassResult) -> float:
+    if result.right is None:
+        return result.average_precision or 0.0
+    return result.right / max(result.images, 1)
+
+
+def _class_row(one: ClassResult, cells: Counter[tuple[int, int]], names: Sequence[str]) -> tuple[str, ...]:
+    first = (names[one.number], f"{one.images:,}")
+    if one.right is None:
+        return (*first, _percent(one.average_precision), _percent(one.f1))
+    wrong = Counter({answer: n for (label, answer), n in cells.items() if label == one.number != answer})
+    taken = ", ".join(f"{names[answer]} ({number:,})" for answer, number in wrong.most_common(2))
+    return (*first, f"{one.right:,} ({one.right / max(one.images, 1):.1%})", taken)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.1%}"
+
+
+def _most_confused(cells: Counter[tuple[int, int]]) -> list[int]:
+    """At most DRAWN classes: those with the most wrong answers, given or got; in the order of their numbers."""
+    weight: Counter[int] = Counter()
+    for (label, answer), number in cells.items():
+        for one in (label, answer):
+            weight[one] += number if label != answer else 0
+    return sorted(sorted(weight, key=lambda one: (-weight[one], one))[:DRAWN])
+
+
+def _pictures(model: Model, name: str, judged: Answers, source: Source, names: Sequence[str]) -> list[Section]:
+    """The worst mistakes, and what the model looks at in a few images."""
+    mistakes = [(mistake, image) for mistake in judged.mistakes if (image := _image(source, mistake.number))]
+    sections = []
+    if mistakes:
+        text = f"The {NAMES[name]} images whose true class was the least likely to the model, as the model sees them."
+        photos = [_photo(model, mistake, image, names) for mistake, image in mistakes]
+        sections.append(Section("The worst mistakes", text, photos=photos, wide=True))
+    elif not any(one.right is None for one in judged.classes):
+        sections.append(Section("The worst mistakes", "There are none: every image was answered right.", wide=True))
+    looked_at = [Named(mistake.id, image) for mistake, image in mistakes[: LOOKED_AT // 2]]
+    for number in np.linspace(0, len(source) - 1, LOOKED_AT, dtype=int).tolist():
+        if len(looked_at) < LOOKED_AT and source.id(number) not in {one.name for one in looked_at}:
+            looked_at += [Named(source.id(number), image) for image in [_image(source, number)] if image]
+    if isinstance(model, ViT) and looked_at:
+        found = Findings()
+        with at_rest(model):
+            for _ in examine(model, looked_at, found, maps=0):
+                pass
+        scale = [("colours of the rollout, from least to most", draw_scale().svg)]
+        sections.append(Section("What it looks at", ROLLOUT, scale, cards=found.cards, wide=True))
+    return sections
+
+
+def _image(source: Source, number: int) -> Image.Image | None:
+    """The picture of a sample; nothing where it has become unreadable."""
+    try:
+        return decode(source.item(number), pixel_limit(source)).image
+    except BadImage:
+        return None
+
+
+def _photo(model: Model, mistake: Mistake, image: Image.Image, names: Sequence[str]) -> Photo:
+    pixels = evaluation_pixels(image, model.spec.image, model.spec.conventions.preprocessing)
+    said = f"is {names[mistake.label]}, taken for {names[mistake.answer]} ({mistake.probability:.1%})"
+    return Photo(mistake.id, pixels.permute(1, 2, 0).contiguous().numpy(), said)

@@ -1,0 +1,1 @@
+"""Checkpoints: their files, their tensors, and how they survive a crash."""

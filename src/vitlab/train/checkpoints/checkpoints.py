@@ -1,0 +1,294 @@
+"""Checkpoints that survive any death: written beside, synced, renamed, proven, and only then the old ones go."""
+
+import copy
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from vitlab.store import (
+    Entry,
+    Writer,
+    begin_folder,
+    finish_folder,
+    json_writer,
+    make_folder,
+    remove_folder,
+    remove_leftovers,
+    write_files,
+    write_folder,
+)
+from vitlab.train.checkpoints.files import (
+    BEST,
+    LATEST,
+    STATE,
+    best_in,
+    damaged_in,
+    load_checkpoint,
+    name_of,
+    point,
+    set_aside,
+    state_values,
+    steps_in,
+    tensor_writers,
+    verify_checkpoint,
+)
+from vitlab.train.checkpoints.tensors import LAYOUT, layout_of, part_name
+from vitlab.train.state import Progress, TrainState
+from vitlab.world.group import ALONE, World
+from vitlab.world.parallel import is_cut
+from vitlab.world.sharding import is_sharded, own_part
+
+
+class NotSaved(OSError):  # noqa: N818 - says what is wrong
+    """A checkpoint could not be written; the one before it is untouched."""
+
+
+@dataclass
+class _Pending:
+    """A checkpoint that ranks are writing their parts of; `temporary` is None where it is there already."""
+
+    progress: Progress
+    path: Path
+    temporary: Path | None
+    layout: dict[str, object]
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a run continues from: the checkpoint's step and environment, and what was found damaged on the way."""
+
+    step: int
+    environment: dict[str, str]
+    damaged: tuple[str, ...]
+
+
+class Checkpoints:
+    """The checkpoints of one run; whoever uses them holds the run's lock.
+
+    On several ranks all call the same methods at the same step. The first rank writes a state that all have whole; of a
+    sharded one each writes its part, beside, and the first gives the folder its name when all are done.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keep: int,
+        environment: Mapping[str, str],
+        learnt: Mapping[str, object] | None = None,
+        world: World = ALONE,
+    ) -> None:
+        self.folder, self.keep, self.environment, self.world = folder, keep, dict(environment), world
+        self.learnt = dict(learnt or {})
+        self._writer: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._pending: _Pending | None = None
+        world.first(lambda: make_folder(folder))
+        world.first(lambda: remove_leftovers(folder))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether this rank could not write: a reason for all to `check`."""
+        return self._error is not None
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether this rank's writer is at work."""
+        return self._writer is not None and self._writer.is_alive()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether ranks have written, or are writing, parts of a checkpoint that has no name yet."""
+        return self._pending is not None
+
+    def save(self, state: TrainState, *, wait: bool = False) -> None:
+        """Write the state as it is now, in the background unless `wait`; raises what the last writing met.
+
+        A state that holds NaN or infinity is refused. The best by the state's progress is kept and marked.
+        """
+        self.wait()
+        if bad := next(filter(None, self.world.gather(state.first_nonfinite())), None):
+            step = state.progress.step
+            good = self.last_good(before=step)
+            raise FloatingPointError(f"{bad} holds NaN or infinity after step {step}; it is not saved; {good}")
+        progress = copy.deepcopy(state.progress)
+        groups = state.groups()
+        write = self._begin(progress, groups) if is_cut(state.module) else partial(self._write, progress)
+        own = {group: _own(tensors, self.world) for group, tensors in groups.items()}
+        if not (self.world.leads or self._pending):
+            write = None
+        if wait:  # nobody changes them while they are written
+            if write is not None:
+                write(own)
+            self.wait()
+        elif write is not None:
+            copies = {group: {n: t.to("cpu", copy=True) for n, t in tensors.items()} for group, tensors in own.items()}
+            self._writer = threading.Thread(target=write, args=(copies,), name="checkpoint writer")
+            self._writer.start()
+
+    def wait(self) -> None:
+        """Return when nothing is being written by any rank; raises what the writing met."""
+        self.close()
+        self.world.meet()
+        self.settle()
+
+    def close(self) -> None:
+        """Return when this rank writes nothing."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+
+    def check(self) -> None:
+        """Raise what a writing in the background met on any rank; all ranks ask."""
+        error, self._error = self._error, None
+        told = next(filter(None, self.world.gather(str(error) if error is not None else "")), "")
+        if error is not None or told:
+            self._give_up()
+            kept = self.steps()
+            last = f"the last good one is of step {kept[-1]:,}" if kept else "there is none before it"
+            raise NotSaved(f"a checkpoint could not be written to {self.folder}: {told}; {last}") from error
+
+    def settle(self) -> None:
+        """Give a checkpoint that all ranks have written its name; raises what a writing met. All ranks ask."""
+        self.check()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            entries = {name: entry for part in self.world.gather(pending.entries) for name, entry in part.items()}
+            self.world.first(lambda: self._publish(pending, entries))
+            self.check()
+
+    def steps(self) -> list[int]:
+        """The steps of all whole checkpoints, ascending."""
+        return steps_in(self.folder)
+
+    def last_good(self, before: int) -> str:
+        """A few words on the newest checkpoint of a step before this one, whose weights gave or will give NaN."""
+        self.close()
+        kept = [step for step in self.steps() if step < before]
+        if not kept:
+            return "no checkpoint from before that is kept"
+        return f"the last good checkpoint is of step {kept[-1]:,}: {self.folder / name_of(kept[-1])}"
+
+    def restore(self, state: TrainState) -> Restored | None:
+        """Fill the state from the newest checkpoint that is intact, or return None when there is none at all.
+
+        Every byte is checked before a tensor is used. Damaged checkpoints are set aside under another name and told.
+        """
+        damaged = []
+        for step in reversed(self.world.first(self.steps)):
+            path = self.folder / name_of(step)
+            if fault := self.fault(path):
+                damaged.append(f"{path.name}: {fault}")
+                self.world.first(lambda path=path: str(set_aside(path)))
+                continue
+            saved = load_checkpoint(path, state)
+            self.world.first(lambda step=step: point(self.folder, LATEST, step))
+            self.world.first(lambda: self._mark_best(state.progress))  # its writer may have died just before
+            return Restored(step, saved, tuple(damaged))
+        aside = damaged_in(self.folder)
+        if aside or (self.folder / LATEST).exists():  # a run that has lost its work does not begin anew in silence
+            told = "; ".join(damaged) or ", ".join(aside) or "all are gone"
+            raise ValueError(f"no checkpoint in {self.folder} is intact: {told}; bring one back, or start a new run")
+        return None
+
+    def fault(self, path: Path) -> str:
+        """What is wrong with a checkpoint, or nothing; ranks share the reading and all know."""
+        found = ""
+        try:
+            verify_checkpoint(path, (self.world.rank, self.world.ranks))
+        except (OSError, ValueError) as error:
+            found = str(error)
+        self.world.meet()
+        return next(filter(None, self.world.gather(found)), "")
+
+    def best(self) -> int | None:
+        """The step of the best checkpoint, if one was marked and is there."""
+        return best_in(self.folder)
+
+    def _write(self, progress: Progress, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        path = self.folder / name_of(progress.step)
+        try:
+            if not path.exists():  # a repeated save of the same step has the same content
+                write_folder(path, tensor_writers(groups) | self._state_writer(progress))
+            verify_checkpoint(path)
+            self._announce(progress)
+        except Exception as error:  # whatever it is, it surfaces in the run's own thread
+            self._error = error
+
+    def _state_writer(self, progress: Progress) -> dict[str, Writer]:
+        return {STATE: json_writer(state_values(progress, self.environment, self.learnt))}
+
+    def _announce(self, progress: Progress) -> None:
+        """A whole checkpoint is there: point to it, and let old ones go."""
+        point(self.folder, LATEST, progress.step)
+        self._mark_best(progress)
+        if not progress.skipped_in_a_row:  # what may have exploded does not push out what is known to be good
+            self._prune()
+
+    def _give_up(self) -> None:
+        """Remove what ranks have written of a checkpoint that one of them could not write."""
+        pending, self._pending = self._pending, None
+        if pending is not None and pending.temporary is not None:
+            self.close()
+            self.world.meet()
+            self.world.first(lambda: shutil.rmtree(str(pending.temporary), ignore_errors=True))
+
+    # -- A state of which each rank has a part ----------------------------------------------------
+
+    def _begin(self, progress: Progress, groups: Mapping[str, Mapping[str, Tensor]]) -> Callable[..., None]:
+        """Open a folder for all ranks; returns how this one writes its part."""
+        path = self.folder / name_of(progress.step)
+        temporary = self.world.first(lambda: None if path.exists() else self._opened(path))
+        self._pending = _Pending(progress, path, Path(temporary) if temporary else None, layout_of(groups, self.world))
+        return partial(self._write_part, self._pending)
+
+    def _opened(self, path: Path) -> str | None:
+        """The temporary folder of a checkpoint; what goes wrong is told with the rest."""
+        try:
+            return str(begin_folder(path))
+        except OSError as error:
+            self._error = error
+            return None
+
+    def _write_part(self, pending: "_Pending", groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        if pending.temporary is None:
+            return
+        files = tensor_writers(groups, part_name(self.world.rank, self.world.ranks))
+        if self.world.leads:
+            files |= self._state_writer(pending.progress) | {LAYOUT: json_writer(pending.layout)}
+        try:
+            pending.entries |= write_files(pending.temporary, files)
+        except Exception as error:  # see `_write`
+            self._error = error
+
+    def _publish(self, pending: "_Pending", entries: Mapping[str, Entry]) -> None:
+        try:
+            if pending.temporary is not None:
+                finish_folder(pending.path, pending.temporary, entries)
+            self._announce(pending.progress)
+        except Exception as error:  # see `_write`
+            self._error = error
+            if pending.temporary is not None:
+                shutil.rmtree(pending.temporary, ignore_errors=True)
+
+    def _mark_best(self, progress: Progress) -> None:
+        step = progress.best_step
+        if progress.best is not None and step != self.best() and (self.folder / name_of(step)).is_dir():
+            point(self.folder, BEST, step)
+
+    def _prune(self) -> None:
+        best = self.best()
+        for step in self.steps()[: -self.keep]:
+            if step != best:
+                remove_folder(self.folder / name_of(step))
+
+
+def _own(tensors: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
+    """What this rank writes of a group: its rows of what is cut, and the first rank also what is not."""
+    return {n: own_part(t) for n, t in tensors.items() if world.leads or (is_sharded(t) and len(own_part(t)))}

@@ -1,0 +1,1 @@
+"""Files of named tensors, read without running any code from them."""

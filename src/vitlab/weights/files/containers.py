@@ -1,0 +1,188 @@
+"""Named tensors in files of strangers: shapes first, values on demand, no code from the file ever runs."""
+
+import contextlib
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from vitlab.strict_json import read_json
+from vitlab.user_files import check_regular, open_regular
+from vitlab.weights.files.npz import NpzArchive, NpzError, has_pickle
+
+
+class WeightsError(ValueError):
+    """Weights that cannot be used, and why."""
+
+
+class WeightsWarning(UserWarning):
+    """Weights that do not say something which changes the answers, and what is assumed."""
+
+
+def as_path(path: str | Path) -> Path:
+    """Where weights are or go to; raises a ValueError for what cannot be a path."""
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"path is a {type(path).__name__}; give the path of a file or folder of weights")
+    return Path(path)
+
+
+@dataclass(frozen=True)
+class Container:
+    """Tensors by name. `read` fetches one; `configs` are the JSON files that lie beside them, by file name."""
+
+    path: Path
+    shapes: Mapping[str, tuple[int, ...]]
+    read: Callable[[str], Tensor]
+    configs: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def shape(self, name: str, rank: int) -> tuple[int, ...]:
+        """The shape of a tensor that must exist with this rank and no empty side."""
+        if name not in self.shapes:
+            raise WeightsError(f"{self.path.name} has no tensor {name!r}")
+        shape = self.shapes[name]
+        if len(shape) != rank or 0 in shape:
+            raise WeightsError(f"{self.path.name}: {name!r} has shape {shape}; {rank} non-empty sides are expected")
+        return shape
+
+
+CONFIGS = ("vitlab.json", "config.json", "preprocessor_config.json")
+INDEX = "model.safetensors.index.json"
+ZIP = b"PK\x03\x04"
+
+
+def open_container(path: Path) -> Container:
+    """Open a weights file, or a folder with one, by looking at its content."""
+    with explained(path):
+        return _open_folder(path) if path.is_dir() else _open_file(path)
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """What goes wrong inside, as a WeightsError that names the file."""
+    try:
+        yield
+    except WeightsError:
+        raise
+    except (SafetensorError, NpzError) as error:
+        raise WeightsError(f"{path.name} is damaged or not what it claims: {error}") from None
+    except OSError as error:
+        raise WeightsError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError as error:  # a path with a NUL in it
+        raise WeightsError(f"cannot read {str(path)!r}: {error}") from None
+
+
+def _open_file(path: Path) -> Container:
+    if is_pickle(path):
+        raise WeightsError(_pickled(path))
+    start = _start(path)
+    if start.startswith(ZIP):
+        arrays = NpzArchive(path)
+        return Container(path, arrays.shapes, arrays.read)
+    if len(start) > 8 and start[8:9] == b"{":
+        # The usual name inside a folder of the hub, whose config.json speaks of it; no file of ours has this name.
+        configs = read_configs(path.parent, CONFIGS[1:]) if path.name == "model.safetensors" else {}
+        return _open_safetensors(path, configs=configs)
+    raise WeightsError(
+        f"{path.name} holds no weights that vitlab knows; it reads .npz of Google, .safetensors of timm, Hugging Face, "
+        f"torchvision or DeiT, folders with config.json, and vitlab's own folders"
+    )
+
+
+def _pickled(path: Path) -> str:
+    command = f"vitlab convert {shlex.quote(str(path))} OUT"
+    return (
+        f"{path.name} is a PyTorch pickle, which can run code when opened; turn it into safe weights first: {command}"
+    )
+
+
+def is_pickle(path: Path) -> bool:
+    """Whether a file is a pickle by its content: an archive of torch.save, or a stream as old .pt files have."""
+    start = _start(path)
+    if start.startswith(ZIP):
+        return has_pickle(path)
+    return len(start) > 1 and start[0] == 0x80 and start[1] <= 5
+
+
+def _start(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read(16)
+
+
+def _open_safetensors(path: Path, *others: Path, configs: Mapping[str, dict[str, Any]] | None = None) -> Container:
+    files, shapes, metadata = {}, {}, {}
+    for part in (path, *others):
+        check_regular(part)
+        file = safe_open(part, framework="pt")
+        metadata |= file.metadata() or {}
+        for name in file.keys():  # noqa: SIM118 - not a dict
+            if name in files:
+                raise WeightsError(f"tensor {name!r} stands in two files of {path.parent.name}")
+            files[name] = file
+            shapes[name] = tuple(file.get_slice(name).get_shape())
+
+    def read(name: str) -> Tensor:
+        return files[name].get_tensor(name).clone()  # off the file, which may change later
+
+    return Container(path, shapes, read, configs or {}, metadata)
+
+
+def _open_folder(path: Path) -> Container:
+    configs = read_configs(path)
+    for name in ("weights.safetensors", "model.safetensors"):
+        if (path / name).is_file():
+            return _open_safetensors(path / name, configs=configs)
+    if (path / INDEX).is_file():
+        parts = _object(path / INDEX).get("weight_map")
+        if not isinstance(parts, dict) or not parts or not all(_is_plain(part) for part in parts.values()):
+            raise WeightsError(f"{INDEX} has no usable weight_map of plain file names")
+        files = [path / part for part in sorted(set(parts.values()))]
+        return _open_safetensors(*files, configs=configs)
+    for file in sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*")):
+        raise WeightsError(_pickled(file))
+    raise WeightsError(f"{path} holds neither weights.safetensors nor model.safetensors")
+
+
+def read_configs(folder: Path, names: tuple[str, ...] = CONFIGS) -> dict[str, dict[str, Any]]:
+    """The JSON files that say what a model is. One that stands there and cannot be read is an error."""
+    return {name: _object(folder / name) for name in names if os.path.lexists(folder / name)}
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = read_json(path)
+        if not isinstance(value, dict):
+            raise ValueError("it is not a JSON object")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise WeightsError(
+            f"{path} cannot be read: {reason}. It says what the weights beside it compute, so they are not loaded "
+            "without it; restore the file, or remove it if it does not belong to them"
+        ) from None
+    return cast(dict[str, Any], value)
+
+
+def _is_plain(name: object) -> bool:
+    return isinstance(name, str) and Path(name).name == name
+
+
+def usable(tensors: Mapping[str, Tensor], *, keep_half: bool) -> dict[str, Tensor]:
+    """Float tensors of one precision: half becomes float32 unless kept, mixtures become float32."""
+    kinds = {tensor.dtype for tensor in tensors.values()}
+    if unknown := kinds - {torch.float16, torch.bfloat16, torch.float32, torch.float64}:
+        name = next(name for name, tensor in tensors.items() if tensor.dtype in unknown)
+        raise WeightsError(f"{name!r} holds {tensors[name].dtype}; weights are float16, bfloat16, float32 or float64")
+    if kinds == {torch.float64} or (keep_half and len(kinds) == 1):
+        return dict(tensors)
+    return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of a tensor that holds NaN or infinity, if any."""
+    return next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)

@@ -1,0 +1,109 @@
+"""Turn a .pt or .pth file into safetensors in a child process: `python -m vitlab.weights.files.unpickle IN OUT ENTRY`.
+
+Pickle can run code. Here torch's restricted unpickler reads it, in a process of its own that cannot reach the
+network or start programs, with limits on memory, time and the size of what it writes. There is no fallback.
+"""
+
+import re
+import resource
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+GIB = 2**30
+ENTRIES = ("model", "state_dict")  # where training programs keep the weights: DeiT, timm
+WRAPPERS = ("module.", "_orig_mod.")  # DistributedDataParallel, torch.compile
+FORBIDDEN = (
+    "socket.",
+    "subprocess.",
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "os.spawn",
+    "pty.",
+    "urllib.",
+    "ftplib.",
+    "smtplib.",
+)
+
+
+def main() -> None:
+    """Read IN, write its named tensors to OUT; the last line of standard error is the reason of a failure."""
+    source, target, entry = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    import torch
+    from safetensors.torch import save_file
+
+    size = source.stat().st_size
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < (2, 10):
+        _fail(f"torch {torch.__version__} has known holes in its restricted unpickler; 2.10 or newer is needed")
+    _confine(size)
+    try:
+        value = torch.load(source, map_location="cpu", weights_only=True, mmap=False)
+    except MemoryError:
+        _fail("it needs more memory than such a file should")
+    except Exception as error:  # whatever a hostile file provokes, the answer is the same
+        refused = re.search(r"GLOBAL ([\w.]{1,100})", str(error))
+        what = f"Python objects of {refused[1]}" if refused else "more than plain tensors, or is damaged"
+        _fail(f"it holds {what} ({type(error).__name__}); save its state_dict alone and try again")
+    found, tensors = _tensors(value, entry)
+    try:
+        save_file(
+            {k: t.contiguous().clone() for k, t in tensors.items()}, target, metadata={"format": "pt", "entry": found}
+        )
+    except Exception as error:
+        _fail(f"its tensors cannot be written: {type(error).__name__}")
+
+
+def _confine(size: int) -> None:
+    """From here on: no network, no programs, bounded memory, time and output."""
+    used = (
+        int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        if Path("/proc/self/statm").exists()
+        else 8 * GIB
+    )
+    for limit, value in (
+        (resource.RLIMIT_AS, used + 4 * size + GIB),
+        (resource.RLIMIT_CPU, 120 + size // 2**24),
+        (resource.RLIMIT_FSIZE, 2 * size + 2**24),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(limit, (value, value))
+
+    def refuse(event: str, arguments: tuple[object, ...]) -> None:
+        if event.startswith(FORBIDDEN):
+            raise PermissionError(f"{event} is not allowed while reading weights")
+
+    sys.addaudithook(refuse)
+
+
+def _tensors(value: object, entry: str) -> tuple[str, dict]:
+    """The named tensors, from the entry that was asked for or from the usual ones."""
+    import torch
+
+    def named(candidate: object) -> dict[str, torch.Tensor]:
+        items = candidate.items() if isinstance(candidate, dict) else ()
+        return {k: v for k, v in items if isinstance(k, str) and isinstance(v, torch.Tensor)}
+
+    if not isinstance(value, dict):
+        _fail(f"it holds a {type(value).__name__}, not named tensors")
+    if entry and entry not in value:
+        _fail(f"it has no entry {entry!r}; its entries are {sorted(map(str, value))[:20]}")
+    chosen = entry or next((name for name in ENTRIES if named(value.get(name))), "")
+    tensors = named(value[chosen] if chosen else value)
+    if not tensors:
+        _fail(f"no named tensors found; its entries are {sorted(map(str, value))[:20]}, one can be chosen with --entry")
+    for wrapper in WRAPPERS:
+        if all(name.startswith(wrapper) for name in tensors):
+            tensors = {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
+    return chosen, tensors
+
+
+def _fail(reason: str) -> NoReturn:
+    sys.stderr.write(reason.replace("\n", " ") + "\n")
+    sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Other libraries' names and layouts for the same tensors."""

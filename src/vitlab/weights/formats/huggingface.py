@@ -1,0 +1,270 @@
+"""Hugging Face transformers: ViTModel and ViTForImageClassification, under the names of 4.x and of 5.x."""
+
+import re
+from dataclasses import replace
+from typing import Any, cast
+
+from vitlab.pixels import Preprocessing
+from vitlab.spec import CONVENTIONS, Conventions, Task, ViTSpec
+from vitlab.weights.files.containers import Container, WeightsError
+from vitlab.weights.formats.hints import (
+    Hints,
+    find_heads,
+    find_image,
+    is_named_deit,
+    normalisation_doubt,
+    stated_preprocessing,
+    triple,
+)
+from vitlab.weights.formats.layouts import SAME, STACKED, Entry, norm_and_dense
+from vitlab.weights.formats.unbuilt import check_pooling
+
+PATCHES = "embeddings.patch_embeddings.projection"
+IGNORED = ("embeddings.mask_token",)  # masked image modelling; classification never reads it
+
+# 5.x renamed the encoder's modules; files on the hub keep the names of 4.x, which are the ones below.
+NAMES_5 = (
+    (re.compile(r"^layers\."), "encoder.layer."),
+    (re.compile(r"\.attention\.([qkv])_proj\."), lambda m: f".attention.attention.{QKV['qkv'.index(m[1])]}."),
+    (re.compile(r"\.attention\.o_proj\."), ".attention.output.dense."),
+    (re.compile(r"\.mlp\.fc1\."), ".intermediate.dense."),
+    (re.compile(r"\.mlp\.fc2\."), ".output.dense."),
+)
+QKV = ("query", "key", "value")
+GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
+MULTI_LABEL = "multi_label_classification"  # a `problem_type`
+RESAMPLE = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+
+
+def matches(container: Container) -> bool:
+    """Whether the tensors are named as transformers names them."""
+    return any(name.removeprefix("vit.") == f"{PATCHES}.weight" for name in container.shapes)
+
+
+def normalised(container: Container) -> Container:
+    """The same tensors under the names of 4.x, without the `vit.` prefix and the mask token."""
+    names: dict[str, str] = {}
+    for name in container.shapes:
+        canonical = name.removeprefix("vit.")
+        for pattern, new in NAMES_5:
+            canonical = pattern.sub(new, canonical)
+        if canonical not in IGNORED:
+            names[canonical] = name
+    shapes = {canonical: container.shapes[name] for canonical, name in names.items()}
+    return replace(container, shapes=shapes, read=lambda canonical: container.read(names[canonical]))
+
+
+def describe(container: Container, hints: Hints) -> ViTSpec:
+    """The model the shapes, and config.json where there is one, speak of."""
+    config = container.configs.get("config.json", {})
+    kind = config.get("model_type", "vit")
+    if kind != "vit":
+        raise WeightsError(f"config.json is of a {kind!r:.40} model; only 'vit' loads")
+    check_pooling(config, has_class=True)
+    if config.get("pooler_act", "tanh") != "tanh":
+        raise WeightsError(f"config.json has pooler_act {config['pooler_act']!r:.40}; only 'tanh' loads")
+    width, channels, patch, _ = container.shape(f"{PATCHES}.weight", 4)
+    if channels != 3:
+        raise WeightsError(f"{container.path.name} takes {channels} input channels; only RGB models load")
+    layers = {int(m[1]) for n in container.shapes if (m := re.match(r"encoder\.layer\.(\d{1,6})\.", n))}
+    rows = container.shape("embeddings.position_embeddings", 3)[1] - 1
+    classes = container.shape("classifier.weight", 2)[0] if "classifier.weight" in container.shapes else 0
+    return ViTSpec(
+        patch=patch,
+        layers=len(layers),
+        width=width,
+        mlp=container.shape("encoder.layer.0.intermediate.dense.weight", 2)[0],
+        heads=find_heads(container, width, config.get("num_attention_heads"), hints),
+        image=find_image(container, rows, patch, config.get("image_size"), hints),
+        classes=classes,
+        # The pooler is the pre-logits layer of ViTModel; ViTForImageClassification classifies without it.
+        head="mlp" if "pooler.dense.weight" in container.shapes and not classes else "linear",
+        dropout=_dropout(config),
+        conventions=_conventions(container, config),
+    )
+
+
+def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
+    """Every tensor of the model, without the `vit.` prefix."""
+    entries = [
+        *norm_and_dense("patches", PATCHES),
+        Entry("class_token", ("embeddings.cls_token",), SAME),
+        Entry("positions.table", ("embeddings.position_embeddings",), SAME),
+    ]
+    for layer in range(spec.layers):
+        ours, theirs = f"blocks.{layer}", f"encoder.layer.{layer}"
+        for own, name in BLOCK.items():
+            entries += norm_and_dense(f"{ours}.{own}", f"{theirs}.{name}")
+        for part in ("weight", "bias"):
+            names = tuple(f"{theirs}.attention.attention.{kind}.{part}" for kind in QKV)
+            entries.append(Entry(f"{ours}.attention.qkv.{part}", names, STACKED))
+    entries += norm_and_dense("norm", "layernorm")
+    if spec.head == "mlp":
+        entries += norm_and_dense("head.pre_logits", "pooler.dense")
+    return entries + (norm_and_dense("head.logits", "classifier") if spec.classes else [])
+
+
+BLOCK = {
+    "norm1": "layernorm_before",
+    "attention.out": "attention.output.dense",
+    "norm2": "layernorm_after",
+    "mlp.dense1": "intermediate.dense",
+    "mlp.dense2": "output.dense",
+}
+
+
+def refusals(spec: ViTSpec) -> list[str]:
+    """Why transformers could not run this model as it is."""
+    reasons = []
+    if spec.head == "mlp" and spec.classes:
+        reasons.append(
+            "ViTForImageClassification has no pre-logits layer; call reset_head, or build with head='linear'"
+        )
+    if spec.pool == "mean":
+        reasons.append("its ViT classifies from the class token, this model from the mean of the patches")
+    own = spec.conventions.preprocessing
+    if own.resize == "shorter" and spec.image[0] != spec.image[1]:
+        reasons.append("its processors crop squares only, this model crops a picture that is none")
+    if own.interpolation == "area":
+        reasons.append("its processors do not resize by area")
+    return reasons
+
+
+def prefixed(spec: ViTSpec, name: str) -> str:
+    """A name of the table as the file has it: under `vit.` where a classifier stands beside."""
+    return name if name.startswith("classifier.") or not spec.classes else f"vit.{name}"
+
+
+def config(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> dict[str, Any]:
+    """config.json as `from_pretrained` reads it."""
+    height, width = spec.image
+    names = class_names or tuple(f"LABEL_{i}" for i in range(spec.classes))
+    return {
+        "architectures": ["ViTForImageClassification" if spec.classes else "ViTModel"],
+        "model_type": "vit",
+        "hidden_size": spec.width,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "intermediate_size": spec.mlp,
+        "hidden_act": "gelu_pytorch_tanh" if spec.conventions.gelu == "tanh" else "gelu",
+        "layer_norm_eps": spec.conventions.norm_eps,
+        "image_size": height if height == width else [height, width],
+        "patch_size": spec.patch,
+        "num_channels": 3,
+        "qkv_bias": True,
+        "hidden_dropout_prob": spec.dropout,
+        "attention_probs_dropout_prob": 0.0,
+        "pooler_output_size": spec.width,
+        "pooler_act": "tanh",
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+        **({"problem_type": MULTI_LABEL} if task == "multi-label" else {}),
+    }
+
+
+def preprocessor(spec: ViTSpec) -> dict[str, Any]:
+    """preprocessor_config.json: stretching is the ViT processor's, with a crop DeiT's, keeping the shape CLIP's."""
+    height, width = spec.image
+    own = spec.conventions.preprocessing
+    rows, columns = (int(side / own.fraction + 1e-6) for side in spec.image)
+    if own.resize == "shorter":
+        how: dict[str, Any] = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": rows}}
+    else:
+        kind = "ViTImageProcessor" if own.fraction == 1 else "DeiTImageProcessor"
+        how = {"image_processor_type": kind, "size": {"height": rows, "width": columns}}
+    if own.resize == "shorter" or own.fraction < 1:
+        how |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
+    return {
+        **how,
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        "resample": next(number for number, name in RESAMPLE.items() if name == own.interpolation),
+        "rescale_factor": 1 / 255,
+        "image_mean": list(own.mean),
+        "image_std": list(own.std),
+    }
+
+
+def class_names(container: Container) -> object:
+    """The label names of config.json in class order, unchecked; names that transformers made up count as none."""
+    labels = container.configs.get("config.json", {}).get("id2label")
+    if not isinstance(labels, dict):
+        return None
+    names = [labels.get(str(i)) for i in range(len(labels))]
+    return None if all(name == f"LABEL_{i}" for i, name in enumerate(names)) else names
+
+
+def task(container: Container) -> Task:
+    """What config.json says that the logits are of; one class per image where it does not say."""
+    kind = container.configs.get("config.json", {}).get("problem_type")
+    return "multi-label" if kind == MULTI_LABEL else "single-label"
+
+
+def _dropout(config: dict[str, Any]) -> float:
+    rate = config.get("hidden_dropout_prob", 0.0)
+    if not isinstance(rate, int | float):
+        raise WeightsError(f"config.json has hidden_dropout_prob {rate!r:.40}; a number is expected")
+    return rate
+
+
+def assumptions(container: Container, *, is_told: bool) -> list[str]:
+    """What is assumed and matters to the answers; `is_told` where the caller has said the conventions."""
+    processor = container.configs.get("preprocessor_config.json", {})
+    is_stated = "image_mean" in processor or not processor.get("do_normalize", True)
+    return [] if is_told or is_stated or stated_preprocessing(container) else [normalisation_doubt(container)]
+
+
+def _conventions(container: Container, config: dict[str, Any]) -> Conventions:
+    """transformers' own, with what config.json and preprocessor_config.json state."""
+    own = CONVENTIONS["hf"]
+    processor = container.configs.get("preprocessor_config.json", {})
+    usual = CONVENTIONS["deit"].preprocessing if is_named_deit(container) else own.preprocessing
+    activation = config.get("hidden_act", "gelu")
+    if not isinstance(activation, str) or activation not in GELUS:
+        raise WeightsError(f"config.json asks for the activation {activation!r:.40}; known are {', '.join(GELUS)}")
+    try:
+        return Conventions(
+            cast(Any, GELUS[activation]),
+            float(config.get("layer_norm_eps", own.norm_eps)),
+            own.position_resize,
+            stated_preprocessing(container) or _preprocessing(processor, usual),
+        )
+    except (TypeError, ValueError, ArithmeticError, KeyError) as error:
+        raise WeightsError(f"config.json or preprocessor_config.json is unusable: {error}") from None
+
+
+def _preprocessing(processor: dict[str, Any], own: Preprocessing) -> Preprocessing:
+    """What a processor does, or an error where it does something that cannot be said here."""
+    resample = processor.get("resample", 2)
+    if resample not in RESAMPLE:
+        raise ValueError(f"resample {resample!r:.40}; bilinear (2) and bicubic (3) are known")
+    if not processor.get("do_resize", True) or not processor.get("do_rescale", True):
+        raise ValueError("pictures that are not resized, or not brought to 0..1, cannot be described")
+    if abs(float(processor.get("rescale_factor", 1 / 255)) * 255 - 1) > 1e-3:
+        raise ValueError(f"rescale_factor {processor['rescale_factor']!r:.40}; 1/255 is known")
+    for key in ("do_flip_channel_order", "do_pad", "crop_pct"):
+        if processor.get(key):
+            raise ValueError(f"{key} {processor[key]!r:.40}; a processor that does this cannot be described")
+    normalises = bool(processor.get("do_normalize", True))
+    keeps_shape, fraction = _crop(processor)
+    return Preprocessing(
+        resize="shorter" if keeps_shape else "square",
+        fraction=fraction,
+        interpolation=cast(Any, RESAMPLE[resample]),
+        antialias=True,
+        mean=triple(processor.get("image_mean", own.mean)) if normalises else (0.0, 0.0, 0.0),
+        std=triple(processor.get("image_std", own.std)) if normalises else (1.0, 1.0, 1.0),
+    )
+
+
+def _crop(processor: dict[str, Any]) -> tuple[bool, float]:
+    """Whether pictures keep their shape, and the cropped side by the resized one. Sizes may be numbers or objects."""
+    size, crop = (processor.get(key) for key in ("size", "crop_size"))
+    keeps_shape = isinstance(size, dict) and "shortest_edge" in size
+    if not processor.get("do_center_crop") or size is None or crop is None:
+        if keeps_shape:
+            raise ValueError("pictures that keep their shape and are not cropped cannot be described")
+        return False, 1.0
+    whole = float(size["shortest_edge"] if keeps_shape else size["height"] if isinstance(size, dict) else size)
+    return keeps_shape, float(crop["height"] if isinstance(crop, dict) else crop) / whole

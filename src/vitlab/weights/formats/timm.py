@@ -1,0 +1,293 @@
+"""timm's VisionTransformer, its hybrids, and DeiT, which uses the same names."""
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+from vitlab.paper.models import SIZES, WORDS
+from vitlab.spec import CONVENTIONS, Backbone, Conventions, ViTSpec, image_size
+from vitlab.weights.files.containers import Container, WeightsError
+from vitlab.weights.formats.google import count_units
+from vitlab.weights.formats.hints import (
+    Hints,
+    find_heads,
+    find_image,
+    is_named_deit,
+    normalisation_doubt,
+    rows_of,
+    stated_image,
+    stated_preprocessing,
+)
+from vitlab.weights.formats.layouts import SAME, WITHOUT_CLASS_ROW, Entry, norm_and_dense
+from vitlab.weights.formats.timm_config import (
+    arguments_of,
+    check_arguments,
+    pretrained_config,
+    pretrained_of,
+    read_preprocessing,
+)
+from vitlab.weights.formats.timm_resnet import unit_entries
+from vitlab.weights.formats.unbuilt import check_pooling
+
+DISTILLED = "dist_token"
+STEM = "patch_embed.backbone.stem."  # of a hybrid; one that is a root alone has no word for it
+BARE_STEM = "patch_embed.backbone."
+HYBRIDS: dict[tuple[int, ...], str] = {  # units of each stage: timm's name for the ResNet of a hybrid
+    (3, 4, 9): "r50_s16",
+    (3, 4, 6, 3): "r50_s32",
+    (2, 2, 2, 2): "r26_s32",
+    (): "r_s16_p8",
+}
+
+
+# Arguments of timm's constructor: those that tensors, or what is read below, say too, and those of training alone.
+NEUTRAL = frozenset(
+    (
+        "img_size",
+        "patch_size",
+        "num_classes",
+        "embed_dim",
+        "depth",
+        "num_heads",
+        "mlp_ratio",
+        "global_pool",
+        "no_embed_class",
+        "pool_include_prefix",
+        "dynamic_img_size",
+        "strict_img_size",
+        "weight_init",
+        "fix_init",
+        "drop_rate",
+        "pos_drop_rate",
+        "patch_drop_rate",
+        "proj_drop_rate",
+        "attn_drop_rate",
+        "drop_path_rate",
+        "act_layer",
+    )
+)
+BUILT: dict[str, tuple[object, ...]] = {  # and the values of the others that are built
+    "in_chans": (3,),
+    "qkv_bias": (True,),
+    "proj_bias": (True,),
+    "qk_norm": (False,),
+    "scale_attn_norm": (False,),
+    "scale_mlp_norm": (False,),
+    "init_values": (None,),
+    "pos_embed": ("learn",),
+    "reg_tokens": (0,),
+    "pre_norm": (False,),
+    "final_norm": (True,),
+    "fc_norm": (None, False),
+    "dynamic_img_pad": (False,),
+    "norm_layer": (None, "layernorm"),
+    "embed_norm_layer": (None,),
+}
+
+
+def matches(container: Container) -> bool:
+    """Whether the tensors are named as timm names them."""
+    return "patch_embed.proj.weight" in container.shapes
+
+
+def describe(container: Container, hints: Hints) -> ViTSpec:
+    """The model the shapes, and config.json where there is one, speak of."""
+    width, channels, patch, _ = container.shape("patch_embed.proj.weight", 4)
+    backbone = _backbone(container)
+    expected = backbone.channels if backbone else 3
+    if channels != expected:
+        raise WeightsError(f"{container.path.name} embeds patches of {channels} channels; {expected} are expected")
+    stride = patch * (backbone.stride if backbone else 1)
+    distilled = DISTILLED in container.shapes
+    layers = {int(m[1]) for n in container.shapes if (m := re.match(r"blocks\.(\d{1,6})\.", n))}
+    config = container.configs.get("config.json", {})
+    arguments = arguments_of(config)
+    has_class = "cls_token" in container.shapes
+    check_pooling(config, arguments, has_class=has_class)
+    check_arguments(arguments, NEUTRAL, BUILT | {"class_token": (has_class,)})
+    rows = container.shape("pos_embed", 3)[1]
+    if distilled:
+        rows -= 2
+    elif has_class:
+        rows = _patch_rows(container, stride, arguments, hints)
+    return ViTSpec(
+        patch=patch,
+        layers=len(layers),
+        width=width,
+        mlp=container.shape("blocks.0.mlp.fc1.weight", 2)[0],
+        heads=find_heads(container, width, arguments.get("num_heads"), hints),
+        image=find_image(container, rows, stride, arguments.get("img_size"), hints),
+        classes=container.shape("head.weight", 2)[0] if "head.weight" in container.shapes else 0,
+        head="mlp" if "pre_logits.fc.weight" in container.shapes else "linear",
+        pool="class" if has_class else "mean",
+        dropout=_rate(arguments, "proj_drop_rate"),
+        stochastic_depth=_rate(arguments, "drop_path_rate"),
+        conventions=_conventions(container, config, arguments),
+        backbone=backbone,
+        distilled=distilled,
+    )
+
+
+def _backbone(container: Container) -> Backbone | None:
+    """The ResNet of a hybrid, if the file holds one."""
+    for stem in (STEM, BARE_STEM):
+        if f"{stem}conv.weight" in container.shapes:
+            stages = count_units(container, r"patch_embed\.backbone\.stages\.(\d)\.blocks\.(\d{1,6})\.", first=0)
+            return Backbone(stages, container.shape(f"{stem}conv.weight", 4)[0])
+    return None
+
+
+def _patch_rows(container: Container, patch: int, arguments: dict[str, Any], hints: Hints) -> int:
+    """Rows of the position table that belong to patches: all but a few models give the class token one too."""
+    rows = container.shape("pos_embed", 3)[1]
+    sizes = (stated_image(container, arguments.get("img_size")), hints.image and image_size(hints.image))
+    if any(size and rows_of(size, patch) == rows - 1 for size in sizes):
+        return rows - 1
+    return rows if rows > 1 and math.isqrt(rows) ** 2 == rows else rows - 1
+
+
+def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
+    """Every tensor of the model under timm's names."""
+    entries = norm_and_dense("patches", "patch_embed.proj")
+    if spec.backbone is not None:
+        stem = STEM if spec.backbone.stages else BARE_STEM
+        entries.append(Entry("patches.backbone.root.weight", (f"{stem}conv.weight",), SAME))
+        entries += norm_and_dense("patches.backbone.root_norm", f"{stem}norm")
+        entries += unit_entries(spec.backbone.stages, "patches.backbone.", BARE_STEM, shortcut_norm=True)
+    if spec.pool == "class":
+        entries.append(Entry("class_token", ("cls_token",), SAME))
+    if spec.distilled:
+        entries.append(Entry("distillation_token", (DISTILLED,), SAME))
+    bare = container is not None and container.shapes["pos_embed"][1] == spec.tokens - 1
+    entries.append(Entry("positions.table", ("pos_embed",), WITHOUT_CLASS_ROW if bare else SAME))
+    for layer in range(spec.layers):
+        ours, theirs = f"blocks.{layer}", f"blocks.{layer}"
+        for own, name in BLOCK.items():
+            entries += norm_and_dense(f"{ours}.{own}", f"{theirs}.{name}")
+    entries += norm_and_dense("norm", "norm")
+    if spec.head == "mlp":
+        entries += norm_and_dense("head.pre_logits", "pre_logits.fc")
+    if spec.distilled and spec.classes:
+        entries += norm_and_dense("head.distillation", "head_dist")
+    return entries + (norm_and_dense("head.logits", "head") if spec.classes else [])
+
+
+BLOCK = {
+    "norm1": "norm1",
+    "attention.qkv": "attn.qkv",
+    "attention.out": "attn.proj",
+    "norm2": "norm2",
+    "mlp.dense1": "mlp.fc1",
+    "mlp.dense2": "mlp.fc2",
+}
+
+
+def refusals(spec: ViTSpec) -> list[str]:
+    """Why timm could not run this model as it is."""
+    reasons = []
+    if spec.head == "mlp":
+        reasons.append("timm dropped the pre-logits layer; call reset_head, or build with head='linear'")
+    if spec.conventions.norm_eps != 1e-6:
+        epsilon = f"{spec.conventions.norm_eps:g}"
+        reasons.append(f"timm's LayerNorm epsilon is 1e-06, this model's {epsilon}; load it with conventions='timm'")
+    if spec.conventions.preprocessing.interpolation == "area":
+        reasons.append("timm does not resize by area")
+    if spec.backbone is not None:
+        if spec.conventions.hybrid != CONVENTIONS["timm"].hybrid:
+            reasons.append(f"timm runs hybrids with {CONVENTIONS['timm'].hybrid}; load it with conventions='timm'")
+        if spec.backbone.root != 64 or spec.backbone.stages not in HYBRIDS:
+            reasons.append(f"timm has no hybrid with {spec.backbone}")
+    return reasons
+
+
+def config(spec: ViTSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]:
+    """config.json as timm's `local-dir:` and hub loaders read it."""
+    sizes = (spec.layers, spec.width, spec.mlp, spec.heads)
+    size = next((s for s in ("Ti", "S", "B", "L", "H") if SIZES[s] == sizes), "B")
+    height, width = spec.image
+    ratio = spec.mlp / spec.width
+    arguments = {
+        "img_size": [height, width],
+        "patch_size": spec.patch,
+        "embed_dim": spec.width,
+        "depth": spec.layers,
+        "num_heads": spec.heads,
+        "mlp_ratio": ratio if int(spec.width * ratio) == spec.mlp else (spec.mlp + 0.5) / spec.width,
+        "class_token": spec.pool == "class",
+        "global_pool": "token" if spec.pool == "class" else "avg",
+        "fc_norm": False,
+        "pos_drop_rate": spec.dropout,
+        "proj_drop_rate": spec.dropout,
+        "drop_path_rate": spec.stochastic_depth,
+        "act_layer": "gelu_tanh" if spec.conventions.gelu == "tanh" else "gelu",
+    }
+    names = {"label_names": list(class_names)} if class_names else {}
+    return {
+        "architecture": _architecture(spec, size),
+        "num_classes": spec.classes,
+        "num_features": spec.width,
+        "global_pool": arguments["global_pool"],
+        "model_args": arguments,
+        "pretrained_cfg": pretrained_config(spec, _first_convolution(spec), _classifier(spec)),
+        **names,
+    }
+
+
+def _architecture(spec: ViTSpec, size: str) -> str:
+    """An entry of timm whose arguments can make this model."""
+    if spec.distilled:
+        return f"deit_{WORDS[size] if size in ('Ti', 'S') else 'base'}_distilled_patch16_224"
+    if spec.backbone is None:
+        return f"vit_{WORDS[size]}_patch{14 if size == 'H' else 16}_224"
+    kind = HYBRIDS[spec.backbone.stages]
+    word = {"r50_s16": "base", "r50_s32": "large", "r26_s32": "small", "r_s16_p8": "tiny"}[kind]
+    return f"vit_{word}_{kind}_224"
+
+
+def _first_convolution(spec: ViTSpec) -> str:
+    if spec.backbone is None:
+        return "patch_embed.proj"
+    return f"{STEM if spec.backbone.stages else BARE_STEM}conv"
+
+
+def _classifier(spec: ViTSpec) -> str | list[str]:
+    return ["head", "head_dist"] if spec.distilled else "head"
+
+
+def _rate(arguments: dict[str, Any], key: str) -> float:
+    rate = arguments.get(key, 0.0)
+    if not isinstance(rate, int | float):
+        raise WeightsError(f"config.json has {key} {rate!r:.40}; a number is expected")
+    return rate
+
+
+def _is_deit(container: Container, config: dict[str, Any]) -> bool:
+    """Whether it is certainly a DeiT: only DeiT has distilled models, and timm's names say it."""
+    return DISTILLED in container.shapes or str(config.get("architecture", "")).startswith("deit_")
+
+
+def assumptions(container: Container, *, is_told: bool) -> list[str]:
+    """What is assumed and matters to the answers; `is_told` where the caller has said the conventions.
+
+    timm's hybrids are all Google's. Plain models are of many sources.
+    """
+    config = container.configs.get("config.json", {})
+    is_known = _is_deit(container, config) or _backbone(container) is not None
+    return [] if is_told or is_known or says_normalisation(container) else [normalisation_doubt(container)]
+
+
+def says_normalisation(container: Container) -> bool:
+    """Whether config.json, or the header of a bare file of ours, says how pictures are normalised."""
+    stated = pretrained_of(container.configs.get("config.json", {}))
+    return "mean" in stated or stated_preprocessing(container) is not None
+
+
+def _conventions(container: Container, config: dict[str, Any], arguments: dict[str, Any]) -> Conventions:
+    """timm's own or DeiT's, with the normalisation and the activation that the files state."""
+    own = CONVENTIONS["deit" if _is_deit(container, config) or is_named_deit(container) else "timm"]
+    activation = arguments.get("act_layer", "gelu")
+    if activation not in ("gelu", "gelu_tanh"):
+        raise WeightsError(f"config.json asks for the activation {activation!r:.40}; gelu and gelu_tanh are known")
+    preprocessing = stated_preprocessing(container) or read_preprocessing(config, own.preprocessing)
+    return replace(own, gelu="tanh" if activation == "gelu_tanh" else "exact", preprocessing=preprocessing)

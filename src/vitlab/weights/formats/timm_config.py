@@ -1,0 +1,74 @@
+"""timm's config.json: how pictures were prepared, read and written."""
+
+from typing import Any
+
+from vitlab.pixels import Preprocessing
+from vitlab.spec import ModelSpec
+from vitlab.weights.files.containers import Container, WeightsError
+from vitlab.weights.formats.hints import triple
+
+
+def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the model's constructor."""
+    found = config.get("model_args", {})
+    if not isinstance(found, dict):
+        raise WeightsError(f"config.json has model_args {found!r:.40}; an object is expected")
+    return found
+
+
+def check_arguments(arguments: dict[str, Any], neutral: frozenset[str], built: dict[str, tuple[object, ...]]) -> None:
+    """Raise for an argument that would make another function than is built here.
+
+    `neutral` ones change nothing that the weights do not say too; `built` are the values of others that are built.
+    """
+    for name, value in arguments.items():
+        if name in neutral or any(value is known or value == known for known in built.get(name, ())):
+            continue
+        allowed = f"; {' and '.join(map(repr, built[name]))} load" if name in built else ", which vitlab does not know"
+        raise WeightsError(f"config.json has the model argument {name} = {value!r:.40}{allowed}")
+
+
+def pretrained_of(config: dict[str, Any]) -> dict[str, Any]:
+    """What is said of the pictures the model was trained with; timm's first config.json said it at the top."""
+    found = config.get("pretrained_cfg")
+    return found if isinstance(found, dict) else config
+
+
+def read_preprocessing(config: dict[str, Any], usual: Preprocessing) -> Preprocessing:
+    """How pictures are prepared, as far as config.json says; the rest is `usual`."""
+    stated = pretrained_of(config)
+    mode = stated.get("crop_mode", "squash" if usual.resize == "square" else "center")
+    if mode not in ("center", "squash"):
+        raise WeightsError(f"config.json has crop_mode {mode!r:.40}; 'center' and 'squash' are known")
+    try:
+        return Preprocessing(
+            resize="square" if mode == "squash" else "shorter",
+            fraction=float(stated.get("crop_pct", usual.fraction)),
+            interpolation=stated.get("interpolation", usual.interpolation),
+            antialias=True,
+            mean=triple(stated.get("mean", usual.mean)),
+            std=triple(stated.get("std", usual.std)),
+        )
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise WeightsError(f"config.json has an unusable pretrained_cfg: {error}") from None
+
+
+def pretrained_config(spec: ModelSpec, first_conv: str, classifier: str | list[str]) -> dict[str, Any]:
+    """The same, to be written."""
+    preprocessing = spec.conventions.preprocessing
+    return {
+        "input_size": [3, *spec.image],
+        "num_classes": spec.classes,
+        "interpolation": preprocessing.interpolation,
+        "crop_pct": preprocessing.fraction,
+        "crop_mode": "center" if preprocessing.resize == "shorter" else "squash",
+        "mean": list(preprocessing.mean),
+        "std": list(preprocessing.std),
+        "first_conv": first_conv,
+        "classifier": classifier,
+    }
+
+
+def class_names(container: Container) -> object:
+    """The label names of a config.json, unchecked."""
+    return container.configs.get("config.json", {}).get("label_names")

@@ -1,0 +1,1 @@
+"""Released weights by name: catalogue, download, cache."""

@@ -1,0 +1,217 @@
+"""Fetch a released file when asked: https only, bounded, resumed, checked, and under its name only when it is whole."""
+
+import fcntl
+import http.client
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vitlab.store import publish, sha256
+from vitlab.strict_json import require
+from vitlab.weights.released.cache import cached
+from vitlab.weights.released.catalogue import Release, find_release
+from vitlab.weights.released.fetched import FORMAT, Fetched, read_fetched, write_fetched
+
+TIMEOUT = 30  # seconds without a byte
+PIECE = 2**20
+REDIRECTS = 5
+Progress = Callable[[int, int], object]  # bytes so far, bytes in all or 0; called before the first one, too
+
+
+def download(
+    name: str, *, cache: Path | None = None, offline: bool = False, progress: Progress = lambda done, total: None
+) -> Path:
+    """The path of released weights, fetched if they are not in the cache yet; VITLAB_OFFLINE=1 forbids fetching."""
+    release = find_release(name)
+    path = cached(release) if cache is None else cache / release.file
+    if path.is_file():
+        _check_cached(path, release)
+        return path
+    if offline or os.environ.get("VITLAB_OFFLINE", "") not in ("", "0"):
+        raise ValueError(
+            f"{name} is not in the cache and vitlab is offline; fetch {release.url} where there is a network, "
+            f"and put it at {path}"
+        )
+    fetch(release, path, progress=progress)
+    return path
+
+
+def fetch(release: Release, path: Path, *, progress: Progress, loopback: bool = False) -> None:
+    """Fetch to `path`, going on where an earlier attempt stopped. `loopback` allows http to this machine, for tests."""
+    check_url(release.url, loopback)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    with part.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(f"another process is fetching {release.name} to {part}; wait for it") from None
+        _receive(release, part, file, _opener(loopback), progress)
+        facts = fetched(release, part)
+        if not facts.sha256.startswith(release.sha256):
+            _forget(part)
+            raise ValueError(f"{release.url} has SHA-256 {facts.sha256}, not {release.sha256}...; it was thrown away")
+        write_fetched(path, facts)
+        publish(part, path)
+        _tag(part).unlink(missing_ok=True)
+
+
+def fetched(release: Release, path: Path) -> Fetched:
+    """What is to be known of a release whose bytes are at `path`."""
+    size = path.stat().st_size
+    return Fetched(FORMAT, release.name, release.url, size, sha256(path), release.conventions, release.image)
+
+
+def _receive(
+    release: Release, part: Path, file: Any, opener: urllib.request.OpenerDirector, progress: Progress
+) -> None:
+    """Append what is missing to the part; a part that the server does not continue is started anew."""
+    have, tag = part.stat().st_size, _read_tag(part)
+    headers = {"User-Agent": "vitlab", "Accept-Encoding": "identity"}
+    if have and tag:
+        headers |= {"Range": f"bytes={have}-", "If-Range": tag}
+    try:
+        answer = opener.open(urllib.request.Request(release.url, headers=headers), timeout=TIMEOUT)
+    except (OSError, http.client.HTTPException) as error:
+        if "Range" not in headers or not _is_behind_the_end(error):
+            raise ValueError(f"cannot fetch {release.url}: {_reason(error)}; is there a network?") from None
+        if _stated_total(error) != have:
+            file.truncate(0)
+            _receive(release, part, file, opener, progress)
+            return
+        # An earlier attempt was killed between its last byte and the file's name: the part is complete.
+    else:
+        have = _append(release, part, file, answer, progress)
+    if not release.bytes <= have <= release.largest:
+        _forget(part)
+        raise ValueError(
+            f"{release.url} has {have:,} bytes; its parameters alone take {release.bytes:,}, and with their names "
+            f"at most {release.largest:,}"
+        )
+
+
+def _append(release: Release, part: Path, file: Any, answer: Any, progress: Progress) -> int:
+    """Write an answer's bytes behind those of the part, or in their place; the part's size then."""
+    with answer:
+        have = part.stat().st_size
+        continued = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        if not continued:
+            require(answer.status == 200, f"{release.url} answers with status {answer.status}; 200 is expected")
+            file.truncate(0)
+            have = 0
+            _write_tag(part, answer.headers.get("ETag", ""))
+        length = _length(answer.headers.get("Content-Length"))
+        total = have + length if length else 0
+        try:
+            _check_size(release, total)
+            progress(have, total)
+            while piece := answer.read(PIECE):
+                have += len(piece)
+                _check_size(release, have)
+                file.write(piece)
+                progress(have, total)
+        except ValueError:
+            file.truncate(0)
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            raise ValueError(f"the connection broke after {have:,} bytes ({_reason(error)}); run it again") from None
+        finally:
+            file.flush()
+    require(have >= total, f"the connection ended after {have:,} of {total:,} bytes; run it again to go on from there")
+    return have
+
+
+def _check_size(release: Release, size: int) -> None:
+    require(
+        size <= release.largest,
+        f"{release.url} has {size:,} bytes or more; {release.name} has at most {release.largest:,}",
+    )
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Redirects stay with https; nothing leads to another scheme or in circles."""
+
+    max_redirections = REDIRECTS
+
+    def __init__(self, loopback: bool) -> None:
+        self.loopback = loopback
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        check_url(newurl, self.loopback)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def check_url(url: str, loopback: bool = False) -> None:
+    """Raise unless a URL is https, or http to this machine where that is allowed."""
+    parts = urllib.parse.urlsplit(url)
+    local = loopback and parts.scheme == "http" and parts.hostname == "127.0.0.1"
+    require(parts.scheme == "https" or local, f"{url!r:.200} is not https; nothing is fetched from there")
+
+
+def _opener(loopback: bool) -> urllib.request.OpenerDirector:
+    """No handler for file:, ftp: or data:."""
+    opener = urllib.request.OpenerDirector()
+    handlers = [
+        urllib.request.ProxyHandler({} if loopback else None),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        _SafeRedirects(loopback),
+        urllib.request.HTTPSHandler(),
+    ]
+    for handler in [*handlers, *([urllib.request.HTTPHandler()] if loopback else [])]:
+        opener.add_handler(handler)
+    return opener
+
+
+def _check_cached(path: Path, release: Release) -> None:
+    """A file in the cache is what was fetched; one put there by hand is checked as far as its sum is known."""
+    known, facts = read_fetched(path), fetched(release, path)
+    wanted = release.sha256 if known is None else known.sha256
+    require(facts.sha256.startswith(wanted), f"{path} is damaged; remove it and fetch it again")
+    if known != facts:  # none yet, or those of a catalogue that knew less
+        write_fetched(path, facts)
+
+
+def _tag(part: Path) -> Path:
+    return part.with_name(f"{part.name}.tag")
+
+
+def _read_tag(part: Path) -> str:
+    """What the server called the content of the part; a weak tag does not promise the same bytes."""
+    if not _tag(part).is_file():
+        return ""
+    tag = _tag(part).read_text(encoding="utf-8", errors="replace")[:200]
+    return tag if tag.startswith('"') and tag.isprintable() else ""
+
+
+def _write_tag(part: Path, tag: str) -> None:
+    _tag(part).write_text(tag, encoding="utf-8")
+
+
+def _forget(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    _tag(part).unlink(missing_ok=True)
+
+
+def _length(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 16 else 0
+
+
+def _is_behind_the_end(error: BaseException) -> bool:
+    """Whether the server has nothing behind the bytes of a part."""
+    return isinstance(error, urllib.error.HTTPError) and error.code == 416
+
+
+def _stated_total(error: Any) -> int:
+    """The file's length as the refusal of a range states it, `bytes */1234`; 0 where it does not."""
+    return _length(error.headers.get("Content-Range", "").removeprefix("bytes */"))
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"status {error.code}"
+    return str(getattr(error, "reason", "") or error) or type(error).__name__

@@ -1,0 +1,260 @@
+"""Every data set has a short name; a wrong one says what exists."""
+
+import json
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitlab.cli import main
+from vitlab.data.loading.batches import evaluation_batches
+from vitlab.data.sources.catalogue import ENCODED, KINDS, described, open_source, with_max_pixels
+from vitlab.data.splits import take
+from vitlab.pixels import Preprocessing
+
+
+@pytest.fixture
+def photos(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = rng.integers(0, 256, (30 + number, 40, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    return tmp_path / "photos"
+
+
+def test_a_folder_by_its_name(photos):
+    source = open_source(f"folder:{photos}")
+    assert (len(source), source.class_names) == (12, ("cat", "dog"))
+    assert source.item(11).labels == (1,)
+
+
+def test_paths_may_hold_colons_and_question_marks(photos):
+    odd = photos.rename(photos.with_name("my:photos?really"))
+    assert len(open_source(f"folder:{odd}")) == 12
+
+
+def test_built_in_sets_take_options_and_large_numbers():
+    source = open_source("fractals?classes=1000&images=1e6&size=32")
+    assert (len(source), len(source.class_names)) == (1_000_000, 1000)
+    assert source.item(5).data.shape == (32, 32, 3)
+    assert len(open_source("shapes?images=5&size=32")) == 5
+
+
+def test_digits_may_be_a_few_of_each_class():
+    pytest.importorskip("sklearn")
+    from vitlab.evaluate.fewshot import shot_numbers
+
+    few, other = open_source("digits?split=train&shots=5&seed=1"), open_source("digits?split=train&shots=5&seed=2")
+    assert sorted(few.label(i)[0] for i in range(len(few))) == sorted([*range(10)] * 5)
+    assert {few.id(i) for i in range(50)} != {other.id(i) for i in range(50)}
+    train = open_source("digits?split=train")
+    labels = np.array([train.label(i)[0] for i in range(len(train))])
+    assert [few.id(i) for i in range(50)] == [train.id(i) for i in shot_numbers(labels, 5, seed=1).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("shots=200", "a class has 1 to 1[0-9]+ digits"),
+        ("shots=-1", "a class has 1 to 1[0-9]+ digits"),
+        ("shots=5&seed=-1", "seeds start at 0"),
+        ("seed=3", "no effect without them; give shots=5&seed=3"),
+    ],
+)
+def test_shots_that_cannot_be_drawn_are_errors(options, message):
+    pytest.importorskip("sklearn")
+    with pytest.raises(ValueError, match=message):
+        open_source(f"digits?split=train&{options}")
+
+
+def test_values_may_be_escaped(photos):
+    (photos.parent / "a&b.csv").write_text("path,label\nphotos/cat/0.png,x;y\n")
+    source = open_source(f"csv:{photos.parent / 'a&b.csv'}?separator=%3B")
+    assert source.label(0) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("folders:x", "did you mean 'folder'"),
+        ("", "Known kinds are folder:PATH"),
+        ("nonsense", "Known kinds are folder:PATH"),
+        ("folder", "needs a path"),
+        ("digits:here", "takes no path"),
+        ("fractals?colour=red", "no option 'colour'; it has classes, images, size, seed"),
+        ("fractals?images=many", "whole number"),
+        ("fractals?images=1.5", "whole number"),
+        ("fractals?size=9&size=9", "twice"),
+        ("folder:absent", "absent is not a folder"),
+        ("cifar10:absent?split=dev", "split"),
+    ],
+)
+def test_mistakes_say_what_is_allowed(spec, message):
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        open_source(spec)
+
+
+def test_a_plain_path_gets_a_proposal(photos):
+    with pytest.raises(ValueError, match=f"did you mean 'folder:{photos}'"):
+        open_source(str(photos))
+
+
+def test_every_kind_is_described():
+    assert len(described()) == len(KINDS)
+    assert all("(" in line for line in described())
+
+
+def test_the_pixel_limit_is_an_option_of_every_kind_of_image_files(photos):
+    read = list(
+        evaluation_batches(open_source(f"folder:{photos}"), batch=64, size=(8, 8), preprocessing=Preprocessing())
+    )
+    assert [len(batch.ids) for batch in read] == [12]
+    for limited in (
+        open_source(f"folder:{photos}?max_pixels=1199"),
+        take(open_source(f"folder:{photos}?max_pixels=1199"), [0]),
+    ):
+        (batch,) = evaluation_batches(limited, batch=64, size=(8, 8), preprocessing=Preprocessing(), max_bad=1.0)
+        assert len(batch.ids) == 0  # the smallest is 40 x 30
+        assert {bad.reason for _, bad in batch.bad} == {"too_many_pixels"}
+    assert all("max_pixels=" in line for line in described() if line.split(":")[0] in ENCODED)
+
+
+def test_a_pixel_limit_is_added_to_a_spec_and_refused_where_it_has_no_effect():
+    assert with_max_pixels("folder:x", 5) == "folder:x?max_pixels=5"
+    assert with_max_pixels("folder:x?split=val", 5) == "folder:x?split=val&max_pixels=5"
+    assert with_max_pixels("folder:x", None) == "folder:x"
+    assert with_max_pixels("", 5) == ""
+    with pytest.raises(ValueError, match="no effect on 'digits'"):
+        with_max_pixels("digits", 5)
+    with pytest.raises(ValueError, match="must be at least 1"):
+        with_max_pixels("folder:x", 0)
+
+
+class TestCheck:
+    def test_what_is_excluded_is_named_with_its_rule_and_the_way_out(self, photos, tmp_path, capsys):
+        for number in range(4):
+            (photos / "cat" / f"IMG_{number}.HEIC").touch()
+        (photos / "dog" / "notes.txt").touch()
+        assert main(["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]) == 0
+        printed = capsys.readouterr().out
+        assert "excluded     5 other_suffix" in printed
+        named = "excluded     other_suffix .heic: 4 files ('cat/IMG_"
+        assert named in printed
+        (line,) = [line for line in printed.splitlines() if line.startswith(named)]
+        assert line.endswith(
+            "HEIC is not supported; convert to JPEG or PNG, for example with heif-convert IN.heic OUT.jpg"
+        )
+        assert "excluded     other_suffix .txt: 1 file ('dog/notes.txt')" in printed
+        report = json.loads((tmp_path / "out" / "report.json").read_text())
+        assert [(row["suffix"], row["count"]) for row in report["excluded"]] == [(".heic", 4), (".txt", 1)]
+
+    def test_a_pixel_limit_is_a_flag(self, photos, tmp_path, capsys):
+        words = ["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]
+        assert main([*words, "--max-pixels", "1199"]) == 1
+        assert "quarantined  12 too_many_pixels" in capsys.readouterr().out
+
+    def test_counts_sizes_and_bad_files_and_a_contact_sheet(self, photos, tmp_path, capsys):
+        (photos / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff nonsense")
+        (photos / "dog" / "notes.txt").write_text("not an image")
+        assert main(["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]) == 1
+        printed = capsys.readouterr().out
+        books = ("found        14", "used         12", "quarantined  1 truncated", "excluded     1 other_suffix")
+        for line in (*books, "40 x 30", "12 PNG"):
+            assert line in printed
+        assert "'cat/broken.jpg' truncated" in printed
+        assert "from 6 samples ('cat') to 6 ('dog')" in printed
+        report = json.loads((tmp_path / "out" / "report.json").read_text())
+        assert [bad["id"] for bad in report["account"]["quarantined"]] == ["cat/broken.jpg"]
+        assert report["card"]["class_names"] == ["cat", "dog"]
+        with Image.open(tmp_path / "out" / "contact-sheet.png") as image:
+            assert image.size[0] > 400
+            assert len(image.getcolors(2**24)) > 100  # pictures, not a blank page
+
+    def test_a_class_without_a_sample_is_named(self, photos, tmp_path, capsys):
+        (photos / "eel").mkdir()
+        command = ["data", "check", "--out", str(tmp_path / "out"), "--workers", "0"]
+        assert main([*command, f"folder:{photos}"]) == 0
+        said = capsys.readouterr().out
+        assert "empty folder, no class: 'eel'" in said
+        assert "excluded     1 empty_class_folder" in said
+        (photos / "table.csv").write_text("path,label\ncat/0.png,2\n")
+        assert main([*command, f"csv:{photos}/table.csv"]) == 0
+        assert "no sample of class: '1'" in capsys.readouterr().out
+
+    def test_the_same_image_in_two_classes_is_named(self, photos, tmp_path, capsys):
+        first = (photos / "cat" / "0.png").read_bytes()
+        (photos / "dog" / "copy.png").write_bytes(first)
+        (photos / "cat" / "again.png").write_bytes(first)
+        assert main(["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]) == 1
+        said = capsys.readouterr().out
+        assert "conflicts    1 samples are the same image as one of another class" in said
+        assert "same image: 'cat/0.png' and 'dog/copy.png'" in said
+        assert "copies       1 samples are the same image as another of their class" in said
+        report = json.loads((tmp_path / "out" / "report.json").read_text())
+        assert (report["conflicts"], report["copies"]) == ([["cat/0.png", "dog/copy.png"]], 1)
+
+    def test_pixels_need_no_decoding(self, tmp_path, capsys):
+        spec = "shapes?classes=10&images=30&size=32"
+        assert main(["data", "check", spec, "--out", str(tmp_path / "o"), "--workers", "0", "--image", "32"]) == 0
+        pixels = np.stack([open_source(spec).item(i).data for i in range(30)])
+        means = " ".join(f"{mean:.4f}" for mean in pixels.mean(axis=(0, 1, 2)) / 255)
+        printed = capsys.readouterr().out
+        assert "used         30" in printed
+        assert f"mean colour  {means}" in printed
+
+    def test_samples_that_leaked_from_training_are_listed(self, photos, tmp_path, capsys):
+        (tmp_path / "test" / "cat").mkdir(parents=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / "test" / "cat" / "fresh.png")
+        (tmp_path / "test" / "cat" / "stolen.png").write_bytes((photos / "dog" / "3.png").read_bytes())
+        command = ["data", "check", f"folder:{tmp_path / 'test'}", "--against", f"folder:{photos}"]
+        assert main([*command, "--out", str(tmp_path / "o"), "--workers", "0"]) == 1
+        printed = capsys.readouterr().out
+        assert "duplicates   1 samples are also in" in printed
+        assert "'cat/stolen.png' is 'dog/3.png' there" in printed
+
+    def test_classes_that_differ_from_the_other_set_are_a_finding(self, photos, tmp_path, capsys):
+        (tmp_path / "test" / "cat").mkdir(parents=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / "test" / "cat" / "fresh.png")
+        command = ["data", "check", f"folder:{tmp_path / 'test'}", "--against", f"folder:{photos}"]
+        assert main([*command, "--out", str(tmp_path / "o"), "--workers", "0"]) == 1
+        assert "missing ['dog']" in capsys.readouterr().out
+
+    def test_a_killed_worker_is_one_line(self, tmp_path, capsys, monkeypatch):
+        import os
+        import signal
+
+        from vitlab.data.sources.drawn.shapes import ShapeSource
+
+        monkeypatch.setattr(ShapeSource, "item", lambda self, index: os.kill(os.getpid(), signal.SIGKILL))
+        assert main(["data", "check", "shapes?images=9&size=32", "--out", str(tmp_path / "o"), "--workers", "1"]) == 3
+        printed = capsys.readouterr().err
+        assert "a worker process died; samples in flight: '0'" in printed
+        assert printed.count("\n") == 1
+
+    @pytest.mark.parametrize(("image", "complaint"), [("0", "is no size"), ("5000", "must be 1x1 or more")])
+    def test_absurd_sizes_are_refused_before_looking(self, image, complaint, tmp_path, capsys):
+        assert main(["data", "check", "shapes?images=9", "--out", str(tmp_path / "o"), "--image", image]) == 2
+        assert complaint in capsys.readouterr().err
+
+    def test_mistakes_are_one_line(self, capsys):
+        assert main(["data", "check", "folder:absent"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+    def test_kinds_are_listed(self, capsys):
+        assert main(["data", "kinds"]) == 0
+        assert "fractals?classes=&images=&size=&seed=" in capsys.readouterr().out
+
+    def test_shards_are_indexed_and_then_open(self, photos, tmp_path, capsys):
+        (tmp_path / "shards").mkdir()
+        with tarfile.open(tmp_path / "shards" / "a.tar", "w") as tar:
+            for number in range(4):
+                tar.add(photos / "cat" / f"{number}.png", f"s{number}.png")
+                label = tmp_path / "label.json"
+                label.write_text(json.dumps({"label": number}))
+                tar.add(label, f"s{number}.json")
+        assert main(["data", "index", str(tmp_path / "shards")]) == 0
+        assert "indexed 4 samples" in capsys.readouterr().out
+        assert open_source(f"shards:{tmp_path / 'shards'}").label(3) == (3,)

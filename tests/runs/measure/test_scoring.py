@@ -1,0 +1,317 @@
+"""Every sample once, whatever the size, the batch, the ranks and the interruptions."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ranks import run_ranks
+from vitlab.data.loading.accounting import TooManyBadImages
+from vitlab.data.loading.batches import evaluation_batches
+from vitlab.data.source import Sample
+from vitlab.data.transforms.evaluation import normalised
+from vitlab.evaluate.scores import Scores
+from vitlab.evaluate.scoring import outputs
+from vitlab.pixels import Preprocessing
+from vitlab.runs.measure.scoring import Share, fingerprint_of, score_source
+from vitlab.spec import ViTSpec
+from vitlab.world.group import join
+
+HOW = Preprocessing()
+
+
+class Numbers:
+    """Pictures that differ in every sample; `bad` ones cannot be decoded, and `stop` interrupts."""
+
+    class_names = tuple("abcde")
+
+    def __init__(self, samples, bad=(), stop=None):
+        self.samples, self.bad, self.stop = samples, frozenset(bad), stop
+
+    def __len__(self):
+        return self.samples
+
+    def id(self, index):
+        return f"n{index}"
+
+    def label(self, index):
+        return (index * 7 % 5,)
+
+    def item(self, index):
+        if index == self.stop:
+            raise KeyboardInterrupt
+        if index in self.bad:
+            return Sample(b"\xff\xd8\xff broken", self.label(index), self.id(index))
+        return Sample(drawn(index), self.label(index), self.id(index))
+
+
+@cache
+def drawn(index):
+    return np.random.default_rng(index).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+
+
+class Brightness(torch.nn.Module):
+    """Logits from means of the picture alone: the same to the last bit in any batch, unlike those of a matmul."""
+
+    def __init__(self, spec):
+        super().__init__()
+        self.spec = spec
+        self.scale = torch.nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
+
+    def forward(self, images):
+        means = images.double().mean(dim=(2, 3))  # (B, 3)
+        corners = torch.stack([images[:, 0, 0, 0], images[:, 1, 5, 5]], dim=1).double()
+        return self.scale * torch.cat([means, corners], dim=1)  # (B, 5)
+
+
+OWN = {"own": lambda batch: batch.labels}
+
+
+@pytest.fixture
+def brightness(tiny_spec):
+    return Brightness(tiny_spec).eval()
+
+
+def by_hand(model, source):
+    """Picture by picture, without the loader."""
+    scores = Scores(5)
+    for index in range(len(source)):
+        if index in source.bad:
+            continue
+        pixels = torch.from_numpy(source.item(index).data.copy()).permute(2, 0, 1)[None]
+        with torch.inference_mode():
+            scores.add(model((pixels.float() / 255 - 0.5) / 0.5), [source.label(index)])
+    return scores
+
+
+def on_ranks(ranks, run):
+    """What `run(share)` gives on each of several ranks, one a thread, which tell each other JSON and nothing else."""
+    told, meeting = [""] * ranks, threading.Barrier(ranks, timeout=600)
+
+    def gather(rank, value):
+        told[rank] = json.dumps(value)
+        meeting.wait()
+        parts = [json.loads(text) for text in told]
+        meeting.wait()  # nobody writes the next before all have read
+        return parts
+
+    with ThreadPoolExecutor(ranks) as pool:
+        shares = [Share(rank, ranks, partial(gather, rank)) for rank in range(ranks)]
+        return [future.result() for future in [pool.submit(run, share) for share in shares]]
+
+
+def check_count(model, source, expected, batch, ranks):
+    samples = len(source)
+    done = on_ranks(
+        ranks, lambda share: score_source(model, source, OWN, how=HOW, batch=batch, max_bad=1.0, share=share)
+    )
+    for progress in done:
+        assert progress.scores["own"] == expected
+        assert progress.account.found == samples == expected.count + len(progress.account.quarantined)
+        assert set(progress.account.quarantined) == {f"n{i}" for i in (3, 17) if i < samples}
+
+
+@pytest.mark.parametrize(("samples", "batch", "ranks"), [(1, 1, 1), (1, 7, 3), (20, 3, 2), (40, 7, 3), (19, 1, 2)])
+def test_the_count_is_exact_and_the_accuracy_identical(brightness, samples, batch, ranks):
+    source = Numbers(samples, bad={3, 17})
+    check_count(brightness, source, by_hand(brightness, source), batch, ranks)
+
+
+@pytest.mark.slow
+def test_the_count_is_exact_for_every_size_batch_and_number_of_ranks(brightness):
+    for samples in range(1, 41):
+        source = Numbers(samples, bad={3, 17})
+        expected = by_hand(brightness, source)
+        for batch, ranks in product(range(1, 8), (1, 2, 3)):
+            check_count(brightness, source, expected, batch, ranks)
+
+
+GROUP = """
+import sys, torch, torch.distributed as dist
+sys.path.insert(0, sys.argv[3])
+from agreement import randomised
+from vitlab.models.build import build_from_spec
+from vitlab.pixels import Preprocessing
+from vitlab.spec import ViTSpec
+from vitlab.runs.measure.scoring import Share, score_source
+from test_scoring import Numbers, OWN
+rank = int(sys.argv[1])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+def gather(value):
+    parts = [None, None]
+    dist.all_gather_object(parts, value)
+    return parts
+spec = ViTSpec(patch=4, layers=3, width=24, mlp=40, heads=3, image=(16, 16), classes=5)
+model = randomised(build_from_spec(spec))
+for samples in (1, 37):
+    done = score_source(model, Numbers(samples, bad={3}), OWN, how=Preprocessing(), batch=4, max_bad=1.0,
+                        share=Share(rank, 2, gather))
+    own = done.scores["own"]
+    print(repr((own.count, own.top1, sorted(done.account.quarantined), own.mean_loss)))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_of_a_gloo_group_score_as_one(tiny, tmp_path):
+    here = Path(__file__).parent
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(here), *sys.path])}
+    command = [sys.executable, "-c", GROUP]
+    arguments = [str(tmp_path / "meeting"), str(here.parent)]
+    ranks = [
+        subprocess.Popen([*command, str(rank), *arguments], env=environment, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=600)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert said[0] == said[1]
+    for samples, line in zip((1, 37), said[0].splitlines(), strict=True):
+        alone = score_source(tiny, Numbers(samples, bad={3}), OWN, how=HOW, batch=4, max_bad=1.0).scores["own"]
+        count, right, bad, loss = ast.literal_eval(line)
+        assert (count, right, bad) == (alone.count, alone.top1, ["n3"] if samples > 3 else [])
+        assert loss == pytest.approx(alone.mean_loss, rel=1e-5)  # other batches, other rounding in the matmuls
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_interrupted_evaluation_continues_with_the_same_numbers(brightness, tmp_path, ranks):
+    whole = score_source(brightness, Numbers(90, bad={5, 85}), OWN, how=HOW, batch=3, max_bad=1.0)
+    options = {"how": HOW, "batch": 3, "max_bad": 1.0, "saved": tmp_path / "progress.json", "identity": {"is": "this"}}
+    read = []
+
+    class Watched(Numbers):
+        def item(self, index):
+            read.append(index)
+            return super().item(index)
+
+    with pytest.raises(KeyboardInterrupt):
+        score_source(brightness, Numbers(90, bad={5}, stop=80), OWN, save_every=0.0, **options)
+    done = on_ranks(
+        ranks, lambda share: score_source(brightness, Watched(90, bad={5, 85}), OWN, share=share, **options)
+    )
+    for progress in done:
+        assert progress.scores == whole.scores
+        assert progress.account == whole.account
+    assert sorted(read) == list(range(72, 90))  # 24 batches were saved, none is scored again
+    read.clear()
+    assert score_source(brightness, Watched(90, bad={5, 85}), OWN, **options).scores == whole.scores
+    assert read == []
+
+
+def interrupted(model, saved, stop=80):
+    source = Numbers(90, bad={5}, stop=stop)
+    with pytest.raises(KeyboardInterrupt):
+        score_source(model, source, OWN, how=HOW, batch=3, max_bad=1.0, saved=saved, save_every=0.0)
+
+
+@pytest.mark.parametrize("other", ["nothing", "another progress", "no progress at all"])
+def test_ranks_go_on_from_what_the_first_has_read_whatever_is_on_their_disks(brightness, tmp_path, other):
+    whole = score_source(brightness, Numbers(90, bad={5, 85}), OWN, how=HOW, batch=3, max_bad=1.0)
+    interrupted(brightness, tmp_path / "0.json")
+    if other == "another progress":
+        interrupted(brightness, tmp_path / "1.json", stop=50)
+    elif other == "no progress at all":
+        (tmp_path / "1.json").write_text("{}")
+
+    def run(share):
+        saved = tmp_path / f"{share.rank}.json"
+        options = {"how": HOW, "batch": 3, "max_bad": 1.0, "saved": saved, "share": share}
+        return score_source(brightness, Numbers(90, bad={5, 85}), OWN, **options)
+
+    for progress in on_ranks(2, run):
+        assert progress.scores == whole.scores
+        assert progress.account == whole.account
+
+
+def score_apart(folder):
+    """What each rank does: score with the progress in a folder of its own, and tell what came of it."""
+    spec = ViTSpec(patch=4, layers=1, width=8, mlp=8, heads=2, image=(16, 16), classes=5)
+    with join("cpu", 20.0) as world:
+        own = folder / str(world.rank)
+        options = {"how": HOW, "batch": 3, "max_bad": 1.0, "saved": own / "progress.json"}
+        share = Share(world.rank, world.ranks, world.gather)
+        done = score_source(Brightness(spec).eval(), Numbers(90, bad={5, 85}), OWN, share=share, **options)
+        (own / "found.json").write_text(json.dumps(done.scores["own"].to_json()))
+
+
+@pytest.mark.slow
+def test_processes_that_see_other_disks_go_on_from_one_progress(brightness, tmp_path):
+    whole = score_source(brightness, Numbers(90, bad={5, 85}), OWN, how=HOW, batch=3, max_bad=1.0)
+    for rank in "01":
+        (tmp_path / rank).mkdir()
+    interrupted(brightness, tmp_path / "0" / "progress.json")
+    said = tmp_path / "said"
+    assert run_ranks(2, score_apart, tmp_path, said=said) == [0, 0], said.read_text()
+    for rank in "01":
+        assert json.loads((tmp_path / rank / "found.json").read_text()) == whole.scores["own"].to_json()
+
+
+def test_the_progress_of_something_else_is_refused(brightness, tmp_path):
+    saved = tmp_path / "progress.json"
+    score_source(brightness, Numbers(9), OWN, how=HOW, saved=saved, identity={"weights": "a"})
+    with pytest.raises(ValueError, match="another evaluation"):
+        score_source(brightness, Numbers(9), OWN, how=HOW, saved=saved, identity={"weights": "b"})
+    saved.write_text(saved.read_text().replace('"next":9', '"next":8'))
+    with pytest.raises(ValueError, match="does not add up"):
+        score_source(brightness, Numbers(9), OWN, how=HOW, saved=saved, identity={"weights": "a"})
+    saved.write_text("{}")
+    with pytest.raises(ValueError, match="no progress"):
+        score_source(brightness, Numbers(9), OWN, how=HOW, saved=saved, identity={"weights": "a"})
+
+
+def test_a_bad_image_stops_by_default_on_every_rank_and_is_named(brightness):
+    source = Numbers(30, bad={4, 21})
+
+    def run(share):
+        with pytest.raises(TooManyBadImages, match="'n4'"):
+            score_source(brightness, source, OWN, how=HOW, batch=2, share=share)
+        return True
+
+    for ranks in (1, 2, 3):
+        assert on_ranks(ranks, run) == [True] * ranks
+    allowed = score_source(brightness, source, OWN, how=HOW, batch=2, max_bad=0.1)
+    assert allowed.scores["own"] == by_hand(brightness, source)
+    assert allowed.scores["own"].count == 28
+
+
+def test_only_the_chosen_classes_compete(brightness):
+    source = Numbers(25)
+    columns = (1, 3, 4)
+    labels = {"few": lambda batch: [[columns.index(of[0])] if of[0] in columns else [] for of in batch.labels]}
+    done = score_source(brightness, source, labels, how=HOW, columns=columns).scores["few"]
+    expected = Scores(3)
+    for index in range(25):
+        pixels = torch.from_numpy(source.item(index).data.copy()).permute(2, 0, 1)[None]
+        logits = brightness((pixels.float() / 255 - 0.5) / 0.5)[:, list(columns)]
+        own = source.label(index)[0]
+        expected.add(logits, [(columns.index(own),) if own in columns else ()])
+    assert done == expected
+    assert done.skipped == 10
+
+
+def test_a_picture_gets_the_same_logits_alone_and_in_a_batch(tiny):
+    source, alone, together = Numbers(13), [], []
+    for batch, found in ((1, alone), (13, together)):
+        batches = evaluation_batches(source, batch=batch, size=(16, 16), preprocessing=HOW)
+        found += [logits for _, logits in outputs(tiny, batches, partial(normalised, how=HOW))]
+    assert (torch.cat(alone) - together[0]).abs().max() <= 1e-5
+    assert torch.equal(torch.cat(alone).argmax(-1), together[0].argmax(-1))
+
+
+def test_a_model_is_known_by_its_weights_and_its_architecture(tiny):
+    first = fingerprint_of(tiny)
+    assert first == fingerprint_of(tiny)
+    with torch.no_grad():
+        tiny.norm.bias[0] += 1e-6
+    assert fingerprint_of(tiny) != first
+    assert len(fingerprint_of(tiny.bfloat16())) == 64
