@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import TypeVar, cast
 
 from vitlab.recipe import SGD, AdamW
+from vitlab.require import require
 from vitlab.spec import parse_size
-from vitlab.strict_json import from_json, require, to_json
+from vitlab.strict_json import from_json, to_json
 
 OPTIMIZERS = {"adamw": AdamW(), "sgd": SGD()}
 EXPECTED = {"float": "a number", "int": "a whole number", "bool": "true or false", "str": "a word"}

@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from vitlab.strict_json import check_fields, require
+from vitlab.require import require
+from vitlab.strict_json import check_fields
 
 Interpolation = Literal["bilinear", "bicubic", "area"]
 CropKind = Literal["inception", "uniform-area", "square-crop", "shorter-crop", "none"]

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.pixels import Augmentation
-from vitlab.strict_json import check_fields, require
+from vitlab.require import require
+from vitlab.strict_json import check_fields
 
 Decay = Literal["linear", "cosine", "staircase", "constant"]
 Loss = Literal["sigmoid", "softmax"]

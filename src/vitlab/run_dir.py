@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from vitlab.recipe import HARD, Execution, Recipe
+from vitlab.require import require
 from vitlab.spec import ModelSpec
 from vitlab.store import LOCK, json_writer, locked, refuse_strange, refuse_unwritable, remove_leftovers, replacing
-from vitlab.strict_json import from_json, read_json, require, to_json
+from vitlab.strict_json import from_json, read_json, to_json
 from vitlab.user_files import broken_link, check_regular, stream_lines
 
 VERSION = 1

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.pixels import AUTHORS, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
-from vitlab.strict_json import check_fields, require
+from vitlab.require import require
+from vitlab.strict_json import check_fields
 
 Gelu = Literal["tanh", "exact"]
 HeadKind = Literal["mlp", "linear"]

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from vitlab.strict_json import read_json, require
+from vitlab.require import require
+from vitlab.strict_json import read_json
 from vitlab.user_files import broken_link, open_regular
 
 MANIFEST = "manifest.json"

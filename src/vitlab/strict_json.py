@@ -8,16 +8,11 @@ import typing
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from vitlab.require import require
 from vitlab.user_files import read_regular
 
 T = TypeVar("T")
 LARGEST_JSON = 16 * 2**20  # bytes; a 21,843-class label map is under 1 MiB
-
-
-def require(holds: bool, message: str) -> None:
-    """Raise a ValueError with `message` unless the claim holds."""
-    if not holds:
-        raise ValueError(message)
 
 
 def read_json(path: Path) -> object:

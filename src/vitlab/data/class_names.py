@@ -14,7 +14,7 @@ from typing import Any
 
 from vitlab.data.source import Sample, Source
 from vitlab.data.sources.arrays import MOST_CLASSES
-from vitlab.strict_json import require
+from vitlab.require import require
 
 WHOLE = re.compile(r"[0-9]{1,300}")
 NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf)", re.IGNORECASE)

@@ -19,7 +19,7 @@ from numpy.lib import format as npy
 
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.source import Paths, Source
-from vitlab.strict_json import require
+from vitlab.require import require
 
 MOST_HASHED = 64 * 2**30  # bytes of one data set; of a larger one evenly spaced files are hashed, and all are sized
 MOST_SAMPLES = 1_000_000  # of a source that lies in no files, evenly spaced

@@ -15,8 +15,9 @@ from vitlab.data.loading.accounting import Quarantined
 from vitlab.data.loading.batch import Batch
 from vitlab.data.sources.arrays import DAMAGE, members, open_archive, read_header, read_member
 from vitlab.data.sources.catalogue import KINDS
+from vitlab.require import require
 from vitlab.store import json_writer, replacing
-from vitlab.strict_json import read_json, require
+from vitlab.strict_json import read_json
 from vitlab.user_files import NotRegular, check_regular, open_regular
 
 CARD = "features.json"

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.strict_json import require
+from vitlab.require import require
 
 LABELS = {"i": "whole numbers", "u": "whole numbers", "b": "whole numbers", "U": "text"}  # by kind of array
 

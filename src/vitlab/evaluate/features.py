@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitlab.evaluate.fewshot import ChooseL2, fewshot
 from vitlab.evaluate.scoring import Normalise, Numbers, Scored, outputs
-from vitlab.strict_json import require
+from vitlab.require import require
 
 
 class Featured(Protocol):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitlab.evaluate.feature_sets import FeatureSet, check_whole, checked
 from vitlab.evaluate.ridge import GRID, fit
-from vitlab.strict_json import require
+from vitlab.require import require
 
 SHOTS = (1, 5, 10, 25)
 CHUNK = 4096  # test samples whose logits are held at a time

@@ -12,8 +12,8 @@ import numpy as np
 from torch import Tensor
 
 from vitlab.evaluate.scores import UNIT, NotFinite, Scores, scores_from_json
+from vitlab.require import require
 from vitlab.spec import Task
-from vitlab.strict_json import require
 
 THRESHOLD = 0.5  # of the probability from which on a class is predicted
 MOST_LOGITS = 2**29  # that are kept, 2 GiB

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from vitlab.evaluate.feature_sets import check_whole, check_widths, checked_features, checked_part
-from vitlab.strict_json import require
+from vitlab.require import require
 
 CHUNK = 1024  # test samples whose similarities to all training samples are held at a time
 

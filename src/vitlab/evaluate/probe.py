@@ -10,7 +10,7 @@ from torch import Tensor
 from vitlab.evaluate.feature_sets import FeatureSet, checked
 from vitlab.evaluate.ridge import FLAT
 from vitlab.recipe import SGD, Schedule
-from vitlab.strict_json import require
+from vitlab.require import require
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 

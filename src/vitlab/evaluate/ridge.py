@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitlab.strict_json import require
+from vitlab.require import require
 
 BIAS = 100.0  # the constant feature: so large that the bias is hardly regularised
 FLAT = 1e-5  # added to every deviation, for features that do not vary

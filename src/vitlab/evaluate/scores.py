@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from vitlab.strict_json import require
+from vitlab.require import require
 
 BINS = 15  # of confidence, for the calibration error
 TOP = 5

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.models.inputs import check_images
+from vitlab.require import require
 from vitlab.spec import ViTSpec
-from vitlab.strict_json import require
 
 T = TypeVar("T")
 LAYER_BYTES = 2**26  # of one layer's attention; images are taken in batches that stay below it

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vitlab.strict_json import require
+from vitlab.require import require
 
 COMPONENTS = 28  # as the paper shows
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.inspection.attention import attentive, each_layer, from_query, small_batches
+from vitlab.require import require
 from vitlab.spec import ViTSpec
-from vitlab.strict_json import require
 
 LANCZOS = 3  # lobes of the kernel
 BLUR_REACH = 4  # deviations of the Gaussian

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from vitlab.require import require
 from vitlab.spec import ViTSpec
-from vitlab.strict_json import require
 
 
 class Likeness(NamedTuple):

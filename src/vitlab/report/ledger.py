@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from vitlab.strict_json import check_fields, from_json, parse_json, require, to_json
+from vitlab.require import require
+from vitlab.strict_json import check_fields, from_json, parse_json, to_json
 from vitlab.user_files import check_regular, stream_lines
 
 LEDGER = Path("results/ledger.jsonl")

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitlab.strict_json import check_fields, from_json, require
+from vitlab.require import require
+from vitlab.strict_json import check_fields, from_json
 from vitlab.train.settling import Settling
 from vitlab.world.sharding import like, own_part, part_of
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitlab.recipe import Execution, Recipe
-from vitlab.strict_json import require
+from vitlab.require import require
 from vitlab.train.losses import sigmoid_cross_entropy, softmax_cross_entropy
 from vitlab.train.mixing import Mixing, mixing_of
 from vitlab.train.optimizers import clip_gradients, set_learning_rate, update_average

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitlab.models.build import Model, build_from_spec, empty_model
+from vitlab.require import require
 from vitlab.spec import (
     ConventionName,
     Conventions,
@@ -21,7 +22,6 @@ from vitlab.spec import (
     named_conventions,
 )
 from vitlab.store import MANIFEST, sha256, verify_folder
-from vitlab.strict_json import require
 from vitlab.weights.files import folder
 from vitlab.weights.files.containers import (
     Container,

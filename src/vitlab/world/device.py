@@ -4,7 +4,7 @@ import platform
 
 import torch
 
-from vitlab.strict_json import require
+from vitlab.require import require
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from vitlab.strict_json import require
+from vitlab.require import require
 from vitlab.world.device import pick_device
 from vitlab.world.watch import ANSWER, LostRank, Watch, answered, attempt, first_line
 

@@ -5,7 +5,7 @@ import contextlib
 from vitlab.data.images.gate import read_image
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.source import Source
-from vitlab.strict_json import require
+from vitlab.require import require
 
 LOOKED_AT = 9  # pictures, evenly spaced
 TRIED = 90  # that may be bad before they are given up

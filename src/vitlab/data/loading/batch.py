@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vitlab.data.loading.accounting import Quarantined
-from vitlab.strict_json import require
+from vitlab.require import require
 
 
 @dataclass(frozen=True)

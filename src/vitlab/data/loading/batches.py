@@ -18,7 +18,7 @@ from vitlab.data.transforms.corruption import Corruption, corruption_plan
 from vitlab.data.transforms.evaluation import evaluation_pixels
 from vitlab.data.transforms.resizing import check_result
 from vitlab.pixels import Augmentation, Preprocessing
-from vitlab.strict_json import require
+from vitlab.require import require
 
 CPU = torch.device("cpu")
 

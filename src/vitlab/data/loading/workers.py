@@ -18,7 +18,7 @@ from vitlab.data.images.gate import Decoded, read_image
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.loading.accounting import Quarantined
 from vitlab.data.source import Sample, Source, pixel_limit
-from vitlab.strict_json import require
+from vitlab.require import require
 
 GRACE = 0.5  # seconds
 FAREWELL = 30  # seconds that a worker lives on after a polite stop

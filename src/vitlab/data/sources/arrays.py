@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 from vitlab.data.file_stamps import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.source import Sample
-from vitlab.strict_json import require
+from vitlab.require import require
 from vitlab.user_files import NotRegular, check_archive, open_regular
 
 LARGEST_RATIO = 100  # unpacked to packed bytes; photographs hardly compress

@@ -7,7 +7,7 @@ import numpy as np
 
 from vitlab.data.sources.arrays import PixelSource
 from vitlab.data.sources.pickles import read_pickle
-from vitlab.strict_json import require
+from vitlab.require import require
 from vitlab.user_files import read_lines, read_regular
 
 PIXELS = 3 * 32 * 32  # bytes of one image: the red plane, the green, the blue

@@ -17,7 +17,7 @@ from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Sample
 from vitlab.data.sources.arrays import check_index
-from vitlab.strict_json import require
+from vitlab.require import require
 from vitlab.user_files import broken_link, stream_text
 
 SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp")

@@ -10,7 +10,7 @@ from typing import Literal, cast
 import numpy as np
 
 from vitlab.data.sources.arrays import LARGEST_RATIO, PixelSource, StoredImages
-from vitlab.strict_json import require
+from vitlab.require import require
 from vitlab.user_files import open_regular
 
 LARGEST_IDX = 2**30  # bytes, unpacked; the largest of the family, EMNIST by class, has 547,178,704

@@ -13,7 +13,7 @@ from vitlab.data.sources.arrays import check_index
 from vitlab.data.sources.folders import SUFFIXES, Files, FolderSource, split_folder
 from vitlab.data.sources.tar import Member, TarError, TarFile
 from vitlab.paper.imagenet import imagenet_classes
-from vitlab.strict_json import require
+from vitlab.require import require
 from vitlab.user_files import read_regular
 
 CLASSES = 1000

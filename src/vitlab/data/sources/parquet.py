@@ -11,7 +11,8 @@ from vitlab.data.file_stamps import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.source import Sample
 from vitlab.data.sources.arrays import MOST_CLASSES, check_index
-from vitlab.strict_json import parse_json, require
+from vitlab.require import require
+from vitlab.strict_json import parse_json
 from vitlab.user_files import check_regular
 
 if TYPE_CHECKING:

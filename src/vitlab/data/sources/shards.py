@@ -27,8 +27,9 @@ from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
 from vitlab.data.source import Sample
 from vitlab.data.sources.arrays import MOST_CLASSES, check_index
 from vitlab.data.sources.tar import Member, TarError, TarFile
+from vitlab.require import require
 from vitlab.store import replacing
-from vitlab.strict_json import LARGEST_JSON, from_json, parse_json, require, to_json
+from vitlab.strict_json import LARGEST_JSON, from_json, parse_json, to_json
 from vitlab.user_files import open_regular, read_lines
 
 INDEX = "vitlab-shards.index"

@@ -8,7 +8,8 @@ from numpy.random import Generator
 from torch import Tensor
 
 from vitlab.data.transforms.augmentation import draws
-from vitlab.strict_json import check_fields, require
+from vitlab.require import require
+from vitlab.strict_json import check_fields
 
 HIDDEN = -1  # in the place of a source: the [mask] vector
 

@@ -10,8 +10,8 @@ from vitlab.paper.finetuning import FinetuningRow, TransferName
 from vitlab.paper.recipes.length import OWN, SGD_POWER, Length
 from vitlab.pixels import Augmentation
 from vitlab.recipe import AUTHORS_CROP, SGD, Recipe, Schedule
+from vitlab.require import require
 from vitlab.spec import image_size
-from vitlab.strict_json import require
 
 TRANSFER_SLUGS: Final[dict[str, TransferName]] = {
     "imagenet": "ImageNet",

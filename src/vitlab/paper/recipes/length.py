@@ -6,7 +6,8 @@ What depends on it follows unless the user sets it: the warm-up follows the step
 from dataclasses import dataclass
 from typing import Final
 
-from vitlab.strict_json import check_fields, require
+from vitlab.require import require
+from vitlab.strict_json import check_fields
 
 
 @dataclass(frozen=True)

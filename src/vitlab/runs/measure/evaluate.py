@@ -23,12 +23,13 @@ from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
+from vitlab.require import require
 from vitlab.runs.measure.evaluation_table import Row, results, write
 from vitlab.runs.measure.model_options import ModelOptions, load, match_classes
 from vitlab.runs.measure.scoring import SAVE, Labeller, Share, fingerprint_of, score_source
 from vitlab.runs.progress import Images, announced, say
 from vitlab.store import locked, refuse_strange, sha256
-from vitlab.strict_json import require, to_json
+from vitlab.strict_json import to_json
 from vitlab.weights.released.cache import located
 
 

@@ -26,11 +26,12 @@ from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
+from vitlab.require import require
 from vitlab.runs.measure.model_options import ModelOptions, load
 from vitlab.runs.measure.scoring import fingerprint_of
 from vitlab.runs.progress import Images
 from vitlab.store import refuse_strange
-from vitlab.strict_json import require, to_json
+from vitlab.strict_json import to_json
 from vitlab.world.group import ALONE, World
 
 SHARD = 4096  # samples; 12 MB of ViT-B

@@ -11,9 +11,9 @@ from vitlab.evaluate.fewshot import fewshot_sets
 from vitlab.evaluate.neighbours import nearest_neighbours
 from vitlab.evaluate.probe import linear_probe
 from vitlab.report.tables import Cell, Results
+from vitlab.require import require
 from vitlab.runs.measure.feature_pools import FewShotOptions, Maker, Pool
 from vitlab.store import refuse_strange, replacing
-from vitlab.strict_json import require
 from vitlab.world.group import ALONE, World
 
 COLUMNS = ("data", "method", "seed", "accuracy %", "l2 or rate", "chosen by", "train", "count")

@@ -40,10 +40,10 @@ from vitlab.inspection.similarity import likeness, position_similarity
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
+from vitlab.require import require
 from vitlab.runs.progress import Images
 from vitlab.spec import ViTSpec
 from vitlab.store import Writer, json_writer, refuse_existing, write_folder
-from vitlab.strict_json import require
 
 REPORT = "report.html"
 FILTERS_NAME, POSITIONS_NAME = "principal components of the embedding filters", "similarity of position embeddings"

@@ -9,8 +9,8 @@ from vitlab.deploy.predict import class_names
 from vitlab.models.build import Model
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.pixels import Preprocessing
+from vitlab.require import require
 from vitlab.spec import CONVENTIONS, ConventionName
-from vitlab.strict_json import require
 from vitlab.weights.load import load_model
 from vitlab.world.device import pick_device
 

@@ -24,9 +24,10 @@ from vitlab.evaluate.multilabel import THRESHOLD, AnyScores, any_scores_from_jso
 from vitlab.evaluate.scoring import outputs
 from vitlab.models.build import Model
 from vitlab.pixels import Preprocessing
+from vitlab.require import require
 from vitlab.spec import Task
 from vitlab.store import replacing
-from vitlab.strict_json import from_json, parse_json, require, to_json
+from vitlab.strict_json import from_json, parse_json, to_json
 from vitlab.user_files import read_regular
 
 SYNC = 8  # batches between two moments at which all ranks know what all have done

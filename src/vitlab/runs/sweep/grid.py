@@ -12,7 +12,7 @@ from vitlab.paper.finetuning import HYPER_RULES, RUNS, finetuning_row, hyper_rul
 from vitlab.paper.recipes.finetuning import BIT_SIZES, FINETUNING_RATE, QUICK, TRANSFER_SLUGS
 from vitlab.paper.recipes.nearest import finetuning_row_for
 from vitlab.recipe import Execution, Recipe
-from vitlab.strict_json import require
+from vitlab.require import require
 
 PEAK = "schedule.peak"
 BY_SIZE = "bit-hyperrule"  # the one of its sizes that the data has

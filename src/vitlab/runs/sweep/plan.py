@@ -11,6 +11,7 @@ from vitlab.data.source import Source
 from vitlab.data.splits import development_split
 from vitlab.jobs.job import Here, Job, Ray, Workers
 from vitlab.jobs.mapping import Crew, Event
+from vitlab.require import require
 from vitlab.run_dir import CONTENTS, RESULT, RunSpec
 from vitlab.runs.progress import Tally, duration, say
 from vitlab.runs.sweep.grid import Point, SweepOptions, points_of, read_grid
@@ -22,7 +23,6 @@ from vitlab.runs.sweep.selection import DIVERGED, METRICS, Judged, divergence, j
 from vitlab.runs.training.data import material_of, open_data
 from vitlab.runs.training.request import DAY, Asked, estimated_seconds, finetuning_run
 from vitlab.runs.training.unused_settings import unread_fields
-from vitlab.strict_json import require
 from vitlab.train.loop import measure_of
 from vitlab.world.device import pick_device
 

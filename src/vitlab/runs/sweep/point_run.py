@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from rich.console import Console
 
+from vitlab.require import require
 from vitlab.run_dir import RESULT, RUN, RunDir, RunSpec
 from vitlab.runs.progress import describe, say
 from vitlab.runs.sweep.selection import DIVERGED
@@ -14,7 +15,7 @@ from vitlab.runs.training.data import open_material
 from vitlab.runs.training.request import create
 from vitlab.runs.training.trainer import carry_out
 from vitlab.store import Locked, json_writer, replacing
-from vitlab.strict_json import read_json, require
+from vitlab.strict_json import read_json
 
 PATIENCE = 120  # seconds in which a worker of a killed sweep has saved and gone
 

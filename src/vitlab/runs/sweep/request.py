@@ -8,11 +8,12 @@ from typing import cast
 from rich.console import Console
 
 from vitlab.data.source import Source
+from vitlab.require import require
 from vitlab.run_dir import CONTENTS, RUN
 from vitlab.runs.progress import say
 from vitlab.runs.training.exactness import compared, differences, read_record, recorded, tell_unchecked, write_record
 from vitlab.store import json_writer, replacing
-from vitlab.strict_json import read_json, require
+from vitlab.strict_json import read_json
 
 SWEEP, FINGERPRINTS = "sweep.json", "fingerprints"
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vitlab.require import require
 from vitlab.runs.sweep.grid import PEAK, Point, point_name
 from vitlab.runs.sweep.selection import Judged
-from vitlab.strict_json import require
 
 KINDS = ("log:LOW:HIGH", "linear:LOW:HIGH", "whole:LOW:HIGH", "choice:A,B,...")
 SEED = 0  # of the sampler

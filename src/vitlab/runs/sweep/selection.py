@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from vitlab.report.tables import Results
+from vitlab.require import require
 from vitlab.run_dir import RESULT, RunSpec
 from vitlab.runs.sweep.grid import Point
 from vitlab.store import json_writer, replacing
-from vitlab.strict_json import read_json, require
+from vitlab.strict_json import read_json
 from vitlab.train.loop import measure_of
 
 CHOICE, DIVERGED = "choice.json", "diverged.json"

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vitlab.paper.models import name_of
+from vitlab.require import require
 from vitlab.run_dir import RESULT
 from vitlab.runs.progress import say
 from vitlab.runs.sweep.grid import SweepOptions
@@ -23,7 +24,6 @@ from vitlab.runs.sweep.request import SWEEP, remember, remember_contents
 from vitlab.runs.sweep.results import Outcome, results_of, write_table
 from vitlab.runs.sweep.selection import pick, table_of, write_choice
 from vitlab.store import locked, refuse_strange, refuse_unwritable
-from vitlab.strict_json import require
 from vitlab.weights.load import load_model
 
 

@@ -10,11 +10,11 @@ from rich.console import Console
 from vitlab.paper.models import name_of
 from vitlab.paper.recipes.finetuning import TRANSFER_SLUGS, finetuning_recipe
 from vitlab.paper.recipes.length import Length
+from vitlab.require import require
 from vitlab.runs.progress import say
 from vitlab.runs.sweep.grid import PEAK, SweepOptions
 from vitlab.runs.sweep.results import Outcome, results_of, write_table
 from vitlab.runs.sweep.sweep import sweep
-from vitlab.strict_json import require
 from vitlab.weights.load import load_model
 from vitlab.world.device import pick_device
 

@@ -19,10 +19,10 @@ from vitlab.evaluate.multilabel import check_kept
 from vitlab.models.build import Model, build_from_spec, empty_model
 from vitlab.models.masked import build_masked_model, empty_masked_model
 from vitlab.paper.pretraining import HEAD_BIAS
+from vitlab.require import require
 from vitlab.run_dir import RunSpec
 from vitlab.spec import Task
 from vitlab.store import sha256
-from vitlab.strict_json import require
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.update import freeze

@@ -11,10 +11,10 @@ from vitlab.data.fingerprint import DataCard
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
+from vitlab.require import require
 from vitlab.run_dir import RunSpec
 from vitlab.runs.training.data import start_sha256
 from vitlab.spec import ViTSpec
-from vitlab.strict_json import require
 from vitlab.train.distillation import Teacher
 from vitlab.weights.load import load_model
 

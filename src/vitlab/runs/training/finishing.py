@@ -14,6 +14,7 @@ from vitlab.data.loading.accounting import Account
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.models.build import Model
 from vitlab.models.masked import MaskedPatchModel
+from vitlab.require import require
 from vitlab.run_dir import EVENTS, MODEL, RESULT, RunDir, RunSpec
 from vitlab.runs.progress import describe, say
 from vitlab.runs.training.account import tell_total
@@ -22,7 +23,7 @@ from vitlab.runs.training.report import has_answers, tell_report
 from vitlab.runs.training.validation import draw, score_source
 from vitlab.spec import Task
 from vitlab.store import sha256, verify_folder
-from vitlab.strict_json import read_json, require
+from vitlab.strict_json import read_json
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.checkpoints.files import load_checkpoint, name_of, set_aside
 from vitlab.train.loop import ADVICE, JUDGE, Diverged

@@ -11,12 +11,13 @@ from vitlab.changes import with_fields
 from vitlab.data.fingerprint import DataCard
 from vitlab.data.loading.workers import check_workers
 from vitlab.recipe import SHARDS, Execution
+from vitlab.require import require
 from vitlab.run_dir import RUN, RunDir, RunSpec, check_new
 from vitlab.runs.progress import announced, say
 from vitlab.runs.training.data import Material, material_of, open_data
 from vitlab.runs.training.request import create, free_folder
 from vitlab.runs.training.trainer import AS_BEFORE, Places, carry_out
-from vitlab.strict_json import from_json, require
+from vitlab.strict_json import from_json
 from vitlab.world.group import TIMEOUT, World, join, may_restart, restarts
 
 PATIENCE = 600.0  # seconds: between two exchanges of a measurement a slow disk may take its time

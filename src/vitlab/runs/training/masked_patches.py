@@ -17,8 +17,8 @@ from vitlab.data.transforms.evaluation import normalised
 from vitlab.drawing.sheet import sheet
 from vitlab.evaluate.scoring import evaluating
 from vitlab.models.masked import check_maskable
+from vitlab.require import require
 from vitlab.run_dir import RunSpec
-from vitlab.strict_json import require
 from vitlab.train.masking import PatchPrediction, patches_at
 from vitlab.world.group import ALONE, World
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from vitlab.require import require
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, LARGEST_RECORD, RESULT, RUN, RunDir, check_new
 from vitlab.runs.training.trainer import carry_out
 from vitlab.store import MANIFEST
-from vitlab.strict_json import read_json, require
+from vitlab.strict_json import read_json
 from vitlab.train.checkpoints.files import STATE
 from vitlab.user_files import read_regular
 from vitlab.world.device import differences

@@ -29,6 +29,7 @@ from vitlab.paper.recipes.length import Length
 from vitlab.paper.recipes.nearest import finetuning_row_for, pretraining_row_for
 from vitlab.paper.recipes.pretraining import MASKED, pretraining_head, pretraining_model, pretraining_recipe
 from vitlab.recipe import Execution, Recipe
+from vitlab.require import require
 from vitlab.run_dir import VERSION, RunDir, RunSpec
 from vitlab.runs.progress import duration, say
 from vitlab.runs.training.account import tell_bad, tell_classes, write_quarantine
@@ -39,7 +40,7 @@ from vitlab.runs.training.time_estimate import learning_pace, reading_seconds
 from vitlab.runs.training.unused_settings import unread_fields
 from vitlab.runs.training.validation import judge_pictures
 from vitlab.spec import ModelSpec, ViTSpec, check_image
-from vitlab.strict_json import require, to_json
+from vitlab.strict_json import to_json
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.update import BACKBONE, freeze, recompute_activations
 from vitlab.weights.load import load_model

@@ -21,6 +21,7 @@ from vitlab.data.loading.rank_shares import shard_sizes
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.recipe import Execution
+from vitlab.require import require
 from vitlab.run_dir import CHECKPOINTS, MODEL, RESULT, RunDir, RunSpec
 from vitlab.runs.progress import Display, say
 from vitlab.runs.training.account import Books, tell_bad, tell_unused, write_quarantine
@@ -30,7 +31,7 @@ from vitlab.runs.training.exactness import check_unchanged
 from vitlab.runs.training.finishing import finish, model_fault, read_result, rebuild, withdraw_result
 from vitlab.runs.training.masked_patches import corruption_of, prediction_of
 from vitlab.runs.training.validation import judge
-from vitlab.strict_json import from_json, require
+from vitlab.strict_json import from_json
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.checkpoints.files import steps_in
 from vitlab.train.distillation import distilled

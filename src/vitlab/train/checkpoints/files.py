@@ -18,8 +18,9 @@ from typing import Any, cast
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitlab.require import require
 from vitlab.store import Writer, replacing, verify_folder
-from vitlab.strict_json import read_json, require
+from vitlab.strict_json import read_json
 from vitlab.train.checkpoints.tensors import LAYOUT, files_of, open_parts, open_whole, read_layout
 from vitlab.train.state import Progress, TrainState, progress_from
 from vitlab.user_files import read_regular

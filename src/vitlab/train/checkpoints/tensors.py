@@ -13,7 +13,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from vitlab.strict_json import from_json, read_json, require
+from vitlab.require import require
+from vitlab.strict_json import from_json, read_json
 from vitlab.train.state import Read
 from vitlab.world.group import World
 from vitlab.world.sharding import is_sharded, rows_of_rank

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vitlab.require import require
 from vitlab.store import publish, sha256
-from vitlab.strict_json import require
 from vitlab.weights.released.cache import cached
 from vitlab.weights.released.catalogue import Release, find_release
 from vitlab.weights.released.fetched import FORMAT, Fetched, read_fetched, write_fetched

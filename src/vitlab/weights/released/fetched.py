@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from vitlab.require import require
 from vitlab.spec import Conventions
 from vitlab.store import json_writer, replacing
-from vitlab.strict_json import from_json, read_json, require, to_json
+from vitlab.strict_json import from_json, read_json, to_json
 
 FORMAT: Literal["vitlab-fetched"] = "vitlab-fetched"
 
