@@ -36,8 +36,9 @@ ROOT = Path(__file__).parent.parent
 MODULES = {  # module of src/vitlab: where its tests are
     "recipe.py": ("tests/test_recipe.py", "tests/paper"),
     **{f"train/{name}.py": ("tests/train",) for name in ("losses", "optimizers", "mixing")},
-    **{f"data/{name}.py": ("tests/data",) for name in ("augmentation", "randaugment", "tensorflow_operations")},
-    **{f"data/{name}.py": ("tests/data",) for name in ("resizing", "order")},
+    **{f"data/transforms/{name}.py": ("tests/data",) for name in ("augmentation", "randaugment", "resizing")},
+    "data/transforms/tensorflow_operations.py": ("tests/data",),
+    "data/loading/order.py": ("tests/data",),
     **{f"evaluate/{name}.py": ("tests/evaluate",) for name in ("ridge", "scores")},
     **{f"models/{name}.py": ("tests/models",) for name in ("positions", "transformer")},
     **{f"inspection/{name}.py": ("tests/inspection",) for name in ("rollout", "distance")},
