@@ -20,11 +20,12 @@ import torch
 from safetensors.torch import save_file
 
 from vitlab import load_model, save_model
+from vitlab.errors import WeightsWarning
 from vitlab.models.build import Model, build_from_spec
 from vitlab.spec import CONVENTIONS, Backbone, ModelSpec, ResNetSpec, ViTSpec
 from vitlab.store import MANIFEST, json_writer, sha256
 from vitlab.weights.files import unpickle
-from vitlab.weights.files.containers import WeightsError, WeightsWarning
+from vitlab.weights.files.containers import WeightsError
 from vitlab.weights.files.npz import write_npz
 from vitlab.weights.formats import bit, google, timm, timm_resnet, torchvision
 from vitlab.weights.formats.hints import metadata

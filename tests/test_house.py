@@ -13,8 +13,9 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "vitlab"
 
 # The table of docs/tour.md: a part may import itself and what stands here. Torch-free parts say so below.
-ANYWHERE = {"require"}
+ANYWHERE = {"errors", "require"}
 MAY_IMPORT = {
+    "errors": set(),
     "require": set(),
     "user_files": set(),
     "strict_json": {"user_files"},
@@ -72,6 +73,7 @@ LAZY = {  # inside functions only
 }
 WITHOUT_TORCH = {
     *(
+        "errors",
         "require",
         "user_files",
         "strict_json",

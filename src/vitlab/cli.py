@@ -5,6 +5,7 @@ import difflib
 import functools
 import io
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,9 +22,18 @@ from vitlab.commands.evaluation import EVALUATION
 from vitlab.commands.flags import check_flags, check_values, with_field_flags
 from vitlab.commands.looking import LOOKING
 from vitlab.commands.sweeping import SWEEPING
-from vitlab.commands.terminal import complain, console, load_torch, one_line, printable
+from vitlab.commands.terminal import complain, console, explained, load_torch, printable
 from vitlab.commands.training import TRAINING_COMMANDS
 from vitlab.commands.weights import WEIGHTS
+from vitlab.errors import (
+    FAILED,
+    INVALID,
+    NotForRanks,
+    Stopped,
+    VitlabError,
+    WeightsWarning,
+    is_raised_on_one_rank,
+)
 from vitlab.interrupts import raise_when_interrupted
 
 
@@ -77,6 +87,10 @@ ALSO_CALLED = {  # what other programs call a command
     "explain": ("inspect",),
     "list": ("models",),
 }
+EXIT_CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (  # of other errors than our own; the first that fits
+    ((ValueError, OSError, ModuleNotFoundError), INVALID),
+    ((ArithmeticError, MemoryError), FAILED),
+)
 WITHOUT_TORCH = {"models", "recipes", "report", "data", "kinds", "index"}
 TOGETHER = {"pretrain", "finetune", "resume", "evaluate", "features", "fewshot"}  # on many ranks, under torchrun
 
@@ -102,30 +116,29 @@ def main(arguments: list[str] | None = None) -> int:
         _check_ranks(arguments)
         with _heard_or_not(arguments), _warnings_as_lines(is_heard=is_first):
             return _run(commands, program, about, arguments, is_heard=is_first) or 0
-    except NotForRanks as error:
-        if is_first:
-            complain(f"vitlab: {error}")
-        return 2
-    except (ValueError, OSError) as error:
-        if is_first or getattr(error, "is_told_by_one_rank", False):
-            complain(f"vitlab: {one_line(error)}")
-        return 2
-    except (ArithmeticError, MemoryError) as error:  # a training that diverged, or does not fit
-        complain(f"vitlab: {one_line(error)}")
-        return 3
-    except ModuleNotFoundError as error:
-        complain(f"vitlab: {error}; vitlab doctor lists what is missing")
-        return 2
-    except RuntimeError as error:
-        if type(error).__name__ not in ("WorkerDied", "JobsFailed", "LostRank"):  # not imported: torch comes with them
-            raise
-        complain(f"vitlab: {one_line(error)}")
-        return 3
+    except Stopped as stop:
+        if stop.path is not None:
+            complain(f"{stop.args[0]}; continue with: vitlab resume {shlex.quote(str(stop.path))}")
+        return stop.exit_code
     except KeyboardInterrupt as error:
         if is_first:
             unbegun = "stopped; nothing was begun" if is_start_of_run else "stopped"
             complain(f"vitlab: {next((word for word in error.args if isinstance(word, str)), unbegun)}")
         return 130
+    except Exception as error:
+        code = exit_code(error)
+        if code is None:
+            raise  # a bug: with its traceback
+        if is_first or code != INVALID or is_raised_on_one_rank(error):
+            complain(f"vitlab: {explained(error)}")
+        return code
+
+
+def exit_code(error: Exception) -> int | None:
+    """The exit code of a command that ends with this error, or None for one that vitlab does not raise on purpose."""
+    if isinstance(error, VitlabError):
+        return error.exit_code
+    return next((code for kinds, code in EXIT_CODES if isinstance(error, kinds)), None)
 
 
 def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str], *, is_heard: bool) -> int | None:
@@ -192,7 +205,7 @@ def _warnings_as_lines(*, is_heard: bool) -> Iterator[None]:
         usual = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if category.__name__ != "WeightsWarning":  # not imported: torch comes with it
+            if not issubclass(category, WeightsWarning):
                 usual(message, category, *where, **more)
             elif is_heard and str(message) not in told:
                 complain(f"vitlab: warning: {printable(str(message))}")
@@ -200,10 +213,6 @@ def _warnings_as_lines(*, is_heard: bool) -> Iterator[None]:
 
         warnings.showwarning = show
         yield
-
-
-class NotForRanks(ValueError):  # noqa: N818 - says what is wrong
-    """A launcher has started several processes of a command that knows only one."""
 
 
 def _check_ranks(arguments: list[str]) -> None:

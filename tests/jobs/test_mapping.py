@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 import job_examples
+from vitlab.errors import JobsFailed
 from vitlab.jobs.job import LOG, Here, Job, Processes
-from vitlab.jobs.mapping import Crew, JobsFailed
+from vitlab.jobs.mapping import Crew
 
 
 def mapped(jobs, workers):

@@ -10,11 +10,12 @@ from safetensors.torch import load_file, save_file
 from agreement import randomised
 from vitlab import load_model, save_model
 from vitlab.cli import main
+from vitlab.errors import WeightsWarning
 from vitlab.models.build import build_from_spec
 from vitlab.pixels import IMAGENET_MEAN, Preprocessing
 from vitlab.spec import CONVENTIONS, ResNetSpec, ViTSpec
 from vitlab.weights.convert import convert
-from vitlab.weights.files.containers import WeightsError, WeightsWarning
+from vitlab.weights.files.containers import WeightsError
 
 TINY = {"patch": 4, "layers": 1, "width": 24, "mlp": 40, "heads": 3, "image": (16, 16), "classes": 5, "head": "linear"}
 HALF = (0.5, 0.5, 0.5)

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 
 from agreement import disagreement, randomised
 from vitlab import load_model, save_model
+from vitlab.errors import WeightsWarning
 from vitlab.models.build import build_from_spec
 from vitlab.spec import CONVENTIONS, ViTSpec
-from vitlab.weights.files.containers import WeightsWarning
 
 TINY = {"patch": 4, "layers": 3, "width": 24, "mlp": 40, "heads": 3, "image": (16, 16), "classes": 5}
 

@@ -10,7 +10,7 @@ import torch
 from agreement import disagreement
 from vitlab import load_model
 from vitlab.deploy.predict import predict
-from vitlab.weights.files.containers import WeightsWarning
+from vitlab.errors import WeightsWarning
 
 REAL = {
     "ViT-Ti_16-augreg-in1k-224.npz": ("ViT-Ti_16-augreg-8images.npz", "timm"),

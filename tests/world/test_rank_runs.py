@@ -17,13 +17,13 @@ import ranks
 from agreement import randomised
 from pictures import photo
 from vitlab.cli import main
+from vitlab.errors import LostRank
 from vitlab.models.build import build_from_spec
 from vitlab.recipe import Execution, Masking
 from vitlab.run_dir import CHECKPOINTS, RunDir
 from vitlab.runs.training.data import start_sha256
 from vitlab.weights.save import save_model
 from vitlab.world.group import join
-from vitlab.world.watch import LostRank
 
 STEPS = 10
 

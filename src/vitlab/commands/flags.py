@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitlab.commands.recipe_fields import MEANINGS, flag
+from vitlab.commands.recipe_fields import MEANINGS
+from vitlab.commands.terminal import flag
 from vitlab.recipe import Execution, Recipe
 
 RECIPE_FIELDS = frozenset(field.name for field in dataclasses.fields(Recipe)) - {"name", "source", "image"} | {"model"}

@@ -73,11 +73,6 @@ def fields_of(recipe: Recipe) -> dict[str, str]:
     return {field: found[field] for field in MEANINGS if field in found}
 
 
-def flag(field: str) -> str:
-    """`optimizer.weight_decay` as a user types it."""
-    return "--" + field.replace("_", "-")
-
-
 def _fields(value: object, path: str) -> list[tuple[str, str]]:
     if dataclasses.is_dataclass(value):
         inner = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -8,8 +8,8 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.commands.recipe_fields import MEANINGS, fields_of, flag
-from vitlab.commands.terminal import console, print_json
+from vitlab.commands.recipe_fields import MEANINGS, fields_of
+from vitlab.commands.terminal import console, flag, print_json
 from vitlab.counting import training_exaflops
 from vitlab.paper.models import list_models, model_spec
 from vitlab.paper.names import meant

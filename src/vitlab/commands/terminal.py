@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 from rich.text import Text
 
+from vitlab.errors import InvalidValue
 from vitlab.spec import ConventionName, parse_size
 
 
@@ -43,6 +44,19 @@ def one_line(error: BaseException) -> str:
     """An error as one printable line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def explained(error: Exception) -> str:
+    """What a user is told of an error that ends a command: one line that names flags, not fields."""
+    if isinstance(error, InvalidValue) and error.field and not error.of:
+        return one_line(ValueError(f"{flag(error.field)} {error.problem}"))
+    hint = "; vitlab doctor lists what is missing" if isinstance(error, ModuleNotFoundError) else ""
+    return one_line(error) + hint
+
+
+def flag(field: str) -> str:
+    """`optimizer.weight_decay` as a user types it."""
+    return "--" + field.replace("_", "-")
 
 
 def print_json(value: object) -> None:

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
+from vitlab.errors import SIGNAL_CODES
 from vitlab.store import make_folder
 
 LOG = "log.txt"
 LOG_WIDTH = 200  # columns
 LOOK = 0.2  # seconds between two looks at the workers
-CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}  # exit codes, as a shell reports them
 FAILED = 1
 Work = Callable[[Any, Console], int]
 
@@ -99,4 +99,6 @@ def ended_with(code: int) -> Ended:
     """What an exit code says; minus the signal for a process that one ended."""
     if code < 0:
         return Ended(killed=True, words=f"killed by {signal.Signals(-code).name}")
-    return Ended(killed=code in CODES.values(), words="stopped by somebody" if code in CODES.values() else "")
+    return Ended(
+        killed=code in SIGNAL_CODES.values(), words="stopped by somebody" if code in SIGNAL_CODES.values() else ""
+    )

@@ -10,15 +10,12 @@ from typing import Any, Literal, Self
 
 from rich.console import Console
 
-from vitlab.jobs.job import CODES, LOG, Here, Job, Pool, Processes, Workers
+from vitlab.errors import SIGNAL_CODES, JobsFailed
+from vitlab.jobs.job import LOG, Here, Job, Pool, Processes, Workers
 
 RETRIES = 2  # of a job whose worker was killed
 Event = Literal["started", "finished", "killed", "failed"]
 Told = Callable[[Job, Event, str], None]
-
-
-class JobsFailed(RuntimeError):  # noqa: N818 - says what happened
-    """Jobs that ended without a result; the message names them and their logs. The others are done."""
 
 
 class Crew:
@@ -124,7 +121,7 @@ class _Stop:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        for caught in CODES:
+        for caught in SIGNAL_CODES:
             self._before[caught] = signal.signal(caught, self._note)
         return self
 
@@ -135,4 +132,4 @@ class _Stop:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.code:
             os._exit(self.code)  # the workers see that nobody waits for them, save and end
-        self.code = CODES[signal.Signals(number)]
+        self.code = SIGNAL_CODES[signal.Signals(number)]

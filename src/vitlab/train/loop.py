@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from torch import nn
 
+from vitlab.errors import Diverged
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.signals import Signals
 from vitlab.train.state import Progress, TrainState
@@ -17,10 +18,6 @@ SKIPS_ALLOWED = 3  # in a row; then the run stops
 ADVICE = "lower the learning rate (--schedule.peak), clip gradients (--optimizer.clip 1) or look at the data"
 JUDGE = "validation"  # the hook that decides which weights are best
 MEASURES = ("map", "top1")  # by which number: the first that it gives; a multi-label model has no top-1
-
-
-class Diverged(ArithmeticError):  # noqa: N818 - says what happened
-    """Loss or gradient were not finite too often; the message says when and what to change."""
 
 
 @dataclass(frozen=True)

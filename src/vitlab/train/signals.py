@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Self
 
+from vitlab.errors import SIGNAL_CODES
 from vitlab.world.group import has_launcher
-
-CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}  # exit codes, as a shell reports them
 
 
 @contextlib.contextmanager
@@ -34,7 +33,7 @@ class Signals:
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Self:
-        for caught in (*CODES, signal.SIGUSR1):
+        for caught in (*SIGNAL_CODES, signal.SIGUSR1):
             self._before[caught] = signal.signal(caught, self._note)
         return self
 
@@ -52,6 +51,6 @@ class Signals:
             self._save = True
         elif self.stop:
             if not has_launcher():
-                os._exit(CODES[signal.Signals(number)])
+                os._exit(SIGNAL_CODES[signal.Signals(number)])
         else:
-            self.stop = CODES[signal.Signals(number)]
+            self.stop = SIGNAL_CODES[signal.Signals(number)]

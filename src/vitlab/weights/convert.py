@@ -9,18 +9,11 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from vitlab.errors import WeightsWarning
 from vitlab.models.build import Model
 from vitlab.spec import ConventionName, Conventions, Image, SaveFormat, UnsavedPositions
 from vitlab.store import sha256
-from vitlab.weights.files.containers import (
-    Container,
-    WeightsError,
-    WeightsWarning,
-    explained,
-    is_pickle,
-    open_container,
-    read_configs,
-)
+from vitlab.weights.files.containers import Container, WeightsError, explained, is_pickle, open_container, read_configs
 from vitlab.weights.formats import timm
 from vitlab.weights.load import load_model
 from vitlab.weights.released.cache import located

@@ -9,6 +9,7 @@ from typing import Any, cast, get_args
 import torch
 from torch import Tensor
 
+from vitlab.errors import WeightsWarning
 from vitlab.models.build import Model, build_from_spec, empty_model
 from vitlab.require import require
 from vitlab.spec import (
@@ -23,15 +24,7 @@ from vitlab.spec import (
 )
 from vitlab.store import MANIFEST, sha256, verify_folder
 from vitlab.weights.files import folder
-from vitlab.weights.files.containers import (
-    Container,
-    NpzError,
-    WeightsError,
-    WeightsWarning,
-    first_nonfinite,
-    open_container,
-    usable,
-)
+from vitlab.weights.files.containers import Container, NpzError, WeightsError, first_nonfinite, open_container, usable
 from vitlab.weights.formats import bit, google, huggingface, timm, timm_config, timm_resnet, torchvision
 from vitlab.weights.formats.hints import Hints, heads_of
 from vitlab.weights.formats.layouts import Entry

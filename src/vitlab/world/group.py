@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vitlab.errors import LostRank, mark_raised_on_one_rank
 from vitlab.require import require
 from vitlab.world.device import pick_device
-from vitlab.world.watch import ANSWER, LostRank, Watch, answered, attempt, first_line
+from vitlab.world.watch import ANSWER, Watch, answered, attempt, first_line
 
 TIMEOUT = 60.0  # seconds that ranks wait for one that does not answer
 
@@ -224,7 +225,7 @@ def join(device: str, timeout: float = TIMEOUT) -> Iterator[World]:
         watch.leave(timeout)
     except BaseException as error:
         watch.judge(error)
-        error.is_told_by_one_rank = True  # pyrefly: ignore[missing-attribute] - for whoever prints it
+        mark_raised_on_one_rank(error)
         raise
     _ended[:] = [dist.group.WORLD]
     dist.destroy_process_group()

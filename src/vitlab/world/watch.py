@@ -19,6 +19,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from vitlab.errors import LostRank
 from vitlab.world.frozen import end_frozen, own_process
 
 BEAT = 0.5  # seconds
@@ -27,10 +28,6 @@ FAREWELL = 8.0  # seconds after a failure in which a rank ends by itself
 GONE = 3  # exit code of who has lost the others
 QUIET = 1  # exit code of who ends because of another's failure
 BROKEN = re.compile(r"connection (closed|reset|refused)|timed out|timeout|broken pipe|nccl", re.IGNORECASE)
-
-
-class LostRank(RuntimeError):  # noqa: N818 - says what happened
-    """A rank is gone or does not answer; the message names it where that can be known."""
 
 
 class Watch(threading.Thread):

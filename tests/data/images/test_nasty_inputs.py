@@ -8,10 +8,11 @@ import pytest
 from PIL import Image
 
 from pictures import animation, chunk, claiming, exif, jpeg, photo, png, saved, with_exif
-from vitlab.data.loading.accounting import Account, TooManyBadImages
+from vitlab.data.loading.accounting import Account
 from vitlab.data.loading.batches import evaluation_batches, training_batches
 from vitlab.data.loading.order import Order
 from vitlab.data.sources.folders import FolderSource
+from vitlab.errors import TooManyBadImages
 from vitlab.pixels import Augmentation
 from vitlab.spec import CONVENTIONS
 

@@ -20,15 +20,15 @@ from PIL import Image
 
 from pictures import jpeg
 from vitlab.data.images.refusals import BadImage
-from vitlab.data.loading.accounting import Account, TooManyBadImages
+from vitlab.data.loading.accounting import Account
 from vitlab.data.loading.batch import on_device
 from vitlab.data.loading.batches import evaluation_batches, order_of, training_batches
 from vitlab.data.loading.order import Order
 from vitlab.data.loading.rank_shares import shard_sizes, share
-from vitlab.data.loading.workers import WorkerDied
 from vitlab.data.source import Sample
 from vitlab.data.transforms.augmentation import draws, inception_box, training_pixels, uniform_area_box
 from vitlab.data.transforms.resizing import check_result, resized
+from vitlab.errors import TooManyBadImages, WorkerDied
 from vitlab.pixels import Augmentation, Erasing, RandAugment
 from vitlab.spec import CONVENTIONS
 
@@ -393,7 +393,7 @@ def test_full_shared_memory_is_an_error_and_not_a_hang():
 CROWDED = """
 import resource
 from test_batches import Numbers, evaluate
-from vitlab.data.loading.workers import WorkerDied
+from vitlab.errors import WorkerDied
 resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
 try: evaluate(Numbers(64), batch=4, workers=8)
 except WorkerDied as error: print(error)

@@ -20,13 +20,13 @@ from agreement import randomised
 from pictures import jpeg
 from vitlab import load_model, save_model
 from vitlab.cli import main
-from vitlab.data.loading.accounting import TooManyBadImages
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Sample
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.folders import FolderSource
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.deploy.predict import predict
+from vitlab.errors import TooManyBadImages
 from vitlab.evaluate.scores import Scores
 from vitlab.evaluate.scoring import outputs
 from vitlab.evaluate.targets import read_real

@@ -14,11 +14,11 @@ from pictures import png
 from vitlab import save_model
 from vitlab.cli import main
 from vitlab.data.feature_files import FeatureFolder, open_vectors, read_folder
-from vitlab.data.loading.accounting import TooManyBadImages
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Sample
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.transforms.evaluation import normalised
+from vitlab.errors import TooManyBadImages
 from vitlab.evaluate.features import features_and_labels, fewshot_hook
 from vitlab.models.build import build_from_spec
 from vitlab.pixels import Preprocessing

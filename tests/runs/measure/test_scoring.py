@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from ranks import run_ranks
-from vitlab.data.loading.accounting import TooManyBadImages
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Sample
 from vitlab.data.transforms.evaluation import normalised
+from vitlab.errors import TooManyBadImages
 from vitlab.evaluate.scores import Scores
 from vitlab.evaluate.scoring import outputs
 from vitlab.pixels import Preprocessing

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import crashes
 from pictures import photo
-from vitlab.data.loading.accounting import TooManyBadImages
+from vitlab.errors import TooManyBadImages
 from vitlab.recipe import Execution, Masking
 from vitlab.run_dir import RunDir
 from vitlab.runs.training.trainer import carry_out

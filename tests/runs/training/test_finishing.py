@@ -13,11 +13,11 @@ from rich.console import Console
 import crashes
 from vitlab import save_model
 from vitlab.cli import main
+from vitlab.errors import Diverged
 from vitlab.models.build import build_from_spec
 from vitlab.run_dir import CHECKPOINTS, MODEL, RESULT, RunDir
 from vitlab.runs.training.trainer import carry_out
 from vitlab.train.checkpoints.files import name_of
-from vitlab.train.loop import Diverged
 from vitlab.train.update import Update
 
 PLAIN = crashes.small_run(patience=0, validate_every=0)

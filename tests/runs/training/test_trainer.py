@@ -15,6 +15,7 @@ from rich.console import Console
 
 import crashes
 from vitlab.cli import main
+from vitlab.errors import Diverged
 from vitlab.recipe import Execution
 from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, RESULT, RunDir
 from vitlab.runs.training import trainer as training
@@ -22,7 +23,6 @@ from vitlab.runs.training.data import first_state
 from vitlab.runs.training.trainer import carry_out
 from vitlab.store import Locked
 from vitlab.train.checkpoints.files import name_of
-from vitlab.train.loop import Diverged
 from vitlab.train.update import Examples, Update
 
 SPEC = crashes.small_run()

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from vitlab.errors import TooManyBadImages
+
 TRAINING_LIMIT = 0.05  # of the samples; more bad images than that stop a training
 FEW = 10  # bad images that never stop a training, unless none at all is allowed
 SHOWN = 10  # bad samples that a message names
@@ -20,10 +22,6 @@ class Quarantined:
     reason: str
     detail: str
     sha256: str = ""
-
-
-class TooManyBadImages(ValueError):  # noqa: N818 - says what is wrong
-    """More images are bad than the run allows; the message names them."""
 
 
 def training_limit(max_bad: float, samples: int) -> float:

@@ -18,6 +18,7 @@ from vitlab.data.images.gate import Decoded, read_image
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.loading.accounting import Quarantined
 from vitlab.data.source import Sample, Source, pixel_limit
+from vitlab.errors import WorkerDied
 from vitlab.require import require
 
 GRACE = 0.5  # seconds
@@ -25,12 +26,6 @@ FAREWELL = 30  # seconds that a worker lives on after a polite stop
 PR_SET_PDEATHSIG = 1
 PER_CORE = 8  # workers that are started at most: more only wait for each other, and each takes memory
 AHEAD = 2  # batches that each worker holds ready: what bounds the memory
-
-
-class WorkerDied(RuntimeError):  # noqa: N818 - says what happened
-    """A process that decodes images is gone, or could not be started; the message says why, or names the samples it
-    may have died of.
-    """
 
 
 def check_workers(workers: int) -> None:

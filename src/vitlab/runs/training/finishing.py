@@ -12,6 +12,7 @@ from rich.console import Console
 from vitlab.data.fingerprint import DataCard
 from vitlab.data.loading.accounting import Account
 from vitlab.data.transforms.evaluation import normalised
+from vitlab.errors import Diverged
 from vitlab.models.build import Model
 from vitlab.models.masked import MaskedPatchModel
 from vitlab.require import require
@@ -26,7 +27,7 @@ from vitlab.store import sha256, verify_folder
 from vitlab.strict_json import read_json
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.checkpoints.files import load_checkpoint, name_of, set_aside
-from vitlab.train.loop import ADVICE, JUDGE, Diverged
+from vitlab.train.loop import ADVICE, JUDGE
 from vitlab.train.state import TrainState
 from vitlab.weights.files.folder import CARD, WEIGHTS
 from vitlab.weights.save import save_model

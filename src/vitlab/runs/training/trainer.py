@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from vitlab.busy import Crowding, advice
 from vitlab.counting import count_spec
 from vitlab.data.fingerprint import DataCard, unused_classes
-from vitlab.data.loading.accounting import Account, TooManyBadImages
+from vitlab.data.loading.accounting import Account
 from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import order_of, training_batches
 from vitlab.data.loading.rank_shares import shard_sizes
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import normalised
+from vitlab.errors import TooManyBadImages
 from vitlab.recipe import Execution
 from vitlab.require import require
 from vitlab.run_dir import CHECKPOINTS, MODEL, RESULT, RunDir, RunSpec

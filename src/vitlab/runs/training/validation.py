@@ -7,10 +7,11 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from vitlab.data.loading.accounting import Account, TooManyBadImages, training_limit
+from vitlab.data.loading.accounting import Account, training_limit
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import normalised
+from vitlab.errors import TooManyBadImages
 from vitlab.evaluate.answers import MistakeFinder, answers_of
 from vitlab.evaluate.multilabel import any_scores_from_json, empty_scores, merged_any
 from vitlab.evaluate.scoring import fill

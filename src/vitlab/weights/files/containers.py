@@ -21,10 +21,6 @@ class WeightsError(ValueError):
     """Weights that cannot be used, and why."""
 
 
-class WeightsWarning(UserWarning):
-    """Weights that do not say something which changes the answers, and what is assumed."""
-
-
 def as_path(path: str | Path) -> Path:
     """Where weights are or go to; raises a ValueError for what cannot be a path."""
     if not isinstance(path, str | os.PathLike):

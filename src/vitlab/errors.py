@@ -1,0 +1,88 @@
+"""The errors that vitlab raises on purpose, each with the exit code of a command that ends with it.
+
+Every class also has the built-in base that callers expect, such as ValueError. Standard library only: the command line
+handles these errors before torch is imported.
+"""
+
+import signal
+from pathlib import Path
+
+# ruff: noqa: N818 - a class says what is wrong or what happened, as in `except Diverged`
+INVALID, FAILED = 2, 3  # exit codes: the request is wrong; the request was right and the work failed
+SIGNAL_CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}  # exit codes, as a shell reports them
+
+
+class VitlabError(Exception):
+    """Base class; `exit_code` is that of a command that ends with the error."""
+
+    exit_code = INVALID
+
+
+class InvalidValue(VitlabError, ValueError):
+    """A setting with a wrong value: `field` is its dotted name, `problem` what is wrong with it.
+
+    The message is "FIELD PROBLEM", as in "schedule.peak is 'x'; expected a number". `of` names what the field belongs
+    to where that is a file or a class, such as run.json; without it the field is one that the user has set, and the
+    command line names its flag.
+    """
+
+    def __init__(self, problem: str, *, field: str = "", of: str = "") -> None:
+        self.problem, self.field, self.of = problem, field, of
+        super().__init__(" ".join(filter(None, (".".join(filter(None, (of, field))), problem))))
+
+
+class TooManyBadImages(VitlabError, ValueError):
+    """More images are unreadable than the run allows; the message names them."""
+
+
+class NotForRanks(VitlabError, ValueError):
+    """A launcher started several processes of a command that runs in one."""
+
+
+class WorkerDied(VitlabError, RuntimeError):
+    """A worker process that decodes images died or could not start; the message says why, or names its samples."""
+
+    exit_code = FAILED
+
+
+class JobsFailed(VitlabError, RuntimeError):
+    """Jobs ended without a result; the message names them and their logs. All others are done."""
+
+    exit_code = FAILED
+
+
+class LostRank(VitlabError, RuntimeError):
+    """A rank died or does not answer; the message names it if possible."""
+
+    exit_code = FAILED
+
+
+class Diverged(VitlabError, ArithmeticError):
+    """The loss or its gradient was not finite too often; the message says when, and what to change."""
+
+    exit_code = FAILED
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal stopped a run after its state was saved in `path`; `exit_code` is 130 for INT and 143 for TERM.
+
+    On several ranks only rank 0 knows the path.
+    """
+
+    def __init__(self, exit_code: int = 130, path: Path | None = None) -> None:
+        self.exit_code, self.path = exit_code, path
+        super().__init__("stopped and saved" if path is None else f"stopped and saved in {path}")
+
+
+class WeightsWarning(UserWarning):
+    """A weights file does not state something that changes the answers; the message says what is assumed."""
+
+
+def mark_raised_on_one_rank(error: BaseException) -> None:
+    """Note that no other rank raises this error, so this rank has to report it."""
+    error.is_raised_on_one_rank = True  # pyrefly: ignore[missing-attribute] - any exception may carry it
+
+
+def is_raised_on_one_rank(error: BaseException) -> bool:
+    """Whether `mark_raised_on_one_rank` has marked the error."""
+    return getattr(error, "is_raised_on_one_rank", False)
