@@ -26,10 +26,9 @@ from vitlab.runs.progress import Arrival
 from vitlab.spec import CONVENTIONS, ResNetSpec, ViTSpec
 from vitlab.weights.convert import convert
 from vitlab.weights.files.containers import WeightsError
-from vitlab.weights.released.cache import cache_folder
+from vitlab.weights.released.cache import beside, cache_folder, read_fetched, write_fetched
 from vitlab.weights.released.catalogue import Release, find_release, releases
 from vitlab.weights.released.download import check_url, download, fetch, fetched
-from vitlab.weights.released.fetched import beside, read_fetched, write_fetched
 
 SMALL = ViTSpec(patch=4, layers=1, width=8, mlp=8, heads=2, image=(8, 8), classes=3, head="linear")
 CONTENT = bytes(range(256)) * 4200  # a little over 1 MiB
@@ -480,7 +479,7 @@ def test_released_weights_go_by_their_name_once_they_are_here(tmp_path, monkeypa
     """In Python and in every command that takes a model."""
     monkeypatch.setenv("VITLAB_CACHE", str(tmp_path))
     name = "augreg-Ti_16-i1k-224"
-    with pytest.raises(WeightsError, match=f"not here yet; fetch the 23 MB: vitlab download {name}"):
+    with pytest.raises(WeightsError, match=f"not downloaded yet; fetch the 23 MB: vitlab download {name}"):
         load_model(name)
     model = randomised(build_model("ViT-Ti/16", image=32, classes=5))
     save_model(model, tmp_path / find_release(name).file, "google-npz")
@@ -495,8 +494,11 @@ def test_released_weights_go_by_their_name_once_they_are_here(tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("ViT-B/16", "names a model, not weights; .* or make some: vitlab pretrain ViT-B/16"),
-        ("B_16.npz", "cannot read B_16.npz: there is nothing; give a file, a folder, or a name that vitlab download"),
+        ("ViT-B/16", "it names a model, which vitlab pretrain ViT-B/16 trains; did you mean ViT-B_16-i21k or"),
+        (
+            "B_16.npz",
+            "B_16.npz: no such file or folder, and no released weights have this name; .*vitlab download",
+        ),
     ],
 )
 def test_weights_that_are_nowhere_say_what_to_give(name, said):

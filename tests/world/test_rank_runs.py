@@ -21,7 +21,7 @@ from vitlab.errors import LostRank
 from vitlab.models.build import build_from_spec
 from vitlab.recipe import Execution, Masking
 from vitlab.run_dir import CHECKPOINTS, RunDir
-from vitlab.runs.training.data import start_sha256
+from vitlab.weights.load import weights_sha256
 from vitlab.weights.save import save_model
 from vitlab.world.group import join
 
@@ -262,7 +262,7 @@ def test_a_student_with_two_heads_learns_on_ranks_as_alone(in_memory, kind):
             model=replace(model, distilled=True),
             execution=Execution(parallel=kind, micro_batch=3),
             teacher=str(teacher),
-            teacher_sha256=start_sha256(teacher),
+            teacher_sha256=weights_sha256(teacher),
         )
         crashes.new_run(path, student)
         assert ranks.run_ranks(number, ranks.resume_command, path) == [0] * number

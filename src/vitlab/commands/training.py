@@ -160,7 +160,7 @@ def resume(
     """
     from vitlab.runs.training.launch import resume_together
     from vitlab.runs.training.trainer import Places
-    from vitlab.weights.released.cache import located
+    from vitlab.weights.load import located
 
     changed = (*changed_fields(execution), *pairs(changes))
     moved = "" if teacher is None else str(located(teacher).resolve())

@@ -77,6 +77,17 @@ def initialised(model: Empty, *, head_bias: float = 0.0, seed: int = 0) -> Empty
     return model.to(device)
 
 
+def copied_model(spec: ModelSpec, source: Model) -> Model:
+    """Build a model of `spec` with the weights of `source`, cast to the default dtype; nothing is drawn at random.
+
+    The two specs may differ in what has no weights, such as dropout. `source` keeps its own tensors, so that training
+    the copy does not change it. Class names, task and provenance are not copied.
+    """
+    model = empty_model(spec).to_empty(device="cpu")
+    model.load_state_dict(source.state_dict())
+    return model
+
+
 def empty_model(spec: ModelSpec) -> Model:
     """A model without storage, on the meta device: shapes and names only."""
     with torch.device("meta"):

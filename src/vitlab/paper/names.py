@@ -139,6 +139,11 @@ def canonical(name: str) -> str:
     return found
 
 
+def is_model(name: str) -> bool:
+    """Whether a name is that of a model, in any of the known spellings."""
+    return _known(name) is not None
+
+
 def _known(name: str) -> str | None:
     found = _spelt(name)
     hybrid = VIT.fullmatch(found or "")

@@ -31,12 +31,12 @@ from vitlab.pixels import Augmentation
 from vitlab.recipe import Execution, Recipe
 from vitlab.run_dir import MODEL, RESULT, VERSION, RunDir, RunSpec
 from vitlab.runs.measure.inspection import sections_of
-from vitlab.runs.training.data import open_material, start_sha256
+from vitlab.runs.training.data import open_material
 from vitlab.runs.training.trainer import carry_out
 from vitlab.spec import ViTSpec
 from vitlab.store import replacing
 from vitlab.strict_json import to_json
-from vitlab.weights.load import load_model
+from vitlab.weights.load import load_model, weights_sha256
 
 SHAPES = "shapes?classes=10&images=40000&size=16"
 SPEC = ViTSpec(patch=4, layers=4, width=64, mlp=128, heads=4, image=(16, 16), classes=10)
@@ -130,7 +130,7 @@ def reading(start: Path | None = None) -> RunSpec:
     )
     model = replace(SPEC, image=LARGER, classes=10, head="linear")
     spec = _spec("finetune", model, digits, "digits?split=train", test="digits?split=test")
-    return spec if start is None else replace(spec, start=str(start), start_sha256=start_sha256(start))
+    return spec if start is None else replace(spec, start=str(start), start_sha256=weights_sha256(start))
 
 
 def _small(steps: int, where: str, peak: float) -> Recipe:

@@ -15,9 +15,8 @@ from vitlab.spec import ConventionName, Conventions, Image, SaveFormat, UnsavedP
 from vitlab.store import sha256
 from vitlab.weights.files.containers import Container, WeightsError, explained, is_pickle, open_container, read_configs
 from vitlab.weights.formats import timm
-from vitlab.weights.load import load_model
-from vitlab.weights.released.cache import located
-from vitlab.weights.released.fetched import read_fetched
+from vitlab.weights.load import load_model, located
+from vitlab.weights.released.cache import read_fetched
 from vitlab.weights.save import save_model
 
 LONGEST = 900  # seconds a pickle may take

@@ -1,74 +1,26 @@
-"""Everybody's weights in: recognise the file, check every key and shape, read, adapt."""
+"""Load weights by name or path: vitlab's own folders, and the files of other libraries."""
 
+import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
-import torch
 from torch import Tensor
 
 from vitlab.errors import WeightsWarning
 from vitlab.models.build import Model, build_from_spec, empty_model
+from vitlab.paper.names import is_model
 from vitlab.require import require
-from vitlab.spec import (
-    ConventionName,
-    Conventions,
-    Image,
-    ModelSpec,
-    Task,
-    UnsavedPositions,
-    image_size,
-    named_conventions,
-)
-from vitlab.store import MANIFEST, sha256, verify_folder
+from vitlab.run_dir import MODEL, RUN
+from vitlab.spec import ConventionName, Conventions, Image, ModelSpec, UnsavedPositions, image_size, named_conventions
+from vitlab.store import sha256
 from vitlab.weights.files import folder
-from vitlab.weights.files.containers import Container, NpzError, WeightsError, first_nonfinite, open_container, usable
-from vitlab.weights.formats import bit, google, huggingface, timm, timm_config, timm_resnet, torchvision
+from vitlab.weights.files.containers import WeightsError, as_path, first_nonfinite, open_container, usable
+from vitlab.weights.foreign import read_foreign
 from vitlab.weights.formats.hints import Hints, heads_of
-from vitlab.weights.formats.layouts import Entry
-from vitlab.weights.formats.unbuilt import check_built
-from vitlab.weights.released.cache import located
-from vitlab.weights.released.fetched import Fetched, read_fetched
-
-
-@dataclass(frozen=True)
-class Format:
-    """How one source writes its models; what `describe` makes is what `table` takes."""
-
-    matches: Callable[[Container], bool]
-    describe: Callable[[Container, Hints], ModelSpec]
-    table: Callable[[Any, Container | None], list[Entry]]
-    normalised: Callable[[Container], Container] = lambda container: container
-    class_names: Callable[[Container], object] = lambda container: None
-    task: Callable[[Container], Task] = lambda container: "single-label"
-    assumptions: Callable[..., list[str]] = lambda container, *, is_told: []  # said as warnings
-
-
-FORMATS = {  # the first that matches is taken
-    "vitlab": Format(folder.matches, folder.describe, folder.table, class_names=folder.class_names, task=folder.task),
-    "bit-npz": Format(bit.matches, bit.describe, bit.table, bit.normalised),
-    "google-npz": Format(
-        google.matches, google.describe, google.table, google.normalised, assumptions=google.assumptions
-    ),
-    "hf": Format(
-        huggingface.matches,
-        huggingface.describe,
-        huggingface.table,
-        huggingface.normalised,
-        huggingface.class_names,
-        huggingface.task,
-        huggingface.assumptions,
-    ),
-    "torchvision": Format(torchvision.matches, torchvision.describe, torchvision.table, torchvision.normalised),
-    "timm": Format(
-        timm.matches, timm.describe, timm.table, class_names=timm_config.class_names, assumptions=timm.assumptions
-    ),
-    "timm-resnet": Format(
-        timm_resnet.matches, timm_resnet.describe, timm_resnet.table, class_names=timm_config.class_names
-    ),
-}
+from vitlab.weights.released.cache import cached
+from vitlab.weights.released.catalogue import releases, suggestion
 
 
 def load_model(
@@ -82,53 +34,44 @@ def load_model(
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
 ) -> Model:
-    """A model from weights of Google, timm, Hugging Face, torchvision, DeiT or vitlab, ready for inference.
+    """Load weights of Google, timm, Hugging Face, torchvision, DeiT or vitlab as a model ready for inference.
 
     `path` is a file, a folder, or the name of released weights that `vitlab download` has fetched.
-    The format is recognised from the content and its own conventions are used unless `conventions` says otherwise.
-    Positions are resized to `image`; another number of `classes` gets a fresh zero head. Tensors that are missing,
-    unexpected or mis-shaped are an error that lists them all; with `allow_partial` the missing ones are initialised
-    as the paper does and the others left out. A part that vitlab does not build, such as a MAP head, is always an
-    error. `heads` and `positions` are for files that do not say: `positions` for Google's without a position table.
-    What a file does not say and changes the answers, such as the normalisation in a bare file, is assumed with a
-    WeightsWarning. Pickles are refused: see `vitlab convert`.
+    The format is recognised from the content, and its own conventions apply unless `conventions` overrides them.
+    Positions are resized to `image`; another number of `classes` gets a new zero head. Tensors that are missing,
+    unexpected or mis-shaped are an error that lists them all; with `allow_partial` missing tensors get the paper's
+    initial values and the others are skipped. A part that vitlab does not build, such as a MAP head, is always an
+    error. `heads` and `positions` are for files that do not state them: `positions` for Google's files without a
+    position table. Anything else that a file leaves open and that changes its predictions, such as the normalisation
+    in a bare file, is assumed and reported as a WeightsWarning. Pickles are refused: see `vitlab convert`.
     """
     path = located(path)
-    hints = Hints(None if image is None else image_size(image), heads, _checked_positions(positions))
-    container = open_container(path)
-    known = _known(path)
-    if known is not None:
-        container = replace(container, metadata={"image": f"{known.image}x{known.image}", **container.metadata})
-    name, form = _recognise(container)
-    if name == "vitlab":
-        _verify(path)
-    if positions is not None and name != "google-npz":
-        raise WeightsError(f"{path.name} is of format {name}, whose files say their positions; leave positions out")
-    container = form.normalised(container)
-    if name != "vitlab":
-        check_built(container)
-    try:
-        spec = form.describe(container, hints)
-    except WeightsError:
-        raise
-    except ValueError as error:
-        raise WeightsError(f"{path.name} describes no model that can be built: {error}") from None
-    if heads not in (None, heads_of(spec)):
-        raise WeightsError(f"{path.name} has {heads_of(spec)} attention heads, not {heads}; leave heads out")
-    assumptions = form.assumptions(container, is_told=conventions is not None) if known is None else []
-    if conventions is None and known is not None:
-        conventions = known.conventions
+    if positions is not None and positions not in get_args(UnsavedPositions):
+        raise ValueError(f"positions {positions!r:.80} is unknown; give {' or '.join(get_args(UnsavedPositions))}")
+    container, assumptions = open_container(path), []
+    if folder.is_own(container):
+        card = folder.verified_card(path, container)
+        if positions is not None:
+            raise WeightsError(f"{path.name} is of format vitlab, which states its positions; leave positions out")
+        if heads is not None and heads != heads_of(card.model):
+            raise WeightsError(f"{path.name} has {heads_of(card.model)} attention heads, not {heads}; leave heads out")
+        spec, tensors = card.model, folder.read_tensors(container, _shapes(card.model), allow_partial=allow_partial)
+        names, task, provenance = card.class_names, card.task, dict(card.provenance or {})
+    else:
+        hints = Hints(None if image is None else image_size(image), heads, positions)
+        found = read_foreign(
+            path, container, hints, has_conventions=conventions is not None, allow_partial=allow_partial
+        )
+        spec, tensors, assumptions = found.spec, found.tensors, found.assumptions
+        names, task, provenance = _fitting_names(found.class_names, spec.classes), found.task, found.provenance
     if conventions is not None:
         spec = replace(spec, conventions=named_conventions(conventions))
-    tensors, missing = _read(container, spec, form.table(spec, container), allow_partial)
-    tensors = usable(tensors, keep_half=name == "vitlab")
+    tensors = usable(tensors, keep_half=folder.is_own(container))
     bad = None if allow_nonfinite else first_nonfinite(tensors)
     if bad:
-        raise WeightsError(f"{path.name}: {bad!r} holds NaN or infinity; allow_nonfinite loads it all the same")
-    model = _assemble(spec, tensors, missing)
-    model.class_names = _class_names(form.class_names(container), spec.classes)
-    model.task = form.task(container)
-    model.provenance = _provenance(path, name, container, known)
+        raise WeightsError(f"{path.name}: {bad!r} contains NaN or infinity; allow_nonfinite loads it anyway")
+    model = _assemble(spec, tensors)
+    model.class_names, model.task, model.provenance = names, task, provenance
     if image is not None:
         model.resize(image)
     if classes is not None and classes != model.spec.classes:
@@ -138,103 +81,88 @@ def load_model(
     return model.eval()
 
 
-def _checked_positions(positions: UnsavedPositions | None) -> UnsavedPositions | None:
-    if positions is not None and positions not in get_args(UnsavedPositions):
-        raise ValueError(f"positions {positions!r:.80} is unknown; give {' or '.join(get_args(UnsavedPositions))}")
-    return positions
+@dataclass(frozen=True)
+class Loaded:
+    """Weights that a run starts from: the model, the absolute path it came from, and the hash of its files."""
+
+    model: Model
+    path: Path
+    sha256: str
 
 
-def _recognise(container: Container) -> tuple[str, Format]:
-    for name, form in FORMATS.items():
-        if form.matches(container):
-            return name, form
-    some = ", ".join(repr(name)[:60] for name in sorted(container.shapes)[:4])
-    raise WeightsError(
-        f"{container.path.name} holds {len(container.shapes)} tensors ({some}, ...) named as no model that vitlab knows"
-    )
+def load_start(given: str | Path, *, conventions: ConventionName | Conventions | None = None) -> Loaded:
+    """Load the weights of a name or path, and return them with their path and SHA-256 for run.json.
+
+    Every file is hashed once: hashes that were computed to verify the weights are used again. Fine-tuning adapts the
+    model (`resize`, `reset_head`) and passes it to `vitlab.models.build.copied_model`, which draws no random weights.
+    """
+    path = located(given)
+    model = load_model(path, conventions=conventions)
+    known = {path: model.provenance["sha256"]} if path.is_file() else folder.verified_hashes(path)
+    return Loaded(model, path.resolve(), weights_sha256(path, known))
 
 
-def _known(path: Path) -> Fetched | None:
-    """What the catalogue knows of a file that it fetched, whose every byte is what came."""
+def weights_sha256(path: Path, known: dict[Path, str] | None = None) -> str:
+    """Return the hash by which a run recognises its weights: of the file, or of the folder's tensor files.
+
+    Hashes in `known` are taken as they are. Several files give several hashes, joined by `+`.
+    """
+    files = [path] if path.is_file() else sorted(f for f in path.iterdir() if f.suffix in (".safetensors", ".npz"))
+    require(bool(files), f"{path} contains no weights (.safetensors or .npz)")
+    return "+".join((known or {}).get(file) or sha256(file) for file in files)
+
+
+def located(given: str | Path) -> Path:
+    """Return where weights are: a path that exists, the model of a run folder, or a release that was downloaded."""
+    path = as_path(given)
+    if os.path.isfile(path / RUN):  # noqa: PTH113 - Path raises where a folder above may not be entered
+        if not (path / MODEL).exists():
+            raise WeightsError(f"{path} is a run without a trained model; finish it first: vitlab resume {path}")
+        return path / MODEL
+    if not _is_missing(path):
+        return path
+    release = releases().get(str(given))
+    if release is None:
+        near = suggestion(str(given))
+        if is_model(str(given)):
+            near = f"it names a model, which vitlab pretrain {given} trains; {near}"
+        raise WeightsError(f"{given}: no such file or folder, and no released weights have this name; {near}")
+    if not cached(release).is_file():
+        raise WeightsError(
+            f"{given} names released weights that are not downloaded yet; fetch the "
+            f"{release.bytes / 1e6:,.0f} MB: vitlab download {given}"
+        )
+    return cached(release)
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether nothing exists at a path. A path that may not be looked at counts as existing: reading it says why."""
     try:
-        known = read_fetched(path) if path.is_file() else None
-        if known is not None:
-            require(sha256(path) == known.sha256, f"{path} is damaged; remove it and fetch it again")
-    except ValueError as error:
-        raise WeightsError(str(error)) from None
-    return known
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
 
 
-def _verify(path: Path) -> None:
-    """Every byte of a folder of ours is what was written."""
-    if not (path / MANIFEST).is_file():
-        raise WeightsError(f"{path} has no {MANIFEST}; the folder is incomplete")
-    try:
-        verify_folder(path, (folder.CARD, folder.WEIGHTS))
-    except ValueError as error:
-        raise WeightsError(str(error)) from None
+def _shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in empty_model(spec).state_dict().items()}
 
 
-def _read(
-    container: Container, spec: ModelSpec, table: list[Entry], allow_partial: bool
-) -> tuple[dict[str, Tensor], list[str]]:
-    """Our state dict from their tensors, and the names that could not be had; shapes are judged before any read."""
-    own = {name: parameter.shape for name, parameter in empty_model(spec).state_dict().items()}
-    missing, misshaped, fitting, expected = [], [], [], set()
-    for entry in table:
-        if entry.ours not in own:
-            continue  # counted as unexpected below
-        shapes = entry.shapes(own[entry.ours], heads_of(spec))
-        expected |= set(shapes)
-        absent = [name for name in shapes if name not in container.shapes]
-        wrong = [n for n, s in shapes.items() if n in container.shapes and container.shapes[n] != s]
-        missing += absent
-        misshaped += [f"{name!r} is {container.shapes[name]}, not {shapes[name]}" for name in wrong]
-        if not absent and not wrong:
-            fitting.append(entry)
-    # The head of a model without classes is not in anybody's file.
-    empty = {name: torch.zeros(shape) for name, shape in own.items() if 0 in shape}
-    missing += sorted(set(own) - {entry.ours for entry in table} - set(empty))
-    unexpected = sorted(set(container.shapes) - expected)
-    if (missing or misshaped or unexpected) and not allow_partial:
-        raise WeightsError(_mismatch(container.path.name, missing, misshaped, unexpected))
-    try:
-        tensors = empty | {e.ours: e.layout.read([container.read(name) for name in e.theirs]) for e in fitting}
-    except NpzError as error:
-        raise WeightsError(f"{container.path.name} is damaged: {error}") from None
-    return tensors, sorted(set(own) - set(tensors))
-
-
-def _mismatch(name: str, missing: list[str], misshaped: list[str], unexpected: list[str]) -> str:
-    parts = [f"{name} does not fit the model it describes (allow_partial loads what does)"]
-    for title, items in (("missing", missing), ("mis-shaped", misshaped), ("unexpected", unexpected)):
-        if items:
-            shown = [item if title == "mis-shaped" else repr(item) for item in items]
-            parts.append(f"{len(items)} {title}: {', '.join(shown)}")
-    return "; ".join(parts)
-
-
-def _assemble(spec: ModelSpec, tensors: dict[str, Tensor], missing: list[str]) -> Model:
-    """A module that owns the tensors; what is missing gets the paper's initial values."""
-    if missing:
+def _assemble(spec: ModelSpec, tensors: dict[str, Tensor]) -> Model:
+    """Build a module that owns the tensors; missing ones get the paper's initial values."""
+    model = empty_model(spec)
+    if missing := set(model.state_dict()) - set(tensors):
         fresh = build_from_spec(spec).state_dict()
         tensors = tensors | {name: fresh[name] for name in missing}
-    model = empty_model(spec)
     model.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()}, assign=True)
     return model
 
 
-def _class_names(names: object, classes: int) -> tuple[str, ...] | None:
-    """Names that fit the classes; a stranger's list of another length or type is ignored."""
+def _fitting_names(names: object, classes: int) -> tuple[str, ...] | None:
+    """Class names that fit the number of classes; a list of another length or type is ignored."""
     if not isinstance(names, list | tuple) or len(names) != classes:
         return None
     listed = cast(list[Any], names)
     return tuple(listed) if all(isinstance(name, str) and len(name) <= 1000 for name in listed) else None
-
-
-def _provenance(path: Path, name: str, container: Container, known: Fetched | None) -> dict[str, str]:
-    if name == "vitlab":
-        return dict(folder.read_card(container).provenance or {})
-    if known is not None:
-        return {"source": known.url, "format": name, "sha256": known.sha256}
-    return {"source": path.name, "format": name, "sha256": sha256(container.path)}

@@ -238,7 +238,7 @@ def test_a_sweep_learns_from_a_teacher_and_goes_on_with_that_one_alone(model, in
         (["--distillation.kind", "hard"], "give --teacher MODEL"),
         (["--partners", "rolled"], "--partners would be read by nobody: no pictures are mixed"),
         (["--grid", "schedule.decay=constant", "--grid", "schedule.end=0,1e-4"], "a constant decay has no such end"),
-        (["--teacher", "nowhere"], "cannot read nowhere: there is nothing"),
+        (["--teacher", "nowhere"], "nowhere: no such file or folder, and no released weights have this name"),
         (["--test", TEST.replace("classes=3", "classes=4")], "does not fit the training data"),
         (["--search", "optuna"], "needs a --space"),
         (["--search", "optuna", "--trials", "0"], "at least 1"),

@@ -15,10 +15,10 @@ from vitlab.paper.recipes.length import Length
 from vitlab.paper.recipes.pretraining import pretraining_recipe
 from vitlab.recipe import Execution
 from vitlab.run_dir import RunDir, RunSpec
-from vitlab.runs.training.data import start_sha256
 from vitlab.runs.training.distillation import open_teacher
 from vitlab.store import MANIFEST
 from vitlab.train.update import Update
+from vitlab.weights.load import weights_sha256
 
 pytest.importorskip("sklearn", reason="the digits need scikit-learn")
 
@@ -164,7 +164,7 @@ def test_a_teacher_with_the_classes_in_another_order_teaches_them_by_name(tmp_pa
         data="",
         execution=Execution(),
         teacher=str(tmp_path / "teacher"),
-        teacher_sha256=start_sha256(tmp_path / "teacher"),
+        teacher_sha256=weights_sha256(tmp_path / "teacher"),
     )
     pixels = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
     same, other = (

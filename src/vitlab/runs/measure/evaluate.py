@@ -30,7 +30,7 @@ from vitlab.runs.measure.scoring import SAVE, Labeller, Share, fingerprint_of, s
 from vitlab.runs.progress import Images, announced, say
 from vitlab.store import locked, refuse_strange, sha256
 from vitlab.strict_json import to_json
-from vitlab.weights.released.cache import located
+from vitlab.weights.load import located
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,10 @@ from vitlab.paper.pretraining import HEAD_BIAS
 from vitlab.require import require
 from vitlab.run_dir import RunSpec
 from vitlab.spec import Task
-from vitlab.store import sha256
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.update import freeze
-from vitlab.weights.load import load_model
+from vitlab.weights.load import load_model, weights_sha256
 from vitlab.world.group import World
 from vitlab.world.parallel import shard, spread_weights
 from vitlab.world.sharding import whole
@@ -184,7 +183,7 @@ def initial_model(spec: RunSpec) -> Model:
     model = build_from_spec(spec.model, seed=spec.seed, head_bias=bias)
     if not spec.start:
         return model
-    found = start_sha256(Path(spec.start))
+    found = weights_sha256(Path(spec.start))
     require(
         found == spec.start_sha256,
         f"the weights in {spec.start} are not those the run began with; bring them back, or start a new run",
@@ -202,10 +201,3 @@ def adapt(model: Model, image: tuple[int, int], classes: int) -> None:
     if model.spec.image != image:
         model.resize(image)
     model.reset_head(classes)
-
-
-def start_sha256(path: Path) -> str:
-    """The hash that tells whether weights are still the same: of the file, or of the folder's tensors."""
-    files = [path] if path.is_file() else sorted(f for f in path.iterdir() if f.suffix in (".safetensors", ".npz"))
-    require(bool(files), f"{path} holds no weights")
-    return "+".join(map(sha256, files))

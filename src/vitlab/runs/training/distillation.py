@@ -13,10 +13,9 @@ from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.require import require
 from vitlab.run_dir import RunSpec
-from vitlab.runs.training.data import start_sha256
 from vitlab.spec import ViTSpec
 from vitlab.train.distillation import Teacher
-from vitlab.weights.load import load_model
+from vitlab.weights.load import load_model, weights_sha256
 
 
 class BothLogits(nn.Module):
@@ -45,7 +44,7 @@ def open_teacher(spec: RunSpec, card: DataCard, device: torch.device) -> Teacher
     """
     path = Path(spec.teacher)
     require(path.exists(), f"there is no teacher at {path}; if it has moved: vitlab resume RUN --teacher MODEL")
-    found = start_sha256(path)
+    found = weights_sha256(path)
     require(
         found == spec.teacher_sha256,
         f"the teacher in {spec.teacher} is not the one the run began with; bring it back, or start a new run",

@@ -33,7 +33,7 @@ from vitlab.require import require
 from vitlab.run_dir import VERSION, RunDir, RunSpec
 from vitlab.runs.progress import duration, say
 from vitlab.runs.training.account import tell_bad, tell_classes, write_quarantine
-from vitlab.runs.training.data import Material, adapt, start_sha256
+from vitlab.runs.training.data import Material, adapt
 from vitlab.runs.training.distillation import open_teacher
 from vitlab.runs.training.masked_patches import corruption_of
 from vitlab.runs.training.time_estimate import learning_pace, reading_seconds
@@ -43,8 +43,7 @@ from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.strict_json import to_json
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.update import BACKBONE, freeze, recompute_activations
-from vitlab.weights.load import load_model
-from vitlab.weights.released.cache import located
+from vitlab.weights.load import load_model, located, weights_sha256
 from vitlab.world.device import pick_device
 
 OF_MODEL = "model."
@@ -152,7 +151,7 @@ def finetuning_run(
     adapt(loaded, recipe.image, _classes(card))
     model = _changed_model(_with_rates(loaded.spec, recipe), asked)
     run = _run("finetune", model, recipe, asked, execution, held_out)
-    return replace(run, start=str(start.resolve()), start_sha256=start_sha256(start))
+    return replace(run, start=str(start.resolve()), start_sha256=weights_sha256(start))
 
 
 def create(path: Path, spec: RunSpec, material: Material, console: Console, *, is_wanted: bool) -> RunDir:
@@ -262,7 +261,7 @@ def _run(kind: str, model: ModelSpec, recipe: Recipe, asked: Asked, execution: E
         held_out=held_out,
         test=asked.test,
         teacher="" if teacher is None else str(teacher.resolve()),
-        teacher_sha256="" if teacher is None else start_sha256(teacher),
+        teacher_sha256="" if teacher is None else weights_sha256(teacher),
     )
     for why in () if asked.is_swept else unread_fields(run, dict(asked.changes)).values():
         raise ValueError(why)

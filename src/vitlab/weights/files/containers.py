@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -166,6 +166,31 @@ def _object(path: Path) -> dict[str, Any]:
 
 def _is_plain(name: object) -> bool:
     return isinstance(name, str) and Path(name).name == name
+
+
+def fitting(
+    container: Container, expected: Mapping[str, tuple[int, ...]], unmapped: Iterable[str] = (), *, allow_partial: bool
+) -> set[str]:
+    """Return the names of the tensors that have their expected shape.
+
+    Raise a WeightsError that lists all others, and the `unmapped` tensors of the model that no file contains, unless
+    `allow_partial`.
+    """
+    shapes = container.shapes
+    missing = [name for name in expected if name not in shapes] + sorted(unmapped)
+    fits = {name for name, shape in expected.items() if shapes.get(name) == shape}
+    misshaped = [name for name in expected if name in shapes and name not in fits]
+    unexpected = sorted(set(shapes) - set(expected))
+    lists = {
+        "missing": [repr(name) for name in missing],
+        "mis-shaped": [f"{name!r} is {shapes[name]}, not {expected[name]}" for name in misshaped],
+        "unexpected": [repr(name) for name in unexpected],
+    }
+    problems = [f"{len(items)} {kind}: {', '.join(items)}" for kind, items in lists.items() if items]
+    if problems and not allow_partial:
+        advice = f"{container.path.name} does not fit the model it describes (allow_partial loads the tensors that fit)"
+        raise WeightsError("; ".join([advice, *problems]))
+    return fits
 
 
 def usable(tensors: Mapping[str, Tensor], *, keep_half: bool) -> dict[str, Tensor]:

@@ -1,20 +1,20 @@
 """vitlab's own folder: weights.safetensors, vitlab.json with everything else, manifest.json with the hashes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from vitlab.spec import ModelSpec, Task
-from vitlab.store import json_writer, write_folder
-from vitlab.strict_json import from_json, to_json
-from vitlab.weights.files.containers import Container, WeightsError
-from vitlab.weights.formats.hints import Hints
-from vitlab.weights.formats.layouts import SAME, Entry
+from vitlab.store import MANIFEST, json_writer, verify_folder, write_folder
+from vitlab.strict_json import from_json, read_json, to_json
+from vitlab.weights.files.containers import Container, WeightsError, fitting
 
 CARD = "vitlab.json"
 WEIGHTS = "weights.safetensors"
@@ -23,23 +23,23 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Card:
-    """Everything a model folder says beside the weights."""
+    """Everything that a model folder states apart from the weights."""
 
     format: Literal["vitlab-model"]
     version: int
     model: ModelSpec
     class_names: tuple[str, ...] | None = None
     provenance: dict[str, str] | None = None
-    task: Task = "single-label"  # written only where it is another
+    task: Task = "single-label"  # not written if it is the default
 
 
-def matches(container: Container) -> bool:
-    """Whether the tensors lie in a folder of ours."""
+def is_own(container: Container) -> bool:
+    """Whether the tensors are in a folder written by vitlab."""
     return CARD in container.configs
 
 
 def read_card(container: Container) -> Card:
-    """The folder's card, checked field by field."""
+    """Read the folder's card and check every field."""
     value: dict[str, Any] = container.configs[CARD]
     version = value.get("version")
     if isinstance(version, int) and version > VERSION:
@@ -55,25 +55,32 @@ def read_card(container: Container) -> Card:
     return card
 
 
-def describe(container: Container, hints: Hints) -> ModelSpec:
-    """The model the card speaks of."""
-    return read_card(container).model
+def verified_card(path: Path, container: Container) -> Card:
+    """Read the card of the folder at `path` after checking that every byte is what was written."""
+    if not (path / MANIFEST).is_file():
+        raise WeightsError(f"{path} has no {MANIFEST}; the folder is incomplete")
+    try:
+        verify_folder(path, (CARD, WEIGHTS))
+    except ValueError as error:
+        raise WeightsError(str(error)) from None
+    return read_card(container)
 
 
-def class_names(container: Container) -> object:
-    """The card's class names."""
-    return read_card(container).class_names
+def verified_hashes(path: Path) -> dict[Path, str]:
+    """The SHA-256 of every file of a folder that `verified_card` has checked; empty for another library's folder."""
+    if not (path / CARD).is_file():
+        return {}
+    return {path / name: entry["sha256"] for name, entry in cast(dict[str, Any], read_json(path / MANIFEST)).items()}
 
 
-def task(container: Container) -> Task:
-    """The card's task."""
-    return read_card(container).task
-
-
-def table(spec: ModelSpec, container: Container | None) -> list[Entry]:
-    """Our names, unchanged."""
-    names = list(container.shapes) if container is not None else []
-    return [Entry(name, (name,), SAME) for name in names]
+def read_tensors(
+    container: Container, shapes: Mapping[str, tuple[int, ...]], *, allow_partial: bool
+) -> dict[str, Tensor]:
+    """Read the tensors of a model with these `shapes`; one without values need not be in the file."""
+    empty = {name: torch.zeros(shape) for name, shape in shapes.items() if 0 in shape}
+    expected = {name: shape for name, shape in shapes.items() if name in container.shapes or name not in empty}
+    fits = fitting(container, expected, allow_partial=allow_partial)
+    return empty | {name: container.read(name) for name in fits}
 
 
 def _write_weights(tensors: dict[str, Tensor], file: Path) -> None:
@@ -84,10 +91,10 @@ def _write_weights(tensors: dict[str, Tensor], file: Path) -> None:
 
 
 def save(path: Path, tensors: dict[str, Tensor], card: Card) -> None:
-    """Write the folder whole or not at all."""
+    """Write the folder completely or not at all."""
     value = to_json(card)
     if card.task == "single-label":
-        del value["task"]  # versions of vitlab that do not know the field can read the folder
+        del value["task"]  # so that versions of vitlab without this field can read the folder
     write_folder(
         path,
         {

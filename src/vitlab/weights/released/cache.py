@@ -1,16 +1,21 @@
-"""Where released weights are kept, and which file a user means by a name."""
+"""The cache of released weights: where files are kept, and the JSON beside each with facts it does not state."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from vitlab.paper.models import model_spec
-from vitlab.run_dir import MODEL, RUN
-from vitlab.weights.files.containers import WeightsError, as_path
-from vitlab.weights.released.catalogue import Release, releases
+from vitlab.require import require
+from vitlab.spec import Conventions
+from vitlab.store import json_writer, replacing
+from vitlab.strict_json import from_json, read_json, to_json
+from vitlab.weights.released.catalogue import Release
+
+FORMAT: Literal["vitlab-fetched"] = "vitlab-fetched"
 
 
 def cache_folder() -> Path:
-    """VITLAB_CACHE, or `vitlab/weights` in the user's cache."""
+    """The folder VITLAB_CACHE, or `vitlab/weights` in the user's cache."""
     if own := os.environ.get("VITLAB_CACHE"):
         return Path(own)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -18,53 +23,49 @@ def cache_folder() -> Path:
 
 
 def cached(release: Release) -> Path:
-    """Where a release is, or would be."""
+    """The path of a release in the cache, downloaded or not."""
     return cache_folder() / release.file
 
 
-def located(given: str | Path) -> Path:
-    """The weights that are meant: a path that exists, the model of a run folder, or a release that was downloaded.
+@dataclass(frozen=True)
+class Fetched:
+    """Facts about a downloaded file. It was trained with `conventions`, on images of `image` pixels a side."""
 
-    The error for anything else says what to do.
-    """
-    path, release = as_path(given), releases().get(str(given))
-    if os.path.isfile(path / RUN):  # noqa: PTH113 - Path raises where a folder above may not be entered
-        return _trained(path)
-    if not _is_missing(path):
-        return path
-    if release is None:
-        advice = "give a file, a folder, or a name that vitlab download lists"
-        if _is_model(str(given)):
-            advice = f"it names a model, not weights; {advice}, or make some: vitlab pretrain {given}"
-        raise WeightsError(f"cannot read {given}: there is nothing; {advice}")
-    if not cached(release).is_file():
-        raise WeightsError(
-            f"{given} is no file but the name of released weights that are not here yet; fetch the "
-            f"{release.bytes / 1e6:,.0f} MB: vitlab download {given}"
-        )
-    return cached(release)
+    format: Literal["vitlab-fetched"]
+    name: str
+    url: str
+    size: int
+    sha256: str
+    conventions: Conventions
+    image: int
 
 
-def _trained(run: Path) -> Path:
-    """The model of a run folder."""
-    if not (run / MODEL).exists():
-        raise WeightsError(f"{run} is a run without a trained model; finish it first: vitlab resume {run}")
-    return run / MODEL
+def beside(path: Path) -> Path:
+    """The path of the JSON that belongs to a downloaded file."""
+    return path.with_name(f"{path.name}.json")
 
 
-def _is_missing(path: Path) -> bool:
-    """Whether nothing is there; what cannot be looked at may be there, and who reads it says why not."""
+def write_fetched(path: Path, facts: Fetched) -> None:
+    """Write the facts about the file at `path` beside it."""
+    with replacing(beside(path)) as temporary:
+        json_writer(to_json(facts))(temporary)
+
+
+def read_fetched(path: Path) -> Fetched | None:
+    """Read the facts about the file at `path`; None if vitlab did not download it. Any other JSON is ignored."""
+    if not beside(path).is_file():
+        return None
     try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except (OSError, ValueError):
-        return False
-    return False
-
-
-def _is_model(name: str) -> bool:
-    try:
-        return bool(model_spec(name))
-    except ValueError:
-        return False
+        value = read_json(beside(path))
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            return None
+        facts = from_json(Fetched, value, beside(path).name)
+    except ValueError as error:
+        raise ValueError(f"{error}; remove {beside(path)}, and vitlab download writes it again") from None
+    size = path.stat().st_size
+    require(
+        facts.size == size,
+        f"{path} is damaged: it has {size:,} bytes, not the {facts.size:,} that were downloaded; remove it and "
+        f"download it again, or remove {beside(path).name} if the file is your own",
+    )
+    return facts

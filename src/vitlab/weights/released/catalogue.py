@@ -105,15 +105,20 @@ def releases() -> dict[str, Release]:
 
 
 def find_release(name: str) -> Release:
-    """The file of this name; a wrong name gets proposals."""
-    known = releases()
-    if name not in known:
-        models = meant(name)  # one where the name is that of a model, in whatever spelling
-        near = [known_name for known_name, release in known.items() if [canonical(release.model)] == models][:3]
-        near = near or difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ValueError(f"no released weights are named {name!r}; {hint}vitlab download without a name lists all")
-    return known[name]
+    """The release of this name; the error for an unknown name suggests similar ones."""
+    if name not in releases():
+        raise ValueError(f"no released weights are named {name!r}; {suggestion(name)}")
+    return releases()[name]
+
+
+def suggestion(name: str) -> str:
+    """Advice for a name that is not in the catalogue: releases of the same model, or names spelt alike."""
+    models = meant(name)  # one if the name is that of a model, in any spelling
+    near = difflib.get_close_matches(name, releases(), n=1, cutoff=0.9)
+    near = near or [release.name for release in releases().values() if [canonical(release.model)] == models][:3]
+    near = near or difflib.get_close_matches(name, releases(), n=3, cutoff=0.4)
+    question = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"{question}vitlab download lists all names"
 
 
 def _google() -> list[Release]:

@@ -12,9 +12,8 @@ from typing import Any
 
 from vitlab.require import require
 from vitlab.store import publish, sha256
-from vitlab.weights.released.cache import cached
+from vitlab.weights.released.cache import FORMAT, Fetched, cached, read_fetched, write_fetched
 from vitlab.weights.released.catalogue import Release, find_release
-from vitlab.weights.released.fetched import FORMAT, Fetched, read_fetched, write_fetched
 
 TIMEOUT = 30  # seconds without a byte
 PIECE = 2**20

@@ -1,0 +1,143 @@
+"""Weights of other libraries: recognise the format, describe the model, read every tensor under vitlab's names."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitlab.models.build import empty_model
+from vitlab.require import require
+from vitlab.spec import ModelSpec, Task
+from vitlab.store import sha256
+from vitlab.weights.files.containers import Container, NpzError, WeightsError, fitting
+from vitlab.weights.formats import bit, google, huggingface, timm, timm_config, timm_resnet, torchvision
+from vitlab.weights.formats.hints import Hints, heads_of
+from vitlab.weights.formats.layouts import Entry
+from vitlab.weights.formats.unbuilt import check_built
+from vitlab.weights.released.cache import Fetched, read_fetched
+
+
+@dataclass(frozen=True)
+class Format:
+    """How one library writes its models. `describe` makes the spec that `table` takes."""
+
+    matches: Callable[[Container], bool]
+    describe: Callable[[Container, Hints], ModelSpec]
+    table: Callable[[Any, Container | None], list[Entry]]
+    normalised: Callable[[Container], Container] = lambda container: container
+    class_names: Callable[[Container], object] = lambda container: None
+    task: Callable[[Container], Task] = lambda container: "single-label"
+    assumptions: Callable[..., list[str]] = lambda container, *, is_told: []  # issued as warnings
+
+
+FORMATS = {  # the first that matches is used
+    "bit-npz": Format(bit.matches, bit.describe, bit.table, bit.normalised),
+    "google-npz": Format(
+        google.matches, google.describe, google.table, google.normalised, assumptions=google.assumptions
+    ),
+    "hf": Format(
+        huggingface.matches,
+        huggingface.describe,
+        huggingface.table,
+        huggingface.normalised,
+        huggingface.class_names,
+        huggingface.task,
+        huggingface.assumptions,
+    ),
+    "torchvision": Format(torchvision.matches, torchvision.describe, torchvision.table, torchvision.normalised),
+    "timm": Format(
+        timm.matches, timm.describe, timm.table, class_names=timm_config.class_names, assumptions=timm.assumptions
+    ),
+    "timm-resnet": Format(
+        timm_resnet.matches, timm_resnet.describe, timm_resnet.table, class_names=timm_config.class_names
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A model read from another library's file. `tensors` have vitlab's names; some may be missing."""
+
+    spec: ModelSpec
+    tensors: dict[str, Tensor]
+    class_names: object  # unchecked
+    task: Task
+    provenance: dict[str, str]
+    assumptions: list[str]
+
+
+def read_foreign(
+    path: Path, container: Container, hints: Hints, *, has_conventions: bool, allow_partial: bool
+) -> Foreign:
+    """Read a container of any of `FORMATS`; raise a WeightsError for anything that cannot be built exactly."""
+    known = _known(path)
+    if known is not None:
+        container = replace(container, metadata={"image": f"{known.image}x{known.image}", **container.metadata})
+    name, form = _recognise(container)
+    if hints.positions is not None and name != "google-npz":
+        raise WeightsError(f"{path.name} is of format {name}, whose files state their positions; leave positions out")
+    container = form.normalised(container)
+    check_built(container)
+    try:
+        spec = form.describe(container, hints)
+    except WeightsError:
+        raise
+    except ValueError as error:
+        raise WeightsError(f"{path.name} describes no model that can be built: {error}") from None
+    if hints.heads not in (None, heads_of(spec)):
+        raise WeightsError(f"{path.name} has {heads_of(spec)} attention heads, not {hints.heads}; leave heads out")
+    tensors = _read(container, spec, form.table(spec, container), allow_partial)
+    if known is not None:
+        spec = replace(spec, conventions=known.conventions)
+    source, digest = (path.name, sha256(container.path)) if known is None else (known.url, known.sha256)
+    return Foreign(
+        spec,
+        tensors,
+        form.class_names(container),
+        form.task(container),
+        {"source": source, "format": name, "sha256": digest},
+        form.assumptions(container, is_told=has_conventions) if known is None else [],
+    )
+
+
+def _recognise(container: Container) -> tuple[str, Format]:
+    for name, form in FORMATS.items():
+        if form.matches(container):
+            return name, form
+    some = ", ".join(repr(name)[:60] for name in sorted(container.shapes)[:4])
+    raise WeightsError(
+        f"{container.path.name} holds {len(container.shapes)} tensors ({some}, ...) named as no model that vitlab knows"
+    )
+
+
+def _known(path: Path) -> Fetched | None:
+    """The facts recorded when the file was downloaded, if it was; raise if its bytes have changed since."""
+    try:
+        known = read_fetched(path) if path.is_file() else None
+        if known is not None:
+            require(sha256(path) == known.sha256, f"{path} is damaged; remove it and fetch it again")
+    except ValueError as error:
+        raise WeightsError(str(error)) from None
+    return known
+
+
+def _read(container: Container, spec: ModelSpec, table: list[Entry], allow_partial: bool) -> dict[str, Tensor]:
+    """Translate the file's tensors to vitlab's names and layouts; all shapes are checked before any tensor is read."""
+    own = {name: parameter.shape for name, parameter in empty_model(spec).state_dict().items()}
+    shapes = {entry: entry.shapes(own[entry.ours], heads_of(spec)) for entry in table if entry.ours in own}
+    expected = {name: shape for theirs in shapes.values() for name, shape in theirs.items()}
+    # A model without classes has an empty head, which no file contains.
+    empty = {name: torch.zeros(shape) for name, shape in own.items() if 0 in shape}
+    unmapped = set(own) - {entry.ours for entry in table} - set(empty)
+    fits = fitting(container, expected, unmapped, allow_partial=allow_partial)
+    try:
+        return empty | {
+            entry.ours: entry.layout.read([container.read(name) for name in entry.theirs])
+            for entry, theirs in shapes.items()
+            if fits.issuperset(theirs)
+        }
+    except NpzError as error:
+        raise WeightsError(f"{container.path.name} is damaged: {error}") from None
