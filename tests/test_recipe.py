@@ -1,12 +1,15 @@
 """Recipes as values: what is refused, and fields set by text as strictly as by code."""
 
 import dataclasses
+import operator
 import re
 from functools import partial
 
+import numpy as np
 import pytest
 
-from vitlab.changes import with_fields
+from vitlab.changes import flattened, with_fields
+from vitlab.errors import InvalidValue
 from vitlab.paper.recipes.finetuning import finetuning_names, finetuning_recipe
 from vitlab.paper.recipes.pretraining import pretraining_names, pretraining_recipe
 from vitlab.recipe import SGD, AdamW, Distillation, Execution, Masking, Recipe, Schedule
@@ -45,6 +48,62 @@ def test_a_field_is_set_by_text(field, text, value):
     assert getattr(with_fields(PLAIN, [(field, text)]), field) == value
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"batch": 64, "frozen": ("backbone",)}, {"batch": 64, "frozen": ("backbone",)}),
+        ({"schedule": {"peak": 3e-3, "warmup": 10}}, {"schedule.peak": 3e-3, "schedule.warmup": 10}),
+        ({"schedule.peak": np.float32(0.5), "batch": np.int64(8)}, {"schedule.peak": 0.5, "batch": 8}),
+        ({"optimizer": AdamW(weight_decay=0.3)}, {"optimizer": AdamW(weight_decay=0.3)}),
+        ({"optimizer": AdamW(), "optimizer.clip": 2}, {"optimizer": AdamW(clip=2.0)}),
+        (
+            {"image": 64, "average": None, "augmentation": {"flip": False}},
+            {"image": (64, 64), "augmentation.flip": False},
+        ),
+        (
+            {"image": (32, 64), "optimizer": "adamw", "batch": "64"},
+            {"image": (32, 64), "optimizer": AdamW(), "batch": 64},
+        ),
+    ],
+)
+def test_fields_are_set_by_python_values(changes, expected):
+    recipe = with_fields(PLAIN, flattened(changes))
+    for field, value in expected.items():
+        found = operator.attrgetter(field)(recipe)
+        assert found == value
+        assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "problem"),
+    [
+        ({"schedule": {"peak": "high"}}, "schedule.peak", "is 'high'; expected a number"),
+        ({"schedule": {"peek": 1}}, "schedule.peek", "did you mean peak?"),
+        ({"batch": 1.5}, "batch", "is 1.5; expected a whole number"),
+        ({"batch": None}, "batch", "is None; expected a whole number"),
+        ({"schedule": 3}, "schedule", "is 3; expected an object"),
+        ({"optimizer": {"betas": (0.9, "b")}}, "optimizer.betas[1]", "is 'b'; expected a number"),
+        ({"frozen": ("head", 3)}, "frozen[1]", "is 3; expected a string"),
+    ],
+)
+def test_a_wrong_python_value_names_its_field(changes, field, problem):
+    recipe = with_fields(PLAIN, [("optimizer", "adamw")])
+    with pytest.raises(InvalidValue, match=re.escape(problem)) as caught:
+        with_fields(recipe, flattened(changes))
+    assert caught.value.field == field
+    assert str(caught.value).startswith(f"{field} ")
+
+
+def test_a_wrong_value_in_a_file_names_its_path_and_the_file():
+    values = to_json(PLAIN)
+    values["schedule"] = {**to_json(PLAIN.schedule), "total": "many"}
+    with pytest.raises(
+        InvalidValue, match=r"^run\.json\.schedule\.total is 'many'; expected a whole number$"
+    ) as caught:
+        from_json(Recipe, values, "run.json")
+    assert (caught.value.field, caught.value.of) == ("schedule.total", "run.json")
+
+
 def test_a_dotted_field_changes_only_itself():
     changed = with_fields(PLAIN, [("schedule.peak", "3e-4"), ("augmentation.crop", "none")])
     assert changed.schedule == dataclasses.replace(PLAIN.schedule, peak=3e-4)
@@ -60,12 +119,12 @@ def test_fields_that_depend_on_each_other_may_come_in_any_order():
 @pytest.mark.parametrize(
     ("field", "text", "complaint"),
     [
-        ("schedule.peek", "1", "no 'peek' there; it has peak, total, warmup"),
-        ("sched", "1", "no 'sched' there; it has name, source, batch"),
-        ("batch.size", "1", "it has no parts"),
-        ("batch", "many", "--batch 'many': a whole number is expected"),
+        ("schedule.peek", "1", "schedule.peek does not exist; schedule has the fields peak, total, warmup"),
+        ("sched", "1", "sched does not exist; Recipe has the fields name, source, batch"),
+        ("batch.size", "1", "batch.size does not exist; batch has no fields"),
+        ("batch", "many", "batch is 'many'; expected a whole number"),
         ("batch", "0", "batch 0 is outside 1.."),
-        ("schedule", "1", "--schedule has parts; set one of them, such as --schedule.peak"),
+        ("schedule", "1", "schedule is a group of fields; set one of them, such as schedule.peak"),
         ("optimizer", "lion", "known are adamw, sgd"),
         ("optimizer.kind", "adamw", "unknown keys"),
         ("loss", "hinge", "allowed are 'sigmoid', 'softmax'"),
@@ -114,8 +173,8 @@ def test_masking_is_set_by_text_and_its_defaults_are_the_papers():
         ([("masking.masked", "0.5")], "must add up to 1; set all three"),
         ([("masking.masked", "1.1"), ("masking.swapped", "-0.2")], "masked 1.1 is outside [0, 1]"),
         ([("masking.target", "edges")], "allowed are 'mean-colour', 'colours-4x4', 'pixels'"),
-        ([("masking.share", "1")], "no 'share' there; it has target, corrupted, masked, swapped, kept"),
-        ([("masking", "none")], "--masking has parts"),
+        ([("masking.share", "1")], "masking has the fields target, corrupted, masked, swapped, kept"),
+        ([("masking", "none")], "masking is a group of fields"),
         ([("mixup", "0.2")], "masked patches have no labels; leave mixup at 0, not 0.2"),
         ([("loss", "sigmoid")], "leave loss at 'softmax', not 'sigmoid'"),
         ([("label_smoothing", "0.1")], "leave label_smoothing at 0"),
@@ -128,7 +187,7 @@ def test_a_masking_that_makes_no_sense_is_refused(changes, complaint):
 
 
 def test_masking_belongs_to_its_own_recipe():
-    with pytest.raises(ValueError, match=r"--masking.corrupted: a Recipe has no 'corrupted' there"):
+    with pytest.raises(ValueError, match=r"masking.corrupted does not exist; masking has no fields"):
         with_fields(PLAIN, [("masking.corrupted", "0.3")])
 
 

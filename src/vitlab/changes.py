@@ -1,77 +1,85 @@
-"""What a user changes in a recipe, an execution or a model: fields by their dotted names, read from text."""
+"""Change fields of a recipe, an execution or a model by their dotted names, from Python values or from text."""
 
+import dataclasses
 import difflib
 import json
-import re
-from collections.abc import Iterable
+import numbers
+from collections.abc import Iterable, Mapping
 from typing import TypeVar, cast
 
+from vitlab.errors import InvalidValue
 from vitlab.recipe import SGD, AdamW
-from vitlab.require import require
 from vitlab.spec import parse_size
 from vitlab.strict_json import from_json, to_json
 
 OPTIMIZERS = {"adamw": AdamW(), "sgd": SGD()}
-EXPECTED = {"float": "a number", "int": "a whole number", "bool": "true or false", "str": "a word"}
 Spec = TypeVar("Spec")
 
 
-def with_fields(spec: Spec, changes: Iterable[tuple[str, str]], under: str = "") -> Spec:
-    """The spec with fields, dotted where they lie deeper, read from text: (`schedule.peak`, `3e-4`).
+def flattened(changes: Mapping[str, object], under: str = "") -> tuple[tuple[str, object], ...]:
+    """Nested mappings as (dotted field, value): {"schedule": {"peak": 3e-3}} becomes (("schedule.peak", 3e-3),)."""
+    found: list[tuple[str, object]] = []
+    for name, value in changes.items():
+        field = f"{under}{name}"
+        found += flattened(value, f"{field}.") if isinstance(value, Mapping) else [(field, value)]
+    return tuple(found)
 
-    All are set before any is judged, so their order does not matter. As strict as code: an unknown name or a value of
-    the wrong type is an error that says what exists, by the flag, which begins with `under`.
+
+def with_fields(spec: Spec, changes: Iterable[tuple[str, object]], under: str = "") -> Spec:
+    """A copy of the spec with some fields changed, by dotted names: ("schedule.peak", 3e-4).
+
+    A value is a Python value, or text as typed on a command line: "3e-4", "none", "a,b" for a list, "sgd" for an
+    optimizer. All fields are set before any is checked, so their order does not matter. An unknown name or a wrong type
+    raises an InvalidValue with the field, which begins with `under`.
     """
     values = to_json(spec)
-    for field, text in changes:
+    for field, value in changes:
         *path, last = field.split(".")
-        inner = values
+        inner, place = values, type(spec).__name__
         for name in path:
-            inner = cast(dict[str, object], _entry(inner, name, under + field, spec))
-        inner[last] = _value(under + field, last, text, _entry(inner, last, under + field, spec))
+            inner, place = cast(dict[str, object], _entry(inner, name, place, under + field)), name
+        inner[last] = _read(value, _entry(inner, last, place, under + field), last, under + field)
     try:
         return from_json(type(spec), values)
-    except ValueError as error:
-        raise ValueError(_by_flag(str(error), type(spec).__name__, under)) from None
+    except InvalidValue as error:
+        raise InvalidValue(error.problem, field=f"{under}{error.field}".rstrip(".")) from None
 
 
-def _entry(values: object, name: str, field: str, spec: object) -> object:
+def _entry(values: object, name: str, place: str, field: str) -> object:
+    """The value of `name` among those of `place`; InvalidValue if there is none."""
     known = values if isinstance(values, dict) else {}
-    listed = ", ".join(known) or "no parts"
+    if name in known:
+        return known[name]
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {_flag(field.rpartition('.')[0], near[0])}?" if near and field.endswith(name) else ""
-    require(name in known, f"--{field}: a {type(spec).__name__} has no {name!r} there; it has {listed}{hint}")
-    return known[name]
+    meant = ".".join(filter(None, (field.rpartition(".")[0], near[0]))) if near and field.endswith(name) else ""
+    fields = f"the fields {', '.join(known)}" if known else "no fields"
+    raise InvalidValue(f"does not exist; {place} has {fields}", field=field, meant=meant)
 
 
-def _flag(*parts: str) -> str:
-    return "--" + ".".join(filter(None, parts)).replace("_", "-")
+def _read(value: object, old: object, last: str, field: str) -> object:
+    """`value` as plain JSON values that can stand where `old` does."""
+    if isinstance(value, str):
+        return _read_text(value, old, last, field)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):  # also those of numpy
+        number = int(value) if isinstance(value, numbers.Integral) else float(value)
+        return [number, number] if last == "image" else number
+    return to_json(value) if dataclasses.is_dataclass(value) else value
 
 
-def _by_flag(complaint: str, kind: str, under: str) -> str:
-    """What is wrong with `Recipe.schedule.peak`, said of the flag that set it."""
-    if not (match := re.match(rf"{kind}\.([\w.]+)", complaint)):
-        return complaint
-    flag, rest = _flag(under.rstrip("."), match[1]), complaint[match.end() :]
-    typed = re.fullmatch(r" must be (\w+), not (.+)", rest)
-    return f"{flag} {typed[2]}: {EXPECTED[typed[1]]} is expected" if typed and typed[1] in EXPECTED else flag + rest
-
-
-def _value(field: str, last: str, text: str, old: object) -> object:
-    """`text` as what stands there now: a list by commas, a size, an optimizer by its name, or a plain JSON value."""
+def _read_text(text: str, old: object, last: str, field: str) -> object:
+    """Text as what stands there now: a list by commas, a size, an optimizer by its name, or a plain JSON value."""
     if last == "image":
         return list(parse_size(text))
     if last == "optimizer":
-        require(text in OPTIMIZERS, f"--{field} {text!r}; known are {', '.join(OPTIMIZERS)}")
+        if text not in OPTIMIZERS:
+            raise InvalidValue(f"is {text!r}; known are {', '.join(OPTIMIZERS)}", field=field)
         return to_json(OPTIMIZERS[text])
     if isinstance(old, dict):
-        raise ValueError(f"--{field} has parts; set one of them, such as --{field}.{next(iter(old))}")
+        raise InvalidValue(f"is a group of fields; set one of them, such as {field}.{next(iter(old))}", field=field)
     if isinstance(old, str):
         return text
     if isinstance(old, tuple | list):
-        if text.lower() == "none":
-            return []
-        return [_plain(part) for part in text.split(",") if part]
+        return [] if text.lower() == "none" else [_plain(part) for part in text.split(",") if part]
     return _plain(text)
 
 

@@ -23,12 +23,17 @@ class InvalidValue(VitlabError, ValueError):
 
     The message is "FIELD PROBLEM", as in "schedule.peak is 'x'; expected a number". `of` names what the field belongs
     to where that is a file or a class, such as run.json; without it the field is one that the user has set, and the
-    command line names its flag.
+    command line names its flag. `meant` is a field that the user may have meant.
     """
 
-    def __init__(self, problem: str, *, field: str = "", of: str = "") -> None:
-        self.problem, self.field, self.of = problem, field, of
-        super().__init__(" ".join(filter(None, (".".join(filter(None, (of, field))), problem))))
+    def __init__(self, problem: str, *, field: str = "", of: str = "", meant: str = "") -> None:
+        self.problem, self.field, self.of, self.meant = problem, field, of, meant
+        super().__init__(self.told(".".join(filter(None, (of, field))), meant))
+
+    def told(self, field: str, meant: str) -> str:
+        """The message with other spellings of the fields, such as those of flags."""
+        hint = f"; did you mean {meant}?" if meant else ""
+        return f"{field} {self.problem}{hint}".lstrip()
 
 
 class TooManyBadImages(VitlabError, ValueError):

@@ -49,7 +49,7 @@ def one_line(error: BaseException) -> str:
 def explained(error: Exception) -> str:
     """What a user is told of an error that ends a command: one line that names flags, not fields."""
     if isinstance(error, InvalidValue) and error.field and not error.of:
-        return one_line(ValueError(f"{flag(error.field)} {error.problem}"))
+        return one_line(ValueError(error.told(flag(error.field), error.meant and flag(error.meant))))
     hint = "; vitlab doctor lists what is missing" if isinstance(error, ModuleNotFoundError) else ""
     return one_line(error) + hint
 

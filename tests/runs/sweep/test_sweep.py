@@ -225,7 +225,7 @@ def test_a_sweep_learns_from_a_teacher_and_goes_on_with_that_one_alone(model, in
     ("more", "said"),
     [
         (["--seeds", "0"], "at least 1"),
-        (["--grid", "schedule.peek=1,2"], "has no 'peek' there; it has peak"),
+        (["--grid", "schedule.peek=1,2"], "does not exist; schedule has the fields peak"),
         (["--grid", "batch=4,many"], "batch"),
         (["--rates", "0.1;0.2"], "numbers with commas"),
         (["--recipe", "cifar11"], "no fine-tuning is named 'cifar11'"),
@@ -243,7 +243,7 @@ def test_a_sweep_learns_from_a_teacher_and_goes_on_with_that_one_alone(model, in
         (["--search", "optuna"], "needs a --space"),
         (["--search", "optuna", "--trials", "0"], "at least 1"),
         (["--search", "optuna", "--space", "batch=choice:1,2"], "set and tried"),
-        (["--search", "optuna", "--space", "schedule.peek=log:1e-3:1"], "has no 'peek' there; it has peak"),
+        (["--search", "optuna", "--space", "schedule.peek=log:1e-3:1"], "does not exist; schedule has the fields peak"),
         (["--search", "optuna", "--space", "loss=choice:softmax,sigmoidal"], "allowed are 'sigmoid', 'softmax'"),
         (["--search", "optuna", "--space", "dropout=linear:0:1"], "dropout 1.0 is outside [0, 1)"),
     ],
