@@ -68,8 +68,8 @@ def test_what_is_kept_comes_back_from_json(samples):
     logits, labels = samples
     scores = Scores(K)
     scores.add(logits, torch.tensor(labels))
-    parts = [[to_json(mistake) for mistake in finder_of(logits, labels, N).found]]
-    answers = answers_of(scores, {**scores.numbers(), "ece": float("nan")}, parts)
+    mistakes = finder_of(logits, labels, N).found
+    answers = answers_of(scores, {**scores.numbers(), "ece": float("nan")}, mistakes)
     assert from_json(type(answers), to_json(answers)) == answers
     assert sum(one.images for one in answers.classes) == N
     assert sum(one.right for one in answers.classes) == scores.top1

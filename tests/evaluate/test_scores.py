@@ -2,8 +2,6 @@
 
 import json
 import math
-from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ import sklearn.metrics
 import torch
 
 from vitlab.evaluate.scores import BINS, Scores, merged, scores_from_json
-from vitlab.evaluate.scoring import evaluating, hook, score
 
 
 def drawn(samples, classes, seed=0):
@@ -132,43 +129,3 @@ def test_what_cannot_be_scored_is_refused(logits, labels, message):
         Scores(3).add(logits, labels)
     with pytest.raises(ValueError, match="do not add up"):
         Scores(3) + Scores(4)
-
-
-@dataclass
-class Pixels:
-    """A batch as the loader makes them: only what scoring reads."""
-
-    pixels: torch.Tensor
-    labels: tuple
-
-
-def batches_of(pixels, labels, size):
-    for at in range(0, len(pixels), size):
-        yield Pixels(pixels[at : at + size], tuple((int(label),) for label in labels[at : at + size]))
-
-
-def test_a_module_is_scored_as_by_hand_and_left_as_it_was(tiny):
-    generator = torch.Generator().manual_seed(5)
-    pixels = torch.randint(256, (11, 3, 16, 16), generator=generator, dtype=torch.uint8)
-    labels = torch.randint(5, (11,), generator=generator)
-    tiny.train()
-    tiny.blocks[0].eval()
-    modes = [part.training for part in tiny.modules()]
-    empty = Pixels(pixels[:0], ())
-    scores = score(tiny, [*batches_of(pixels, labels, 4), empty], lambda p: p.float() / 127.5 - 1, 5)
-    assert [part.training for part in tiny.modules()] == modes
-    with evaluating(tiny), torch.inference_mode():
-        by_hand = tiny(pixels.float() / 127.5 - 1).argmax(-1)
-    assert scores.count == 11
-    assert Counter(zip(labels.tolist(), by_hand.tolist(), strict=True)) == scores.confusion
-
-
-def test_the_hook_gives_numbers_each_time_and_merges_ranks(tiny):
-    pixels = torch.randint(256, (6, 3, 16, 16), generator=torch.Generator().manual_seed(6), dtype=torch.uint8)
-    measure = hook(
-        lambda: batches_of(pixels, torch.arange(6) % 5, 4), lambda p: p.float(), 5, merge=lambda own: own + own
-    )
-    first = measure(tiny)
-    assert first == measure(tiny)
-    assert first["count"] == 12
-    assert set(first) == {"top1", "top5", "loss", "ece", "class_mean", "count", "skipped"}

@@ -81,7 +81,6 @@ def evaluate(
     from vitlab.runs.measure.evaluate import evaluate as run
     from vitlab.runs.measure.evaluation_table import record
     from vitlab.runs.measure.model_options import ModelOptions
-    from vitlab.runs.measure.scoring import Share
     from vitlab.runs.training.launch import together
 
     data = tuple(with_max_pixels(spec, max_pixels) for spec in data)
@@ -89,7 +88,7 @@ def evaluate(
     options = EvaluateOptions(loading, real, label_map, restrict, by_number, batch, workers, max_bad, threshold)
     check_ledger(ledger, expected, expected_from, rows=len(models) * len(data) * (1 if real is None else 2))
     with together(device, console()) as (world, screen):
-        rows = run(models, data, out, options, screen, Share(world.rank, world.ranks, world.gather))
+        rows = run(models, data, out, options, screen, world)
         if ledger is not None and world.leads:
             record(rows, ledger, command_line(), expected, expected_from)
         _tell_where(screen, out, "results", "each row's classes and confusions")

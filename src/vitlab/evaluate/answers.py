@@ -4,13 +4,12 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from vitlab.evaluate.multilabel import AnyScores, MultiLabelScores
-from vitlab.strict_json import from_json
 
 MOST = 12  # mistakes that are kept
 
@@ -87,10 +86,10 @@ def worst(mistakes: Iterable[Mistake], most: int = MOST) -> list[Mistake]:
     return heapq.nsmallest(most, mistakes, key=lambda mistake: (-mistake.loss, mistake.number))
 
 
-def answers_of(scores: AnyScores, numbers: Mapping[str, float], parts: Iterable[object]) -> Answers:
-    """What is kept of an evaluation; `parts` are the mistakes that each rank has found, as JSON values.
+def answers_of(scores: AnyScores, numbers: Mapping[str, float], mistakes: Iterable[Mistake]) -> Answers:
+    """Collect what is kept of an evaluation.
 
-    Where an image may have several labels there is no confusion of classes, and no mistake that is the worst.
+    With several labels per image there is neither a confusion matrix nor a worst mistake.
     """
     if isinstance(scores, MultiLabelScores):
         rows = ((c, one) for c, one in scores.by_class().items() if one["samples"])
@@ -98,8 +97,7 @@ def answers_of(scores: AnyScores, numbers: Mapping[str, float], parts: Iterable[
         return Answers(finite_numbers(numbers), tuple(judged), (), ())
     classes = tuple(ClassResult(c, images, right) for c, (right, images) in scores.by_class().items())
     confusion = tuple((label, answer, count) for (label, answer), count in sorted(scores.confusion.items()))
-    found = (from_json(Mistake, one) for part in parts for one in cast(list[object], part))
-    return Answers(finite_numbers(numbers), classes, confusion, tuple(worst(found)))
+    return Answers(finite_numbers(numbers), classes, confusion, tuple(worst(mistakes)))
 
 
 def finite_numbers(numbers: Mapping[str, float]) -> dict[str, float]:

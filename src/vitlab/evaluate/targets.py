@@ -1,10 +1,10 @@
-"""Which predictions are right besides the data's own labels: ReaL's, or a user's map to the model's classes."""
+"""The labels a prediction is compared with: the data's own, the ReaL labels, or those of a label map."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from vitlab.require import require
 from vitlab.strict_json import read_json
@@ -13,58 +13,89 @@ ILSVRC_ID = re.compile(r"ILSVRC2012_val_(\d{8})(?:\.\w+)?$")
 REAL_IMAGES, REAL_CLASSES = 50_000, 1000
 
 
+class Target(Protocol):
+    """The model's classes that count as correct for a sample."""
+
+    def of(self, labels: Sequence[int], id: str) -> Sequence[int]:
+        """The correct classes of the sample with these labels and this id; none: the sample is skipped."""
+        ...
+
+
+@dataclass(frozen=True)
+class OwnLabels:
+    """The data's own labels; `numbers` are the model's class numbers of the data's classes, () where they agree."""
+
+    numbers: tuple[int, ...] = ()
+
+    def of(self, labels: Sequence[int], id: str) -> Sequence[int]:
+        """See `Target.of`."""
+        return [self.numbers[label] for label in labels] if self.numbers else labels
+
+
+OWN: Mapping[str, Target] = {"own": OwnLabels()}
+
+
 @dataclass(frozen=True)
 class RealLabels:
-    """ReaL's labels of ImageNet's validation images; an empty list is an image that is not scored."""
+    """The ReaL labels of the ImageNet validation images; an image without labels is not scored."""
 
     lists: tuple[tuple[int, ...], ...]
 
-    def of(self, name: str) -> tuple[int, ...]:
-        """The labels of the sample of that id, which must be ImageNet's own name for it."""
-        match = ILSVRC_ID.search(name)
-        require(match is not None, f"sample {name!r:.100} is no ILSVRC2012_val_ image, and ReaL labels only those")
+    def of(self, labels: Sequence[int], id: str) -> tuple[int, ...]:
+        """The ReaL labels of the sample; `id` must end with ImageNet's own file name."""
+        match = ILSVRC_ID.search(id)
+        require(match is not None, f"sample {id!r:.100} is not an ILSVRC2012_val_ image; ReaL labels cover only those")
         assert match is not None
         number = int(match[1])
-        require(1 <= number <= len(self.lists), f"sample {name!r:.100} is outside ReaL's {len(self.lists):,} images")
+        require(1 <= number <= len(self.lists), f"sample {id!r:.100} is outside the {len(self.lists):,} ReaL images")
         return self.lists[number - 1]
 
 
 def read_real(path: Path) -> RealLabels:
-    """`real.json` as its authors publish it: entry i belongs to ILSVRC2012_val_{i+1:08d}."""
+    """Read `real.json` as its authors publish it: entry i belongs to ILSVRC2012_val_{i+1:08d}."""
     value = read_json(path)
     require(
         isinstance(value, list) and len(value) == REAL_IMAGES,
-        f"{path.name} is no list of {REAL_IMAGES:,} lists; give the real.json of the ReaL labels",
+        f"{path.name} is not a list of {REAL_IMAGES:,} lists; give the real.json of the ReaL labels",
     )
     lists = []
     for number, labels in enumerate(cast(list[object], value), 1):
         is_list = isinstance(labels, list) and all(type(n) is int and 0 <= n < REAL_CLASSES for n in labels)
-        require(is_list, f"{path.name}: entry {number} is {labels!r:.60}, no list of classes 0 to {REAL_CLASSES - 1}")
+        require(
+            is_list, f"{path.name}: entry {number} is {labels!r:.60}, not a list of classes 0 to {REAL_CLASSES - 1}"
+        )
         lists.append(tuple(dict.fromkeys(cast(list[int], labels))))
     return RealLabels(tuple(lists))
 
 
 @dataclass(frozen=True)
 class LabelMap:
-    """The model's classes that are right for each of the data's; none means that its samples are skipped."""
+    """The model's classes that count as correct for each of the data's classes; samples without any are skipped."""
 
     classes: tuple[tuple[int, ...], ...]  # by the data's class number
 
-    def of(self, labels: Sequence[int]) -> tuple[int, ...]:
-        """The model's classes that are right for a sample of the data."""
+    def of(self, labels: Sequence[int], id: str) -> tuple[int, ...]:
+        """See `Target.of`."""
         return tuple(dict.fromkeys(own for label in labels for own in self.classes[label]))
 
     @property
     def used(self) -> tuple[int, ...]:
-        """Every class of the model that is right for something, in order."""
+        """Every class of the model that the map mentions, in order."""
         return tuple(sorted({own for right in self.classes for own in right}))
 
+    def restricted(self) -> "LabelMap":
+        """The same map with classes numbered by their place in `used`, for scoring these classes alone."""
+        place = {own: number for number, own in enumerate(self.used)}
+        return LabelMap(tuple(tuple(place[own] for own in right) for right in self.classes))
 
-def read_label_map(path: Path, data_names: Sequence[str], model_names: Sequence[str]) -> LabelMap:
-    """A JSON object: a class of the data -> a class of the model, or a list of several or none of them.
 
-    The data's classes are named, every one of them; the model's are names or numbers. Where the model's names are
-    whole numbers, a number is such a name.
+def read_label_map(
+    path: Path, data_names: Sequence[str], model_names: Sequence[str], model_numbers: Sequence[int]
+) -> LabelMap:
+    """Read a JSON object that maps each class of the data to a class of the model, or to a list of them.
+
+    The data's classes are given by name, all of them; the model's by name or by number. `model_numbers` are the numbers
+    by which the model's classes are called (see `data.class_names.numbers_of`).
     """
     value = read_json(path)
     require(isinstance(value, dict), f"{path.name} must be an object such as {{'class of the data': 'of the model'}}")
@@ -75,25 +106,23 @@ def read_label_map(path: Path, data_names: Sequence[str], model_names: Sequence[
         f"{path.name} must name every class of the data: it lacks {missing[:10]!r} and has {strange[:10]!r}, which the "
         f"data does not; write [] for a class whose samples are to be skipped",
     )
-    numbers: dict[str, int | None] = {}
-    for number, name in enumerate(model_names):
-        numbers[name] = None if name in numbers else number  # ImageNet has two cranes
+    names: dict[str, int | None] = {}
+    for place, name in enumerate(model_names):
+        names[name] = None if name in names else place  # ImageNet has two cranes
+    by_number = {number: place for place, number in enumerate(model_numbers)}
 
-    are_numbers = all(name.isascii() and name.isdigit() for name in model_names)
-    by_number = {int(name) if are_numbers else number: number for number, name in enumerate(model_names)}
-
-    def number_of(one: object) -> int:
+    def place_of(one: object) -> int:
         if type(one) is int:
             require(one in by_number, f"{path.name}: the model has no class {one}")
             return by_number[one]
-        known = isinstance(one, str) and one in numbers
+        known = isinstance(one, str) and one in names
         require(known, f"{path.name}: the model has no class {one!r:.100}; give its name or its number")
-        number = numbers[cast(str, one)]
-        require(number is not None, f"{path.name}: the model has several classes {one!r:.100}; give the number")
-        return cast(int, number)
+        place = names[cast(str, one)]
+        require(place is not None, f"{path.name}: the model has several classes {one!r:.100}; give the number")
+        return cast(int, place)
 
-    def numbers_of(right: object) -> tuple[int, ...]:
+    def places_of(right: object) -> tuple[int, ...]:
         listed = cast(list[object], right) if isinstance(right, list) else [right]
-        return tuple(dict.fromkeys(number_of(one) for one in listed))
+        return tuple(dict.fromkeys(place_of(one) for one in listed))
 
-    return LabelMap(tuple(numbers_of(given[name]) for name in data_names))
+    return LabelMap(tuple(places_of(given[name]) for name in data_names))

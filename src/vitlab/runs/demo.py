@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from vitlab.counting import count_spec
-from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.digits import DigitsSource
-from vitlab.data.transforms.evaluation import normalised
 from vitlab.drawing.canvas import require_matplotlib
 from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed
 from vitlab.drawing.page import Section, page
 from vitlab.evaluate.scores import Scores
-from vitlab.evaluate.scoring import score
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.paper.recipes.length import Length
@@ -31,6 +27,7 @@ from vitlab.pixels import Augmentation
 from vitlab.recipe import Execution, Recipe
 from vitlab.run_dir import MODEL, RESULT, VERSION, RunDir, RunSpec
 from vitlab.runs.measure.inspection import sections_of
+from vitlab.runs.measure.scoring import score_source
 from vitlab.runs.training.data import open_material
 from vitlab.runs.training.trainer import carry_out
 from vitlab.spec import ViTSpec
@@ -166,10 +163,9 @@ def _run(path: Path, spec: RunSpec, console: Console) -> RunDir:
 def _scored(model: Model) -> Scores:
     """Every held-out digit once."""
     how = model.spec.conventions.preprocessing
-    batches = evaluation_batches(
-        open_source("digits?split=test"), batch=64, size=model.spec.image, preprocessing=how, max_bad=0.0
-    )
-    return score(model, batches, partial(normalised, how=how), model.spec.classes)
+    scores = score_source(model, open_source("digits?split=test"), how=how, batch=64).scores["own"]
+    assert isinstance(scores, Scores)
+    return scores
 
 
 def _print_scores(scores: dict[str, Scores], console: Console) -> None:

@@ -19,7 +19,7 @@ from vitlab.data.source import Sample
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
-from vitlab.evaluate.features import features_and_labels, fewshot_hook
+from vitlab.evaluate.scoring import outputs
 from vitlab.models.build import build_from_spec
 from vitlab.pixels import Preprocessing
 from vitlab.runs import progress as display
@@ -183,7 +183,8 @@ def test_few_shot_on_images_is_few_shot_on_their_features(draw, model, tmp_path)
     arrays = []
     for spec in (train, test):
         batches = evaluation_batches(open_source(spec), batch=16, size=(16, 16), preprocessing=how)
-        arrays += features_and_labels(loaded, batches, lambda pixels: normalised(pixels, how))
+        made = list(outputs(loaded, batches, lambda pixels: normalised(pixels, how), loaded.features))
+        arrays += [torch.cat([x for _, x in made]), torch.cat([batch.one_label() for batch, _ in made])]
     for row in table.rows:
         shots, seed = int(row[1][0]), row[2]
         expected = vitlab.fewshot(*arrays, shots=shots, seed=seed, draw=draw, l2=1.0)
@@ -394,19 +395,3 @@ def test_neighbours_and_probe_of_unsound_features_are_refused(tmp_path, x, y, me
     for options in (FewShotOptions(shots=(), neighbours=3), FewShotOptions(shots=(), probe=3)):
         with pytest.raises(ValueError, match=rf"train\.npz.*{message}"):
             fewshot(None, [train], [test], tmp_path / "out", options, quiet())
-
-
-def test_the_few_shot_hook_measures_a_model_in_training(tiny):
-    def batches(seed):
-        return lambda: evaluation_batches(
-            open_source(SHAPES.format(40, seed)), batch=16, size=(16, 16), preprocessing=HOW
-        )
-
-    measure = fewshot_hook(batches(0), batches(1), lambda pixels: normalised(pixels, HOW), shots=(1, 4), l2=1.0)
-    tiny.train()
-    numbers = measure(tiny)
-    assert tiny.training
-    normalise = lambda pixels: normalised(pixels, HOW)  # noqa: E731
-    train, test = (features_and_labels(tiny, batches(seed)(), normalise) for seed in (0, 1))
-    for shots in (1, 4):
-        assert numbers[f"{shots}-shot"] == vitlab.fewshot(*train, *test, shots=shots, l2=1.0).accuracy

@@ -6,7 +6,10 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -21,11 +24,12 @@ from vitlab.data.source import Sample
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
 from vitlab.evaluate.scores import Scores
-from vitlab.evaluate.scoring import outputs
+from vitlab.evaluate.scoring import evaluating, outputs
+from vitlab.evaluate.targets import LabelMap
 from vitlab.pixels import Preprocessing
-from vitlab.runs.measure.scoring import Share, fingerprint_of, score_source
+from vitlab.runs.measure.scoring import fingerprint_of, score_source
 from vitlab.spec import ViTSpec
-from vitlab.world.group import join
+from vitlab.world.group import World, join
 
 HOW = Preprocessing()
 
@@ -74,9 +78,6 @@ class Brightness(torch.nn.Module):
         return self.scale * torch.cat([means, corners], dim=1)  # (B, 5)
 
 
-OWN = {"own": lambda batch: batch.labels}
-
-
 @pytest.fixture
 def brightness(tiny_spec):
     return Brightness(tiny_spec).eval()
@@ -94,8 +95,18 @@ def by_hand(model, source):
     return scores
 
 
+@dataclass(frozen=True)
+class Thread(World):
+    """A rank that is a thread."""
+
+    exchange: Callable = None
+
+    def gather(self, value):
+        return self.exchange(value)
+
+
 def on_ranks(ranks, run):
-    """What `run(share)` gives on each of several ranks, one a thread, which tell each other JSON and nothing else."""
+    """What `run(world)` gives on each of several ranks, one a thread, which tell each other JSON and nothing else."""
     told, meeting = [""] * ranks, threading.Barrier(ranks, timeout=600)
 
     def gather(rank, value):
@@ -106,15 +117,13 @@ def on_ranks(ranks, run):
         return parts
 
     with ThreadPoolExecutor(ranks) as pool:
-        shares = [Share(rank, ranks, partial(gather, rank)) for rank in range(ranks)]
-        return [future.result() for future in [pool.submit(run, share) for share in shares]]
+        worlds = [Thread(rank, ranks, exchange=partial(gather, rank)) for rank in range(ranks)]
+        return [future.result() for future in [pool.submit(run, world) for world in worlds]]
 
 
 def check_count(model, source, expected, batch, ranks):
     samples = len(source)
-    done = on_ranks(
-        ranks, lambda share: score_source(model, source, OWN, how=HOW, batch=batch, max_bad=1.0, share=share)
-    )
+    done = on_ranks(ranks, lambda world: score_source(model, source, how=HOW, batch=batch, max_bad=1.0, world=world))
     for progress in done:
         assert progress.scores["own"] == expected
         assert progress.account.found == samples == expected.count + len(progress.account.quarantined)
@@ -143,8 +152,8 @@ from agreement import randomised
 from vitlab.models.build import build_from_spec
 from vitlab.pixels import Preprocessing
 from vitlab.spec import ViTSpec
-from vitlab.runs.measure.scoring import Share, score_source
-from test_scoring import Numbers, OWN
+from vitlab.runs.measure.scoring import score_source
+from test_scoring import Numbers, Thread
 rank = int(sys.argv[1])
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
@@ -155,8 +164,8 @@ def gather(value):
 spec = ViTSpec(patch=4, layers=3, width=24, mlp=40, heads=3, image=(16, 16), classes=5)
 model = randomised(build_from_spec(spec))
 for samples in (1, 37):
-    done = score_source(model, Numbers(samples, bad={3}), OWN, how=Preprocessing(), batch=4, max_bad=1.0,
-                        share=Share(rank, 2, gather))
+    done = score_source(model, Numbers(samples, bad={3}), how=Preprocessing(), batch=4, max_bad=1.0,
+                        world=Thread(rank, 2, exchange=gather))
     own = done.scores["own"]
     print(repr((own.count, own.top1, sorted(done.account.quarantined), own.mean_loss)))
 dist.destroy_process_group()
@@ -177,7 +186,7 @@ def test_two_processes_of_a_gloo_group_score_as_one(tiny, tmp_path):
     assert [rank.returncode for rank in ranks] == [0, 0]
     assert said[0] == said[1]
     for samples, line in zip((1, 37), said[0].splitlines(), strict=True):
-        alone = score_source(tiny, Numbers(samples, bad={3}), OWN, how=HOW, batch=4, max_bad=1.0).scores["own"]
+        alone = score_source(tiny, Numbers(samples, bad={3}), how=HOW, batch=4, max_bad=1.0).scores["own"]
         count, right, bad, loss = ast.literal_eval(line)
         assert (count, right, bad) == (alone.count, alone.top1, ["n3"] if samples > 3 else [])
         assert loss == pytest.approx(alone.mean_loss, rel=1e-5)  # other batches, other rounding in the matmuls
@@ -185,7 +194,7 @@ def test_two_processes_of_a_gloo_group_score_as_one(tiny, tmp_path):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_an_interrupted_evaluation_continues_with_the_same_numbers(brightness, tmp_path, ranks):
-    whole = score_source(brightness, Numbers(90, bad={5, 85}), OWN, how=HOW, batch=3, max_bad=1.0)
+    whole = score_source(brightness, Numbers(90, bad={5, 85}), how=HOW, batch=3, max_bad=1.0)
     options = {"how": HOW, "batch": 3, "max_bad": 1.0, "saved": tmp_path / "progress.json", "identity": {"is": "this"}}
     read = []
 
@@ -195,38 +204,37 @@ def test_an_interrupted_evaluation_continues_with_the_same_numbers(brightness, t
             return super().item(index)
 
     with pytest.raises(KeyboardInterrupt):
-        score_source(brightness, Numbers(90, bad={5}, stop=80), OWN, save_every=0.0, **options)
-    done = on_ranks(
-        ranks, lambda share: score_source(brightness, Watched(90, bad={5, 85}), OWN, share=share, **options)
-    )
+        score_source(brightness, Numbers(90, bad={5}, stop=80), save_every=0.0, **options)
+    done = on_ranks(ranks, lambda world: score_source(brightness, Watched(90, bad={5, 85}), world=world, **options))
     for progress in done:
         assert progress.scores == whole.scores
+        assert progress.mistakes == whole.mistakes
         assert progress.account == whole.account
     assert sorted(read) == list(range(72, 90))  # 24 batches were saved, none is scored again
     read.clear()
-    assert score_source(brightness, Watched(90, bad={5, 85}), OWN, **options).scores == whole.scores
+    assert score_source(brightness, Watched(90, bad={5, 85}), **options).scores == whole.scores
     assert read == []
 
 
 def interrupted(model, saved, stop=80):
     source = Numbers(90, bad={5}, stop=stop)
     with pytest.raises(KeyboardInterrupt):
-        score_source(model, source, OWN, how=HOW, batch=3, max_bad=1.0, saved=saved, save_every=0.0)
+        score_source(model, source, how=HOW, batch=3, max_bad=1.0, saved=saved, save_every=0.0)
 
 
 @pytest.mark.parametrize("other", ["nothing", "another progress", "no progress at all"])
 def test_ranks_go_on_from_what_the_first_has_read_whatever_is_on_their_disks(brightness, tmp_path, other):
-    whole = score_source(brightness, Numbers(90, bad={5, 85}), OWN, how=HOW, batch=3, max_bad=1.0)
+    whole = score_source(brightness, Numbers(90, bad={5, 85}), how=HOW, batch=3, max_bad=1.0)
     interrupted(brightness, tmp_path / "0.json")
     if other == "another progress":
         interrupted(brightness, tmp_path / "1.json", stop=50)
     elif other == "no progress at all":
         (tmp_path / "1.json").write_text("{}")
 
-    def run(share):
-        saved = tmp_path / f"{share.rank}.json"
-        options = {"how": HOW, "batch": 3, "max_bad": 1.0, "saved": saved, "share": share}
-        return score_source(brightness, Numbers(90, bad={5, 85}), OWN, **options)
+    def run(world):
+        saved = tmp_path / f"{world.rank}.json"
+        options = {"how": HOW, "batch": 3, "max_bad": 1.0, "saved": saved, "world": world}
+        return score_source(brightness, Numbers(90, bad={5, 85}), **options)
 
     for progress in on_ranks(2, run):
         assert progress.scores == whole.scores
@@ -239,14 +247,13 @@ def score_apart(folder):
     with join("cpu", 20.0) as world:
         own = folder / str(world.rank)
         options = {"how": HOW, "batch": 3, "max_bad": 1.0, "saved": own / "progress.json"}
-        share = Share(world.rank, world.ranks, world.gather)
-        done = score_source(Brightness(spec).eval(), Numbers(90, bad={5, 85}), OWN, share=share, **options)
+        done = score_source(Brightness(spec).eval(), Numbers(90, bad={5, 85}), world=world, **options)
         (own / "found.json").write_text(json.dumps(done.scores["own"].to_json()))
 
 
 @pytest.mark.slow
 def test_processes_that_see_other_disks_go_on_from_one_progress(brightness, tmp_path):
-    whole = score_source(brightness, Numbers(90, bad={5, 85}), OWN, how=HOW, batch=3, max_bad=1.0)
+    whole = score_source(brightness, Numbers(90, bad={5, 85}), how=HOW, batch=3, max_bad=1.0)
     for rank in "01":
         (tmp_path / rank).mkdir()
     interrupted(brightness, tmp_path / "0" / "progress.json")
@@ -258,28 +265,28 @@ def test_processes_that_see_other_disks_go_on_from_one_progress(brightness, tmp_
 
 def test_the_progress_of_something_else_is_refused(brightness, tmp_path):
     saved = tmp_path / "progress.json"
-    score_source(brightness, Numbers(9), OWN, how=HOW, saved=saved, identity={"weights": "a"})
+    score_source(brightness, Numbers(9), how=HOW, saved=saved, identity={"weights": "a"})
     with pytest.raises(ValueError, match="another evaluation"):
-        score_source(brightness, Numbers(9), OWN, how=HOW, saved=saved, identity={"weights": "b"})
+        score_source(brightness, Numbers(9), how=HOW, saved=saved, identity={"weights": "b"})
     saved.write_text(saved.read_text().replace('"next":9', '"next":8'))
-    with pytest.raises(ValueError, match="does not add up"):
-        score_source(brightness, Numbers(9), OWN, how=HOW, saved=saved, identity={"weights": "a"})
+    with pytest.raises(ValueError, match="inconsistent"):
+        score_source(brightness, Numbers(9), how=HOW, saved=saved, identity={"weights": "a"})
     saved.write_text("{}")
-    with pytest.raises(ValueError, match="no progress"):
-        score_source(brightness, Numbers(9), OWN, how=HOW, saved=saved, identity={"weights": "a"})
+    with pytest.raises(ValueError, match="not the progress"):
+        score_source(brightness, Numbers(9), how=HOW, saved=saved, identity={"weights": "a"})
 
 
 def test_a_bad_image_stops_by_default_on_every_rank_and_is_named(brightness):
     source = Numbers(30, bad={4, 21})
 
-    def run(share):
+    def run(world):
         with pytest.raises(TooManyBadImages, match="'n4'"):
-            score_source(brightness, source, OWN, how=HOW, batch=2, share=share)
+            score_source(brightness, source, how=HOW, batch=2, world=world)
         return True
 
     for ranks in (1, 2, 3):
         assert on_ranks(ranks, run) == [True] * ranks
-    allowed = score_source(brightness, source, OWN, how=HOW, batch=2, max_bad=0.1)
+    allowed = score_source(brightness, source, how=HOW, batch=2, max_bad=0.1)
     assert allowed.scores["own"] == by_hand(brightness, source)
     assert allowed.scores["own"].count == 28
 
@@ -287,8 +294,9 @@ def test_a_bad_image_stops_by_default_on_every_rank_and_is_named(brightness):
 def test_only_the_chosen_classes_compete(brightness):
     source = Numbers(25)
     columns = (1, 3, 4)
-    labels = {"few": lambda batch: [[columns.index(of[0])] if of[0] in columns else [] for of in batch.labels]}
-    done = score_source(brightness, source, labels, how=HOW, columns=columns).scores["few"]
+    labels = LabelMap(((), (1,), (), (3,), (4,)))
+    assert labels.used == columns
+    done = score_source(brightness, source, {"few": labels.restricted()}, how=HOW, columns=columns).scores["few"]
     expected = Scores(3)
     for index in range(25):
         pixels = torch.from_numpy(source.item(index).data.copy()).permute(2, 0, 1)[None]
@@ -297,6 +305,26 @@ def test_only_the_chosen_classes_compete(brightness):
         expected.add(logits, [(columns.index(own),) if own in columns else ()])
     assert done == expected
     assert done.skipped == 10
+
+
+def test_a_module_is_scored_as_by_hand_and_left_as_it_was(tiny):
+    source = Numbers(11, bad={10})
+    tiny.train()
+    tiny.blocks[0].eval()
+    modes = [part.training for part in tiny.modules()]
+    done = score_source(tiny, source, how=HOW, batch=4, max_bad=1.0)
+    assert [part.training for part in tiny.modules()] == modes
+    pixels = torch.stack([torch.from_numpy(drawn(index)).permute(2, 0, 1) for index in range(10)])
+    labels = [source.label(index)[0] for index in range(10)]
+    with evaluating(tiny), torch.inference_mode():
+        logits = tiny(pixels.float() / 127.5 - 1)
+    answers = logits.argmax(-1).tolist()
+    scores = done.scores["own"]
+    assert scores.count == 10
+    assert Counter(zip(labels, answers, strict=True)) == scores.confusion
+    wrong = [n for n in range(10) if answers[n] != labels[n]]
+    losses = -logits.log_softmax(-1)[range(10), labels]
+    assert [mistake.number for mistake in done.mistakes["own"]] == sorted(wrong, key=lambda n: -losses[n])
 
 
 def test_a_picture_gets_the_same_logits_alone_and_in_a_batch(tiny):

@@ -58,8 +58,8 @@ def finished(memory):
     """(folder, what was said, how often each set was scored)"""
     path, scored = memory / "reported", []
     with pytest.MonkeyPatch.context() as patch:
-        own = finishing.score_source
-        patch.setattr(finishing, "score_source", lambda *given: scored.append(given) or own(*given))
+        own = finishing.score_set
+        patch.setattr(finishing, "score_set", lambda *given: scored.append(given) or own(*given))
         said = trained(path, SPEC)
     return path, said, [name for given in scored for name in given if name in ("validation", "test")]
 

@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.text import Text
 
 from vitlab.busy import Crowding, advice
+from vitlab.data.class_names import numbers_of
 from vitlab.data.file_stamps import state
 from vitlab.data.fingerprint import fingerprint
-from vitlab.data.loading.batch import Batch
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.deploy.predict import class_names
 from vitlab.evaluate.multilabel import THRESHOLD
-from vitlab.evaluate.targets import REAL_CLASSES, read_label_map, read_real
+from vitlab.evaluate.targets import REAL_CLASSES, OwnLabels, Target, read_label_map, read_real
 from vitlab.models.build import Model
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
@@ -26,11 +26,12 @@ from vitlab.report.tables import printable
 from vitlab.require import require
 from vitlab.runs.measure.evaluation_table import Row, results, write
 from vitlab.runs.measure.model_options import ModelOptions, load, match_classes
-from vitlab.runs.measure.scoring import SAVE, Labeller, Share, fingerprint_of, score_source
+from vitlab.runs.measure.scoring import SAVE, fingerprint_of, score_source
 from vitlab.runs.progress import Images, announced, say
 from vitlab.store import locked, refuse_strange, sha256
 from vitlab.strict_json import to_json
 from vitlab.weights.load import located
+from vitlab.world.group import ALONE, World
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Truth:
     `numbers` are the model's of the data's classes, where they are not the data's own.
     """
 
-    labellers: dict[str, Labeller]
+    targets: dict[str, Target]
     columns: tuple[int, ...] | None
     note: str
     numbers: tuple[int, ...] = ()
@@ -74,7 +75,7 @@ def evaluate(
     out: Path,
     options: EvaluateOptions,
     console: Console,
-    share: Share | None = None,
+    world: World = ALONE,
 ) -> list[Row]:
     """Score every model on every set, print the table, and write it with all details to `out`.
 
@@ -85,10 +86,10 @@ def evaluate(
     refuse_strange(out, ("progress",))
     for path in models:
         located(path)  # before there is a folder
-    if share is None or share.rank == 0:
+    if world.leads:
         with locked(out):
-            return _evaluate(models, specs, out, options, console, share)
-    return _evaluate(models, specs, out, options, console, share)
+            return _evaluate(models, specs, out, options, console, world)
+    return _evaluate(models, specs, out, options, console, world)
 
 
 def _evaluate(
@@ -97,7 +98,7 @@ def _evaluate(
     out: Path,
     options: EvaluateOptions,
     console: Console,
-    share: Share | None,
+    world: World,
 ) -> list[Row]:
     with announced(console, f"opening {', '.join(map(printable, specs))} ..."):
         sources = {spec: open_source(spec) for spec in specs}
@@ -108,7 +109,7 @@ def _evaluate(
         for spec, source in sources.items():
             truth = truth_of(model, source, options)
             console.print(Text(f"{printable(spec)}: {len(source):,} samples, {printable(truth.note)}", style="dim"))
-            rows += _score(model, path, how, spec, source, truth, out, options, console, share)
+            rows += _score(model, path, how, spec, source, truth, out, options, console, world)
     table = results(rows)
     console.print(table.terminal())
     for row in rows:
@@ -117,7 +118,7 @@ def _evaluate(
             on = f"{printable(row.data)}, {printable(row.model)}"
             bad = f"{len(row.account.quarantined):,} of {asked:,} not evaluated"
             console.print(Text(f"{bad} ({on}): {out / 'quarantine.json'} names them", style="yellow"))
-    if share is None or share.rank == 0:
+    if world.leads:
         write(out, rows, table)
     return rows
 
@@ -129,31 +130,21 @@ def truth_of(model: Model, source: Source, options: EvaluateOptions) -> Truth:
         "ReaL labels and label maps are for models that predict one class per image, and this one is multi-label",
     )
     if options.label_map is not None:
-        mapped = read_label_map(options.label_map, source.class_names, class_names(model)[0])
-        columns = mapped.used if options.restrict else None
-        place = {
-            own: number for number, own in enumerate(columns if columns is not None else range(model.spec.classes))
-        }
-        note = f"classes by {options.label_map.name}" + (f", {len(place)} compete" if options.restrict else "")
-
-        def in_place(batch: Batch) -> list[list[int]]:
-            return [[place[own] for own in mapped.of(labels)] for labels in batch.labels]
-
-        return Truth({"mapped": in_place}, columns, note)
+        names = class_names(model)[0]
+        mapped = read_label_map(options.label_map, source.class_names, names, numbers_of(names))
+        if not options.restrict:
+            return Truth({"mapped": mapped}, None, f"classes by {options.label_map.name}")
+        note = f"classes by {options.label_map.name}, {len(mapped.used)} compete"
+        return Truth({"mapped": mapped.restricted()}, mapped.used, note)
     numbers, note = match_classes(model, source.class_names, by_number=options.by_number)
-    is_same = numbers == tuple(range(len(numbers)))
-
-    def numbered(batch: Batch) -> Sequence[Sequence[int]]:
-        return batch.labels if is_same else [[numbers[label] for label in labels] for labels in batch.labels]
-
-    labellers: dict[str, Labeller] = {"own": numbered}
+    numbers = () if numbers == tuple(range(len(numbers))) else numbers
+    targets: dict[str, Target] = {"own": OwnLabels(numbers)}
     if options.real is not None:
-        real = read_real(options.real)
         is_imagenet = class_names(model)[0] == tuple(name for _, name in imagenet_classes())
         is_by_number = options.by_number and model.spec.classes == REAL_CLASSES
         require(is_imagenet or is_by_number, "ReaL labels are of ImageNet's 1000 classes, which this model has not")
-        labellers["ReaL"] = lambda batch: [real.of(name) for name in batch.ids]
-    return Truth(labellers, None, note, () if is_same else numbers)
+        targets["ReaL"] = read_real(options.real)
+    return Truth(targets, None, note, numbers)
 
 
 def _score(
@@ -166,7 +157,7 @@ def _score(
     out: Path,
     options: EvaluateOptions,
     console: Console,
-    share: Share | None,
+    world: World,
 ) -> Iterator[Row]:
     identity, files = {"spec": spec, **_identity(model, how, source, options)}, state(source)
     identity |= {"numbers": list(truth.numbers)} if truth.numbers else {}
@@ -177,18 +168,11 @@ def _score(
     if outdated and not saved.exists():
         changed = f"{printable(spec)}: files changed since they were scored; all are scored again"
         console.print(Text(changed, style="yellow"))
-    crowding = Crowding(options.workers)
-    with Images(console, "scored") as shown:
-
-        def tell(number: int) -> None:
-            shown.show(number, len(source))
-            if why := crowding.notice():
-                say(console, advice(why, "before the command"))
-
+    with _Scored(console, options.workers) as shown:
         done = score_source(
             model,
             source,
-            truth.labellers,
+            truth.targets,
             how=how,
             batch=options.batch,
             workers=options.workers,
@@ -198,17 +182,30 @@ def _score(
             threshold=options.threshold,
             saved=saved,
             identity={**identity, "files": files},
-            share=share,
+            world=world,
             save_every=options.save_every,
-            say=tell,
+            display=shown,
         )
-    if share is None or share.rank == 0:
+    if world.leads:
         for file in outdated:
             file.unlink()
     names = class_names(model)[0]
     competing = names if truth.columns is None else tuple(names[number] for number in truth.columns)
     for labels, scores in done.scores.items():
         yield Row(str(path), name_of(model.spec), spec, labels, str(how), competing, scores, done.account)
+
+
+class _Scored(Images):
+    """Shows how many images are scored, and warns once if other programs crowd the processors."""
+
+    def __init__(self, console: Console, workers: int) -> None:
+        super().__init__(console, "scored")
+        self.crowding = Crowding(workers)
+
+    def show(self, done: int, total: int) -> None:
+        super().show(done, total)
+        if why := self.crowding.notice():
+            say(self.console, advice(why, "before the command"))
 
 
 def _short(text: str) -> str:

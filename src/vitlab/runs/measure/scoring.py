@@ -1,12 +1,13 @@
-"""Score a model on a set, every sample once, so that an interrupted evaluation continues where it was."""
+"""The one scorer: a model over a source, every sample exactly once, on any number of ranks, resumable."""
 
 import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -20,80 +21,74 @@ from vitlab.data.loading.batch import Batch, on_device
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import normalised
+from vitlab.evaluate.answers import Mistake, MistakeFinder, worst
 from vitlab.evaluate.multilabel import THRESHOLD, AnyScores, any_scores_from_json, empty_scores, merged_any
+from vitlab.evaluate.scores import Scores
 from vitlab.evaluate.scoring import outputs
+from vitlab.evaluate.targets import OWN, Target
 from vitlab.models.build import Model
 from vitlab.pixels import Preprocessing
 from vitlab.require import require
+from vitlab.runs.progress import Images
 from vitlab.spec import Task
 from vitlab.store import replacing
 from vitlab.strict_json import from_json, parse_json, to_json
 from vitlab.user_files import read_regular
+from vitlab.world.group import ALONE, World
 
-SYNC = 8  # batches between two moments at which all ranks know what all have done
-LARGEST_PROGRESS = 2**30  # bytes; confusions of 21,843 classes may take many
-SAVE = 5.0  # seconds between two savings of the progress, at least
-
-Gather = Callable[[object], list[object]]
-Labeller = Callable[[Batch], Sequence[Sequence[int]]]
-
-
-@dataclass(frozen=True)
-class Share:
-    """Which part of the set this process scores; `gather` gives the JSON values of all ranks to each of them."""
-
-    rank: int = 0
-    ranks: int = 1
-    gather: Gather = lambda value: [value]
+SYNC = 8  # batches between two exchanges of results among the ranks
+LARGEST_PROGRESS = 2**30  # bytes; the confusion matrix of 21,843 classes can be large
+SAVE = 5.0  # least number of seconds between two writes of the progress file
 
 
 @dataclass
 class Progress:
-    """What is done: samples 0 to `next` - 1 are scored or quarantined."""
+    """The results so far: samples 0 to `next` - 1 are scored or quarantined. One entry per kind of labels."""
 
     scores: dict[str, AnyScores]
     account: Account
+    mistakes: dict[str, list[Mistake]] = field(default_factory=dict)  # the worst first; single-label models only
     next: int = 0
 
 
 def score_source(
     model: Model,
     source: Source,
-    labellers: Mapping[str, Labeller],
+    targets: Mapping[str, Target] = OWN,
     *,
     how: Preprocessing,
     batch: int = 32,
     workers: int = 0,
     max_bad: float = 0.0,
+    account: Account | None = None,
     columns: Sequence[int] | None = None,
     task: Task = "single-label",
     threshold: float = THRESHOLD,
     saved: Path | None = None,
     identity: Mapping[str, object] | None = None,
-    share: Share | None = None,
     save_every: float = SAVE,
-    say: Callable[[int], object] = lambda done: None,
+    world: World = ALONE,
+    display: Images | None = None,
 ) -> Progress:
-    """The scores of every kind of labels, from one pass over the images.
+    """Score every sample against each kind of labels in `targets`, in one pass over the images.
 
-    With `columns` only these of the model's classes compete, in this order. A model of the `task` multi-label predicts
-    the classes whose probability is at least `threshold`. Progress is kept in the file `saved` and
-    taken up from there when `identity`, the description of what is evaluated, is the same.
+    All ranks of `world` return the same results. With `columns`, only these classes of the model compete, in this
+    order. A `multi-label` model predicts the classes whose probability is at least `threshold`. Bad images are booked
+    in `account`; more than a share of `max_bad` raises TooManyBadImages on every rank. With `saved`, progress is
+    written to that file and continued from there, provided that `identity`, the description of the evaluation, agrees.
     """
-    share = share or Share()
-    classes = model.spec.classes if columns is None else len(columns)
-    # What the first has read all go on from: two that begin apart would wait for each other, or count twice. It is no
-    # value for the launcher's store, which takes 8 MiB: a confusion of 21,843 classes may be larger.
-    read, *_ = share.gather(_read(saved, identity or {}) if saved is not None and share.rank == 0 else None)
-
-    def none() -> dict[str, AnyScores]:
-        return {name: empty_scores(task, classes, threshold) for name in labellers}
-
-    progress = _opened(read, source, none())
-    progress.account.add((), (), max_bad)  # what is in the file may already be too much
-    say(progress.next)
+    blank = empty_scores(task, model.spec.classes if columns is None else len(columns), threshold)
+    progress = Progress({name: deepcopy(blank) for name in targets}, account or _account_of(source))
+    if saved is not None:
+        # All ranks continue from what rank 0 has read: starting from different places, they would wait for each other
+        # or count twice. `gather`, because the launcher's store takes at most 8 MiB.
+        read, *_ = world.gather(_read(saved, identity or {}) if world.leads else None)
+        _restore(progress, read)
+    progress.account.add((), (), max_bad)  # the file may already hold too many bad images
+    if display is not None:
+        display.show(progress.next, len(source))
     last_save = time.monotonic()
-    fresh, used, bad, done = none(), 0, [], progress.next
+    part, done = _Part.of(targets, blank), progress.next
     device = next(model.parameters()).device
     kept = None if columns is None else torch.tensor(columns, device=device)
     batches = evaluation_batches(
@@ -102,26 +97,24 @@ def score_source(
         size=model.spec.image,
         preprocessing=how,
         start=progress.next,
-        rank=share.rank,
-        ranks=share.ranks,
+        rank=world.rank,
+        ranks=world.ranks,
         in_turn=True,
         workers=workers,
-        max_bad=1.0,  # judged below, by all ranks together: one that stops alone would leave the others waiting
+        max_bad=1.0,  # checked below on all ranks at once: a rank that stopped alone would leave the others waiting
     )
     with closing(outputs(model, on_device(batches, device), partial(normalised, how=how))) as made:
         for number, (scored, logits) in enumerate(made, 1):
-            one = cast(Batch, scored)
-            for name, labeller in labellers.items():
-                fresh[name].add(logits if kept is None else logits[:, kept], labeller(one))
-            used, bad, done = used + len(one.ids), bad + list(one.bad), min(done + share.ranks * batch, len(source))
+            part.add(cast(Batch, scored), logits if kept is None else logits[:, kept], targets)
+            done = min(done + world.ranks * batch, len(source))
             if number % SYNC and done < len(source):
                 continue
-            _book(progress, share.gather(_told(fresh, used, bad)), max_bad)
-            progress.next = done
-            fresh, used, bad = none(), 0, []
-            say(done)
+            _book(progress, world.gather(part.to_json()), max_bad)
+            progress.next, part = done, _Part.of(targets, blank)
+            if display is not None:
+                display.show(done, len(source))
             is_due = done == len(source) or time.monotonic() - last_save >= save_every
-            if saved is not None and share.rank == 0 and is_due:
+            if saved is not None and world.leads and is_due:
                 _save(saved, identity or {}, progress)
                 last_save = time.monotonic()
     assert progress.account.is_balanced(), "a sample was lost or counted twice"
@@ -129,7 +122,7 @@ def score_source(
 
 
 def fingerprint_of(model: Model) -> str:
-    """A hash of the architecture and of every weight: what decides the logits."""
+    """SHA-256 of the architecture and of every weight: all that determines the logits."""
     digest = hashlib.sha256(repr(model.spec).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -142,31 +135,61 @@ def _bytes(tensor: Tensor) -> memoryview:
     return cast(np.ndarray, flat.numpy()).data
 
 
-# -- What ranks tell each other, and what is kept on disk ------------------------------------------
+# -- What the ranks exchange, and what the progress file holds -------------------------------------
 
 
-def _told(scores: Mapping[str, AnyScores], used: int, bad: list[tuple[int, Quarantined]]) -> dict[str, object]:
-    return {
-        "scores": {name: of.to_json() for name, of in scores.items()},
-        "used": used,
-        "bad": [to_json(sample) for _, sample in bad],
-    }
+@dataclass
+class _Part:
+    """What this rank has scored since the last exchange."""
+
+    scores: dict[str, AnyScores]
+    mistakes: dict[str, MistakeFinder]
+    used: int = 0
+    bad: list[Quarantined] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, targets: Mapping[str, Target], blank: AnyScores) -> "_Part":
+        has_mistakes = isinstance(blank, Scores)
+        finders = {name: MistakeFinder() for name in targets if has_mistakes}
+        return cls({name: deepcopy(blank) for name in targets}, finders)
+
+    def add(self, batch: Batch, logits: Tensor, targets: Mapping[str, Target]) -> None:
+        for name, target in targets.items():
+            labels = tuple(tuple(target.of(given, id)) for given, id in zip(batch.labels, batch.ids, strict=True))
+            self.scores[name].add(logits, labels)
+            if name in self.mistakes:
+                self.mistakes[name].add(replace(batch, labels=labels), logits)
+        self.used += len(batch.ids)
+        self.bad += [sample for _, sample in batch.bad]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "scores": {name: scores.to_json() for name, scores in self.scores.items()},
+            "mistakes": {name: [to_json(one) for one in finder.found] for name, finder in self.mistakes.items()},
+            "used": self.used,
+            "quarantined": [asdict(sample) for sample in self.bad],
+        }
 
 
-def _book(progress: Progress, parts: list[object], max_bad: float) -> None:
-    """Add what the ranks did; every one of them judges the bad images alike."""
-    listed = [cast(dict[str, Any], part) for part in parts]
-    for name, so_far in progress.scores.items():
-        progress.scores[name] = merged_any(so_far, *(any_scores_from_json(part["scores"][name]) for part in listed))
-    bad = [(0, from_json(Quarantined, sample)) for part in listed for sample in part["bad"]]
-    progress.account.add([0] * sum(part["used"] for part in listed), bad, max_bad)
+def _book(progress: Progress, parts: Sequence[dict[str, Any]], max_bad: float) -> None:
+    """Add the parts of all ranks; each rank reaches the same verdict on the bad images."""
+    for part in parts:
+        for name, so_far in progress.scores.items():
+            progress.scores[name] = merged_any(so_far, any_scores_from_json(part["scores"][name]))
+        for name, found in part.get("mistakes", {}).items():  # files of earlier versions have none
+            known = progress.mistakes.get(name, [])
+            progress.mistakes[name] = worst([*known, *(from_json(Mistake, one) for one in found)])
+        bad = [(0, from_json(Quarantined, sample)) for sample in part["quarantined"]]
+        progress.account.add([0] * part["used"], bad, 1.0)
+    progress.account.add((), (), max_bad)
 
 
 def _save(path: Path, identity: Mapping[str, object], progress: Progress) -> None:
     value = {
         "identity": dict(identity),
         "next": progress.next,
-        "scores": {name: of.to_json() for name, of in progress.scores.items()},
+        "scores": {name: scores.to_json() for name, scores in progress.scores.items()},
+        "mistakes": {name: [to_json(one) for one in found] for name, found in progress.mistakes.items()},
         "used": progress.account.used[0],
         "quarantined": [asdict(sample) for sample in progress.account.quarantined.values()],
     }
@@ -176,29 +199,26 @@ def _save(path: Path, identity: Mapping[str, object], progress: Progress) -> Non
 
 
 def _read(path: Path, identity: Mapping[str, object]) -> dict[str, Any] | None:
-    """What the file holds, if there is one; a file of something else is refused rather than added to."""
+    """The content of the progress file, or None without one; the progress of another evaluation is an error."""
     if not path.exists():
         return None
     value = parse_json(read_regular(path, LARGEST_PROGRESS), path.name)
-    keys = {"identity", "next", "scores", "used", "quarantined"}
+    keys = {"identity", "next", "scores", "mistakes", "used", "quarantined"}
     advice = f"remove {path} to start again"
-    require(isinstance(value, dict) and set(value) == keys, f"{path} is no progress of an evaluation; {advice}")
+    is_progress = isinstance(value, dict) and {*value, "mistakes"} == keys
+    require(is_progress, f"{path} is not the progress of an evaluation; {advice}")
     given = cast(dict[str, Any], value)
     require(given["identity"] == dict(identity), f"{path} is the progress of another evaluation; {advice}")
-    require(given["used"] + len(given["quarantined"]) == given["next"], f"{path} does not add up; {advice}")
+    require(given["used"] + len(given["quarantined"]) == given["next"], f"{path} is inconsistent; {advice}")
     return given
 
 
-def _opened(read: object, source: Source, none: dict[str, AnyScores]) -> Progress:
-    """The progress that was read, or none so far."""
+def _account_of(source: Source) -> Account:
     excluded: Counter[str] = Counter(getattr(source, "excluded", {}))
-    account = Account(len(source) + excluded.total(), excluded)
-    progress = Progress(none, account)
-    if read is None:
-        return progress
-    given = cast(dict[str, Any], read)
-    progress.scores = {name: any_scores_from_json(given["scores"][name]) for name in none}
-    progress.next = given["next"]
-    bad = [(0, from_json(Quarantined, sample)) for sample in given["quarantined"]]
-    account.add([0] * given["used"], bad, 1.0)
-    return progress
+    return Account(len(source) + excluded.total(), excluded)
+
+
+def _restore(progress: Progress, read: dict[str, Any] | None) -> None:
+    if read is not None:
+        _book(progress, [read], 1.0)
+        progress.next = read["next"]

@@ -21,7 +21,7 @@ from vitlab.runs.progress import describe, say
 from vitlab.runs.training.account import tell_total
 from vitlab.runs.training.data import Material, whole_model
 from vitlab.runs.training.report import has_answers, tell_report
-from vitlab.runs.training.validation import draw, score_source
+from vitlab.runs.training.validation import draw, score_set
 from vitlab.spec import Task
 from vitlab.store import sha256, verify_folder
 from vitlab.strict_json import read_json
@@ -61,11 +61,11 @@ def finish(
         if source is not None:
             numbers = world.first(partial(_recorded, run, name, progress.step))
             if numbers is None:
-                numbers = score_source(run, spec, material.task, name, source, console, world, model)
+                numbers = score_set(run, spec, material.task, name, source, console, world, model)
                 run.record(name, {"step": progress.step, **numbers})
             elif spec.execution.report and not world.first(partial(has_answers, run, name, numbers)):
                 # The answers are of later weights.
-                score_source(run, spec, material.task, name, source, console, world, model)
+                score_set(run, spec, material.task, name, source, console, world, model)
             result[name] = {what: value for what, value in numbers.items() if math.isfinite(float(value))}
             say(console, f"{name}: {describe(numbers)}")
     draw(run, spec, material, model)

@@ -38,7 +38,7 @@ from vitlab.runs.training.distillation import open_teacher
 from vitlab.runs.training.masked_patches import corruption_of
 from vitlab.runs.training.time_estimate import learning_pace, reading_seconds
 from vitlab.runs.training.unused_settings import unread_fields
-from vitlab.runs.training.validation import judge_pictures
+from vitlab.runs.training.validation import check_pictures
 from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.strict_json import to_json
 from vitlab.train.optimizers import make_optimizer
@@ -181,7 +181,7 @@ def create(path: Path, spec: RunSpec, material: Material, console: Console, *, i
         f"(--schedule.total), smaller pictures (--image) or a smaller model",
     )
     check_buildable(spec)
-    judged = judge_pictures(spec, material, console)
+    judged = check_pictures(spec, material, console)
     run = RunDir.create(path, spec, to_json(material.card))
     for name, account in judged.items():
         tell_bad(console, run, account, write_quarantine(run, account, name), name)

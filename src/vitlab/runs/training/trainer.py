@@ -31,7 +31,7 @@ from vitlab.runs.training.distillation import open_teacher, student_of
 from vitlab.runs.training.exactness import check_unchanged
 from vitlab.runs.training.finishing import finish, model_fault, read_result, rebuild, withdraw_result
 from vitlab.runs.training.masked_patches import corruption_of, prediction_of
-from vitlab.runs.training.validation import judge
+from vitlab.runs.training.validation import validate
 from vitlab.strict_json import from_json
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.checkpoints.files import steps_in
@@ -332,7 +332,7 @@ def _class_weights(spec: RunSpec, source: Source, device: torch.device) -> Tenso
 
 def _hooks(run: RunDir, spec: RunSpec, material: Material, console: Console, world: World) -> Generator[Hook]:
     if material.validation is not None:
-        yield Hook(JUDGE, spec.recipe.validate_every, partial(judge, run, spec, material, console, world))
+        yield Hook(JUDGE, spec.recipe.validate_every, partial(validate, run, spec, material, console, world))
 
 
 def _explained(error: BaseException, spec: RunSpec, *, is_begun: bool) -> BaseException:

@@ -1,7 +1,7 @@
-"""How a model in training is judged: every image once over all ranks, and a picture of what a masked one predicts."""
+"""Validation and test of a model in training, and a picture of what a masked-patch model predicts."""
 
 import contextlib
-from functools import partial
+from typing import cast
 
 import torch
 from rich.console import Console
@@ -10,12 +10,11 @@ from torch import nn
 from vitlab.data.loading.accounting import Account, training_limit
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Source
-from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
-from vitlab.evaluate.answers import MistakeFinder, answers_of
-from vitlab.evaluate.multilabel import any_scores_from_json, empty_scores, merged_any
-from vitlab.evaluate.scoring import fill
+from vitlab.evaluate.answers import answers_of
+from vitlab.models.build import Model
 from vitlab.run_dir import PICTURE, RunDir, RunSpec, answers_file
+from vitlab.runs.measure.scoring import score_source
 from vitlab.runs.progress import Images
 from vitlab.runs.training.account import Books, tell_bad, write_quarantine
 from vitlab.runs.training.data import Material
@@ -23,30 +22,31 @@ from vitlab.runs.training.masked_patches import corruption_of, draw_predictions,
 from vitlab.spec import Task
 from vitlab.strict_json import to_json
 from vitlab.train.loop import JUDGE
+from vitlab.train.masking import PatchPrediction
 from vitlab.world.group import World
 
 EVALUATION_BATCH = 64
 
 
-def judge(
+def validate(
     run: RunDir, spec: RunSpec, material: Material, console: Console, world: World, module: nn.Module
 ) -> dict[str, float]:
-    """The numbers of the validation, and the picture of a masked run."""
+    """Score the validation set and draw the picture of a masked run; returns the numbers by name."""
     assert material.validation is not None
     draw(run, spec, material, module)
-    return score_source(run, spec, material.task, JUDGE, material.validation, console, world, module)
+    return score_set(run, spec, material.task, JUDGE, material.validation, console, world, module)
 
 
-def judge_pictures(spec: RunSpec, material: Material, console: Console) -> dict[str, Account]:
-    """Read every image to validate and to test on, before the first step: an account of each set by its name.
+def check_pictures(spec: RunSpec, material: Material, console: Console) -> dict[str, Account]:
+    """Read every validation and test image before the first step; returns an account of each set by name.
 
-    Raises TooManyBadImages for a set of which more are bad than the run allows.
+    Raises TooManyBadImages if a set has more bad images than the run allows.
     """
-    judged = {}
+    checked = {}
     for name, source in ((JUDGE, material.validation), ("test", material.test)):
         if source is None:
             continue
-        account = judged[name] = Account(len(source))
+        account = checked[name] = Account(len(source))
         batches = evaluation_batches(
             source,
             batch=EVALUATION_BATCH,
@@ -56,18 +56,18 @@ def judge_pictures(spec: RunSpec, material: Material, console: Console) -> dict[
             account=account,
             max_bad=training_limit(spec.execution.max_bad, len(source)),
         )
-        fork = torch.random.fork_rng(devices=[])  # a loader draws a seed
+        fork = torch.random.fork_rng(devices=[])  # the loader draws a seed
         with fork, Images(console, f"checking {name} images") as display, contextlib.closing(batches):
             try:
                 for _ in batches:
                     display.show(account.used[0] + account.bad[0], len(source))
             except TooManyBadImages as error:
                 raise TooManyBadImages(f"of the {name} images: {error}") from None
-    return judged
+    return checked
 
 
 def draw(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> None:
-    """A picture of what a masked run predicts now; of a model in parts all ranks draw it."""
+    """Draw what a masked run predicts now; all ranks must call this, because the model may be sharded."""
     if spec.recipe.masking is None:
         return
     drawn = draw_predictions(spec, material.validation or material.train, module)
@@ -75,7 +75,7 @@ def draw(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> N
         run.write_bytes(PICTURE, drawn)
 
 
-def score_source(
+def score_set(
     run: RunDir,
     spec: RunSpec,
     task: Task,
@@ -85,19 +85,56 @@ def score_source(
     world: World,
     module: nn.Module,
 ) -> dict[str, float]:
-    """Every image of the source once over all ranks; unreadable ones are counted, named in the quarantine file, never
-    replaced.
+    """Score every image of the validation or test set once over all ranks; unreadable ones are counted and quarantined.
 
-    However many there are, they stop nothing: `judge_pictures` did so before the first step, and what has been learnt
-    since must not be lost because a disk went away.
+    However many there are, they never stop the run: `check_pictures` did so before the first step, and what the model
+    has learnt since must not be lost because a disk went away.
     """
-    how = spec.model.conventions.preprocessing
-    books = Books(Account(len(source)), 1.0, world)
+    account = Account(len(source))
+    batch = min(EVALUATION_BATCH, spec.execution.micro_batch or EVALUATION_BATCH)
+    prediction, scores, mistakes = prediction_of(spec), None, []
+    try:
+        if prediction is not None:
+            numbers = _score_masked(spec, prediction, source, batch, account, world, module)
+        else:
+            done = score_source(
+                cast(Model, module),
+                source,
+                how=spec.model.conventions.preprocessing,
+                batch=batch,
+                workers=spec.execution.workers,
+                max_bad=1.0,
+                account=account,
+                task=task,
+                world=world,
+            )
+            scores, mistakes = done.scores["own"], done.mistakes.get("own", [])
+            numbers = scores.numbers()
+    finally:
+        fresh = write_quarantine(run, account, name)
+    tell_bad(console, run, account, fresh, name)
+    numbers = {**numbers, "not_evaluated": len(account.quarantined)}
+    if scores is not None and spec.execution.report:
+        run.write(answers_file(name), to_json(answers_of(scores, numbers, mistakes)))
+    return numbers
+
+
+def _score_masked(
+    spec: RunSpec,
+    prediction: PatchPrediction,
+    source: Source,
+    batch: int,
+    account: Account,
+    world: World,
+    module: nn.Module,
+) -> dict[str, float]:
+    """Score the predictions of corrupted patches: sums of floats, which are added in the order of ranks and batches."""
+    books = Books(account, 1.0, world)
     batches = evaluation_batches(
         source,
-        batch=min(EVALUATION_BATCH, spec.execution.micro_batch or EVALUATION_BATCH),
+        batch=batch,
         size=spec.recipe.image,
-        preprocessing=how,
+        preprocessing=spec.model.conventions.preprocessing,
         corruption=corruption_of(spec),
         rank=world.rank,
         ranks=world.ranks,
@@ -106,22 +143,6 @@ def score_source(
         account=books.own,
         max_bad=books.own_limit,
     )
-    prediction = prediction_of(spec)
-    scores, found = None, []
-    try:
-        if prediction is not None:
-            numbers = score_predictions(module, batches, prediction, world)
-        else:
-            finder, own = MistakeFinder(), empty_scores(task, spec.model.classes)
-            fill(own, module, batches, partial(normalised, how=how), finder.add)
-            scores = merged_any(*map(any_scores_from_json, world.gather(own.to_json())))
-            numbers = scores.numbers()
-            found = world.gather([to_json(mistake) for mistake in finder.found])
-        books.settle()
-    finally:
-        fresh = write_quarantine(run, books.account, name)
-    tell_bad(console, run, books.account, fresh, name)
-    numbers = {**numbers, "not_evaluated": len(books.account.quarantined)}
-    if scores is not None and spec.execution.report:
-        run.write(answers_file(name), to_json(answers_of(scores, numbers, found)))
+    numbers = score_predictions(module, batches, prediction, world)
+    books.settle()
     return numbers
