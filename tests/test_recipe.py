@@ -78,7 +78,7 @@ def test_fields_are_set_by_python_values(changes, expected):
     ("changes", "field", "problem"),
     [
         ({"schedule": {"peak": "high"}}, "schedule.peak", "is 'high'; expected a number"),
-        ({"schedule": {"peek": 1}}, "schedule.peek", "did you mean peak?"),
+        ({"schedule": {"peek": 1}}, "schedule.peek", "did you mean schedule.peak?"),
         ({"batch": 1.5}, "batch", "is 1.5; expected a whole number"),
         ({"batch": None}, "batch", "is None; expected a whole number"),
         ({"schedule": 3}, "schedule", "is 3; expected an object"),

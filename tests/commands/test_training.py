@@ -96,7 +96,7 @@ def test_a_reproduction_that_differs_is_told(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (["--schedule.peek", "1"], "it has peak, total, warmup, decay, end, boundaries"),
+        (["--schedule.peek", "1"], "schedule has the fields peak, total, warmup, decay, end, boundaries"),
         (["--schedule.peek", "1"], "did you mean --schedule.peak?"),
         (["--model.layer", "1"], "--model.layer does not exist; ViTSpec has the fields"),
         (["--model.layer", "1"], "did you mean --model.layers?"),
