@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from vitlab.evaluate.ridge import GRID, Ridge, fit
+from vitlab.metrics.ridge import GRID, Ridge, fit
 
 SAMPLES, WIDTH, CLASSES, TESTS = 10_000, 768, 1000, 5_000
 ROUNDS = 11

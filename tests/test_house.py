@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "jobs": {"store"},
     "run_dir": {"user_files", "spec", "recipe", "strict_json", "store"},
     "train": {"user_files", "spec", "recipe", "strict_json", "store", "world"},
-    "evaluate": {"spec", "recipe", "strict_json", "paper", "store"},
+    "metrics": {"spec", "recipe", "strict_json", "paper", "store"},
     "drawing": set(),
     "inspection": {"spec", "strict_json", "models", "drawing"},
     "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data"},
@@ -59,7 +59,7 @@ MAY_IMPORT = {
             "models",
             "weights",
         ),
-        *("busy", "data", "train", "evaluate", "drawing", "inspection", "deploy", "report", "__init__"),
+        *("busy", "data", "train", "metrics", "drawing", "inspection", "deploy", "report", "__init__"),
     },
     "commands": {"spec", "recipe", "paper", "counting", "interrupts"},
     "__init__": {"counting", "paper"},
@@ -67,7 +67,7 @@ MAY_IMPORT = {
     "__main__": {"busy", "cli", "interrupts"},
 }
 LAZY = {  # inside functions only
-    "__init__": {"models", "weights", "evaluate", "inspection", "deploy"},
+    "__init__": {"models", "weights", "metrics", "inspection", "deploy"},
     "commands": {"store", "data", "world", "weights", "drawing", "deploy", "report", "run_dir", "jobs", "runs"},
     "cli": {"runs", "doctor"},
 }

@@ -11,7 +11,7 @@ import pytest
 from vitlab.data.feature_files import open_vectors
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.shards import index_shards
-from vitlab.evaluate.targets import read_label_map, read_real
+from vitlab.metrics.targets import read_label_map, read_real
 from vitlab.report import ledger
 from vitlab.run_dir import RunDir
 from vitlab.store import sha256

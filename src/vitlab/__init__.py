@@ -10,8 +10,8 @@ from vitlab.paper.models import list_models
 
 if TYPE_CHECKING:
     from vitlab.deploy.predict import predict, preprocess
-    from vitlab.evaluate.fewshot import fewshot
     from vitlab.inspection.rollout import explain
+    from vitlab.metrics.fewshot import fewshot
     from vitlab.models.build import build_model
     from vitlab.weights.load import load_model
     from vitlab.weights.save import save_model
@@ -42,7 +42,7 @@ def __getattr__(name: str) -> object:
     elif name == "preprocess":
         from vitlab.deploy.predict import preprocess as found
     elif name == "fewshot":
-        from vitlab.evaluate.fewshot import fewshot as found
+        from vitlab.metrics.fewshot import fewshot as found
     elif name == "explain":
         from vitlab.inspection.rollout import explain as found
     else:

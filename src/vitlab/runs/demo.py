@@ -18,7 +18,7 @@ from vitlab.data.sources.digits import DigitsSource
 from vitlab.drawing.canvas import require_matplotlib
 from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed
 from vitlab.drawing.page import Section, page
-from vitlab.evaluate.scores import Scores
+from vitlab.metrics.scores import Scores
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.paper.recipes.length import Length

@@ -45,7 +45,7 @@ def test_built_in_sets_take_options_and_large_numbers():
 
 def test_digits_may_be_a_few_of_each_class():
     pytest.importorskip("sklearn")
-    from vitlab.evaluate.fewshot import shot_numbers
+    from vitlab.metrics.fewshot import shot_numbers
 
     few, other = open_source("digits?split=train&shots=5&seed=1"), open_source("digits?split=train&shots=5&seed=2")
     assert sorted(few.label(i)[0] for i in range(len(few))) == sorted([*range(10)] * 5)

@@ -27,9 +27,9 @@ from vitlab.data.sources.folders import FolderSource
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.deploy.predict import predict
 from vitlab.errors import TooManyBadImages
-from vitlab.evaluate.scores import Scores
-from vitlab.evaluate.scoring import outputs
-from vitlab.evaluate.targets import read_real
+from vitlab.metrics.scores import Scores
+from vitlab.metrics.scoring import outputs
+from vitlab.metrics.targets import read_real
 from vitlab.models.build import build_from_spec
 from vitlab.paper.finetuning import IMAGE_SETS, REAL_EMPTY
 from vitlab.paper.imagenet import imagenet_classes
@@ -185,7 +185,7 @@ def test_a_folder_of_something_else_is_left_alone(photos, tmp_path):
     with pytest.raises(FileExistsError, match="thesis holds other things; choose another"):
         run([model], [f"folder:{photos}"], tmp_path / "thesis")
     assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["results.csv"]
-    with pytest.raises(ValueError, match="cannot read"):
+    with pytest.raises(ValueError, match="no such file or folder"):
         run([tmp_path / "nowhere"], [f"folder:{photos}"], tmp_path / "new")
     assert not (tmp_path / "new").exists()
     (tmp_path / "empty").mkdir()

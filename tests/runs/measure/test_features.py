@@ -19,7 +19,7 @@ from vitlab.data.source import Sample
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
-from vitlab.evaluate.scoring import outputs
+from vitlab.metrics.scoring import outputs
 from vitlab.models.build import build_from_spec
 from vitlab.pixels import Preprocessing
 from vitlab.runs import progress as display

@@ -23,9 +23,9 @@ from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Sample
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
-from vitlab.evaluate.scores import Scores
-from vitlab.evaluate.scoring import evaluating, outputs
-from vitlab.evaluate.targets import LabelMap
+from vitlab.metrics.scores import Scores
+from vitlab.metrics.scoring import evaluating, outputs
+from vitlab.metrics.targets import LabelMap
 from vitlab.pixels import Preprocessing
 from vitlab.runs.measure.scoring import fingerprint_of, score_source
 from vitlab.spec import ViTSpec

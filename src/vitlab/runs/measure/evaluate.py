@@ -16,8 +16,8 @@ from vitlab.data.fingerprint import fingerprint
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.deploy.predict import class_names
-from vitlab.evaluate.multilabel import THRESHOLD
-from vitlab.evaluate.targets import REAL_CLASSES, OwnLabels, Target, read_label_map, read_real
+from vitlab.metrics.multilabel import THRESHOLD
+from vitlab.metrics.targets import REAL_CLASSES, OwnLabels, Target, read_label_map, read_real
 from vitlab.models.build import Model
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from vitlab.data.loading.accounting import Account
-from vitlab.evaluate.multilabel import AnyScores, MultiLabelScores
-from vitlab.evaluate.scores import Scores
+from vitlab.metrics.multilabel import AnyScores, MultiLabelScores
+from vitlab.metrics.scores import Scores
 from vitlab.report.ledger import Entry, append, check_ledger, versions
 from vitlab.report.tables import Cell, Results
 from vitlab.store import json_writer, replacing

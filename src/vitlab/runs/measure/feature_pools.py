@@ -20,7 +20,7 @@ from vitlab.data.loading.accounting import SHOWN, Account
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import take
-from vitlab.evaluate.fewshot import SHOTS, ChooseL2, Draw, shot_numbers
+from vitlab.metrics.fewshot import SHOTS, ChooseL2, Draw, shot_numbers
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing

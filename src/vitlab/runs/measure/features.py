@@ -21,7 +21,7 @@ from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import Subset
 from vitlab.data.transforms.evaluation import normalised
-from vitlab.evaluate.scoring import outputs
+from vitlab.metrics.scoring import outputs
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing

@@ -6,10 +6,10 @@ from pathlib import Path
 from rich.console import Console
 
 from vitlab.data.feature_files import Vectors
-from vitlab.evaluate.feature_sets import FeatureSet, checked
-from vitlab.evaluate.fewshot import fewshot_sets
-from vitlab.evaluate.neighbours import nearest_neighbours
-from vitlab.evaluate.probe import linear_probe
+from vitlab.metrics.feature_sets import FeatureSet, checked
+from vitlab.metrics.fewshot import fewshot_sets
+from vitlab.metrics.neighbours import nearest_neighbours
+from vitlab.metrics.probe import linear_probe
 from vitlab.report.tables import Cell, Results
 from vitlab.require import require
 from vitlab.runs.measure.feature_pools import FewShotOptions, Maker, Pool

@@ -21,11 +21,11 @@ from vitlab.data.loading.batch import Batch, on_device
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import normalised
-from vitlab.evaluate.answers import Mistake, MistakeFinder, worst
-from vitlab.evaluate.multilabel import THRESHOLD, AnyScores, any_scores_from_json, empty_scores, merged_any
-from vitlab.evaluate.scores import Scores
-from vitlab.evaluate.scoring import outputs
-from vitlab.evaluate.targets import OWN, Target
+from vitlab.metrics.answers import Mistake, MistakeFinder, worst
+from vitlab.metrics.multilabel import THRESHOLD, AnyScores, any_scores_from_json, empty_scores, merged_any
+from vitlab.metrics.scores import Scores
+from vitlab.metrics.scoring import outputs
+from vitlab.metrics.targets import OWN, Target
 from vitlab.models.build import Model
 from vitlab.pixels import Preprocessing
 from vitlab.require import require

@@ -15,7 +15,7 @@ from vitlab.data.fingerprint import describe as describe_data
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import development_split
-from vitlab.evaluate.multilabel import check_kept
+from vitlab.metrics.multilabel import check_kept
 from vitlab.models.build import Model, build_from_spec, empty_model
 from vitlab.models.masked import build_masked_model, empty_masked_model
 from vitlab.paper.pretraining import HEAD_BIAS

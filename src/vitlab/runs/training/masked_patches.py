@@ -15,7 +15,7 @@ from vitlab.data.splits import take
 from vitlab.data.transforms.corruption import HIDDEN, Corruption
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.drawing.sheet import sheet
-from vitlab.evaluate.scoring import evaluating
+from vitlab.metrics.scoring import evaluating
 from vitlab.models.masked import check_maskable
 from vitlab.require import require
 from vitlab.run_dir import RunSpec

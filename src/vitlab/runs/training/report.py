@@ -18,10 +18,10 @@ from vitlab.deploy.predict import class_names
 from vitlab.drawing.canvas import require_matplotlib
 from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed, thinned
 from vitlab.drawing.page import Photo, Section, page
-from vitlab.evaluate.answers import Answers, ClassResult, Mistake, finite_numbers
 from vitlab.inspection.attention import at_rest
 from vitlab.inspection.captions import ROLLOUT
 from vitlab.inspection.figures import draw_scale
+from vitlab.metrics.answers import Answers, ClassResult, Mistake, finite_numbers
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of

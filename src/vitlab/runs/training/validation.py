@@ -11,7 +11,7 @@ from vitlab.data.loading.accounting import Account, training_limit
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Source
 from vitlab.errors import TooManyBadImages
-from vitlab.evaluate.answers import answers_of
+from vitlab.metrics.answers import answers_of
 from vitlab.models.build import Model
 from vitlab.run_dir import PICTURE, RunDir, RunSpec, answers_file
 from vitlab.runs.measure.scoring import score_source

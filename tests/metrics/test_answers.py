@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from vitlab.evaluate.answers import MistakeFinder, answers_of, worst
-from vitlab.evaluate.multilabel import MultiLabelScores
-from vitlab.evaluate.scores import Scores
+from vitlab.metrics.answers import MistakeFinder, answers_of, worst
+from vitlab.metrics.multilabel import MultiLabelScores
+from vitlab.metrics.scores import Scores
 from vitlab.strict_json import from_json, to_json
 
 N, K = 60, 5

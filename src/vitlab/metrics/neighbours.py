@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from vitlab.evaluate.feature_sets import check_whole, check_widths, checked_features, checked_part
+from vitlab.metrics.feature_sets import check_whole, check_widths, checked_features, checked_part
 from vitlab.require import require
 
 CHUNK = 1024  # test samples whose similarities to all training samples are held at a time

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.evaluate.feature_sets import FeatureSet, check_whole, checked
-from vitlab.evaluate.ridge import GRID, fit
+from vitlab.metrics.feature_sets import FeatureSet, check_whole, checked
+from vitlab.metrics.ridge import GRID, fit
 from vitlab.require import require
 
 SHOTS = (1, 5, 10, 25)

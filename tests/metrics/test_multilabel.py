@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitlab.evaluate.multilabel import (
+from vitlab.metrics.multilabel import (
     MOST_LOGITS,
     MultiLabelScores,
     any_scores_from_json,
@@ -15,7 +15,7 @@ from vitlab.evaluate.multilabel import (
     empty_scores,
     merged_any,
 )
-from vitlab.evaluate.scores import NotFinite, Scores
+from vitlab.metrics.scores import NotFinite, Scores
 
 metrics = pytest.importorskip("sklearn.metrics")
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from vitlab.evaluate.multilabel import AnyScores, MultiLabelScores
+from vitlab.metrics.multilabel import AnyScores, MultiLabelScores
 
 MOST = 12  # mistakes that are kept
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
-from vitlab.evaluate.scores import UNIT, NotFinite, Scores, scores_from_json
+from vitlab.metrics.scores import UNIT, NotFinite, Scores, scores_from_json
 from vitlab.require import require
 from vitlab.spec import Task
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from vitlab.evaluate.targets import RealLabels, read_label_map, read_real
+from vitlab.metrics.targets import RealLabels, read_label_map, read_real
 
 
 def test_real_labels_are_joined_by_the_number_in_the_name_and_empty_lists_stay_empty():

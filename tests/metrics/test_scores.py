@@ -8,7 +8,7 @@ import pytest
 import sklearn.metrics
 import torch
 
-from vitlab.evaluate.scores import BINS, Scores, merged, scores_from_json
+from vitlab.metrics.scores import BINS, Scores, merged, scores_from_json
 
 
 def drawn(samples, classes, seed=0):

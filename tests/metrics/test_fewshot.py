@@ -9,10 +9,10 @@ import sklearn.neighbors
 import torch
 
 import vitlab
-from vitlab.evaluate.fewshot import FeatureSet, fewshot_sets, mean_rank_choice, shot_numbers
-from vitlab.evaluate.neighbours import nearest_neighbours
-from vitlab.evaluate.probe import linear_probe, train_probe
-from vitlab.evaluate.ridge import BIAS, GRID, fit
+from vitlab.metrics.fewshot import FeatureSet, fewshot_sets, mean_rank_choice, shot_numbers
+from vitlab.metrics.neighbours import nearest_neighbours
+from vitlab.metrics.probe import linear_probe, train_probe
+from vitlab.metrics.ridge import BIAS, GRID, fit
 
 LARGE = [l2 for l2 in GRID if l2 >= 1]
 
@@ -156,7 +156,7 @@ def test_class_numbers_may_have_gaps_and_chunks_change_nothing(monkeypatch):
     x, y = clouds(100, 6, 4)
     tests, truth = clouds(50, 6, 4, seed=2)
     plain = vitlab.fewshot(x, y, tests, truth, l2=4.0)
-    monkeypatch.setattr("vitlab.evaluate.fewshot.CHUNK", 7)
+    monkeypatch.setattr("vitlab.metrics.fewshot.CHUNK", 7)
     assert vitlab.fewshot(x, y * 10 + 3, tests, truth * 10 + 3, l2=4.0).accuracy == plain.accuracy
 
 
@@ -278,7 +278,7 @@ def test_arrays_that_cannot_be_written_are_read_without_a_warning():
 
 @pytest.mark.parametrize("k", [1, 5, 20])
 def test_neighbours_vote_as_scikit_learn_s_do(k, monkeypatch):
-    monkeypatch.setattr("vitlab.evaluate.neighbours.CHUNK", 16)
+    monkeypatch.setattr("vitlab.metrics.neighbours.CHUNK", 16)
     x, y = clouds(150, 8, 6)
     tests, _ = clouds(70, 8, 6, seed=1)
     peer = sklearn.neighbors.KNeighborsClassifier(k, metric="cosine").fit(x.astype(np.float64), y)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitlab.evaluate.feature_sets import FeatureSet, checked
-from vitlab.evaluate.ridge import FLAT
+from vitlab.metrics.feature_sets import FeatureSet, checked
+from vitlab.metrics.ridge import FLAT
 from vitlab.recipe import SGD, Schedule
 from vitlab.require import require
 
