@@ -39,11 +39,11 @@ def test_a_word_that_may_be_left_out_looks_so(capsys):
     assert "[NAME]" in capsys.readouterr().out.splitlines()[0]
 
 
-def test_the_help_of_the_demo_names_its_three_trainings_and_its_report(capsys):
+def test_the_help_of_the_demo_names_its_trainings_and_its_report(capsys):
     with pytest.raises(SystemExit):
         main(["demo", "--help"])
     printed = " ".join(capsys.readouterr().out.split())
-    for words in ("Pre-train", "fine-tune", "from scratch", "report"):
+    for words in ("Pre-train", "letters", "fine-tune", "from scratch", "few labels", "report"):
         assert words in printed
 
 

@@ -38,11 +38,11 @@ from vitlab.interrupts import raise_when_interrupted
 
 
 def demo(out: Path = Path("demo-out")) -> int:
-    """Pre-train a small Vision Transformer on drawings, fine-tune it on handwritten digits, train it on them from
-    scratch as well, and write one report of what was measured: minutes on a CPU.
+    """Pre-train a small Vision Transformer on printed letters, fine-tune it on handwritten digits with few labels and
+    with many, train it on them from scratch as well, and write one report of the results: minutes on a CPU.
 
     Args:
-        out: Folder for the three trainings, the report and a few digit pictures; a number is added when it exists.
+        out: Folder for the trainings, the report and a few digit pictures; a number is added if it exists.
     """
     from vitlab.runs.demo import run_demo
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed, thinned
+from vitlab.drawing.charts import draw_confusion, draw_curves, draw_pictures, draw_spread, smoothed, thinned
 from vitlab.drawing.page import Section, page
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
@@ -23,6 +23,26 @@ def test_the_same_numbers_make_the_same_bytes():
     counts = np.array([[3, 1], [0, 4]])
     assert draw_confusion(counts, ("a", "b")) == draw_confusion(counts, ("a", "b"))
     assert draw_confusion(counts, ("a", "b")).svg != draw_confusion(counts.T, ("a", "b")).svg
+
+
+def test_error_bars_are_as_long_as_the_repeats_differ():
+    def height(repeats):
+        curves = {"one": {1: [50.0, 50.0], 10: repeats}, "two": {1: [0.0], 10: [100.0]}}
+        svg = draw_spread(curves, {1: "1", 10: "all"}, x="x", y="y").svg
+        bars = re.search(rb'id="LineCollection_1">\s*(.*?)</g>', svg, re.DOTALL)
+        lows_and_highs = re.findall(rb"M \S+ (\S+) \nL \S+ (\S+)", bars[1])
+        return [abs(float(low) - float(high)) for low, high in lows_and_highs]
+
+    none, some = height([50.0, 50.0]), height([40.0, 60.0])
+    assert none == [0, 0]
+    assert some[0] == 0
+    assert some[1] > 40  # of about 250 points for 100 %
+
+
+def test_pictures_of_two_sizes_stand_in_one_grid():
+    white, black = np.full((4, 4, 3), 255, np.uint8), np.zeros((8, 8, 3), np.uint8)
+    assert draw_pictures([[black, black], [white, white]]) == draw_pictures([[black, black], [white, white]])
+    assert draw_pictures([[black, black], [white, white]]).png != draw_pictures([[black, black], [white, black]]).png
 
 
 def test_a_table_of_a_page_runs_nothing():

@@ -11,7 +11,7 @@ LONGEST = 18  # characters of a class name at an axis
 
 
 def draw_curves(curves: Mapping[str, Mapping[int, float]], *, x: str, y: str) -> Drawn:
-    """A line for every curve, named in the legend; `x` and `y` label the axes."""
+    """Draw one line per curve, named in the legend; `x` and `y` label the axes."""
     with figure_of(5.6, 3.6) as (figure, axes):
         for name, points in curves.items():
             marker = "o" if len(points) < FEW else None  # else a single point would not be seen
@@ -22,24 +22,46 @@ def draw_curves(curves: Mapping[str, Mapping[int, float]], *, x: str, y: str) ->
         return drawn(figure)
 
 
+def draw_spread(
+    curves: Mapping[str, Mapping[int, Sequence[float]]], names: Mapping[int, str], *, x: str, y: str
+) -> Drawn:
+    """Draw the mean of each curve's repeats with their standard deviation as error bars, over a logarithmic axis.
+
+    `names` are the ticks of that axis: what to write at which value.
+    """
+    with figure_of(5.6, 3.6) as (figure, axes):
+        for name, points in curves.items():
+            means = [float(np.mean(repeats)) for repeats in points.values()]
+            bars = [float(np.std(repeats, ddof=1)) if len(repeats) > 1 else 0.0 for repeats in points.values()]
+            axes.errorbar(list(points), means, yerr=bars, label=name, marker="o", markersize=4, capsize=3)
+        axes.set_xscale("log")
+        axes.set_xticks(list(names), list(names.values()))
+        axes.set_xticks([], minor=True)
+        axes.set_ylim(0, 100)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.legend(frameon=False, loc="lower right")
+        return drawn(figure)
+
+
 def smoothed(points: Mapping[int, float], window: int = 10) -> dict[int, float]:
-    """Each value as the mean of the last ones; losses of single batches jump."""
+    """Replace each value by the mean of the last `window` ones; losses of single batches jump."""
     values = list(points.values())
     means = [float(np.mean(values[max(0, at + 1 - window) : at + 1])) for at in range(len(values))]
     return dict(zip(points, means, strict=True))
 
 
 def thinned(points: Mapping[int, float], most: int = 500) -> dict[int, float]:
-    """At most so many of the points, evenly spaced, with the last one."""
+    """Keep at most `most` of the points, evenly spaced, and the last one."""
     step = -(-len(points) // most) or 1
     kept = list(points.items())
     return dict([*kept[:-1:step], *kept[-1:]])
 
 
 def draw_confusion(counts: np.ndarray, names: Sequence[str]) -> Drawn:
-    """(K, K) samples by class and by answer -> a square for each pair; the numbers stand in it.
+    """Draw a confusion matrix from (K, K) counts by class and by answer, with the counts in the cells.
 
-    Names stand at the axes as they are; one that a font may lack is shown by its place, from 1.
+    A class name that the font may lack is shown by its number, from 1.
     """
     shown = [_axis_name(name, place) for place, name in enumerate(names, 1)]
     longest = max(map(len, shown), default=0)
@@ -57,6 +79,20 @@ def draw_confusion(counts: np.ndarray, names: Sequence[str]) -> Drawn:
             label.set_parse_math(False)  # a name may hold $
         axes.set_xlabel("answer")
         axes.set_ylabel("truth")
+        return drawn(figure)
+
+
+def draw_pictures(rows: Sequence[Sequence[np.ndarray]]) -> Drawn:
+    """Draw rows of equally many square pictures, (H, H, 3) of uint8, each enlarged by whole steps to the largest."""
+    side = max(len(picture) for row in rows for picture in row)
+    enlarged = [
+        [picture.repeat(side // len(picture), 0).repeat(side // len(picture), 1) for picture in row] for row in rows
+    ]
+    framed = [[np.pad(picture, ((0, 1), (0, 1), (0, 0)), constant_values=255) for picture in row] for row in enlarged]
+    canvas = np.concatenate([np.concatenate(row, axis=1) for row in framed])[:-1, :-1]
+    with figure_of(5.6, 5.6 * canvas.shape[0] / canvas.shape[1]) as (figure, axes):
+        axes.imshow(canvas, interpolation="nearest")
+        axes.set_axis_off()
         return drawn(figure)
 
 
