@@ -7,7 +7,7 @@ from torch.autograd import gradcheck
 from agreement import disagreement, randomised
 from vitlab.models.build import build_from_spec
 from vitlab.models.classifier import LinearHead, MLPHead
-from vitlab.models.patches import PatchEmbedding
+from vitlab.models.embedding import PatchEmbedding
 from vitlab.models.transformer import MLP, Attention, Block
 from vitlab.spec import ViTSpec
 

@@ -9,8 +9,8 @@ from torch.autograd import gradcheck
 from agreement import randomised
 from vitlab.data.transforms.corruption import HIDDEN
 from vitlab.models.build import build_from_spec
+from vitlab.models.embedding import patchify
 from vitlab.models.masked import build_masked_model, empty_masked_model
-from vitlab.models.patches import patchify
 from vitlab.paper.models import model_spec
 from vitlab.spec import Backbone, ViTSpec
 

@@ -6,7 +6,7 @@ import torch
 from scipy import ndimage
 from torch.nn import functional as F
 
-from vitlab.models.positions import Positions, resize_grid
+from vitlab.models.embedding import Positions, resize_grid
 
 GRIDS = [
     ((14, 14), (24, 24)),

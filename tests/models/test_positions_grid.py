@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 
 from agreement import disagreement, randomised
 from vitlab.models.build import build_from_spec
-from vitlab.models.positions import Positions2D
+from vitlab.models.embedding import Positions2D
 from vitlab.models.transformer import RelativeAttention
 from vitlab.spec import ViTSpec
 

@@ -8,7 +8,7 @@ import torch
 from agreement import randomised
 from vitlab import build_model
 from vitlab.models.build import build_from_spec
-from vitlab.models.patches import patchify
+from vitlab.models.embedding import patchify
 from vitlab.models.transformer import Attention, Block
 from vitlab.spec import ViTSpec
 

@@ -11,7 +11,7 @@ from vitlab.data.images.pictures import Named, Pictures, named_pictures, read_pi
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
 from vitlab.models.build import Model
-from vitlab.models.inputs import check_model
+from vitlab.models.classifier import check_model
 from vitlab.paper.imagenet import imagenet_classes
 
 BATCH = 16

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from vitlab.models.inputs import check_images
+from vitlab.models.classifier import check_images
 from vitlab.require import require
 from vitlab.spec import ViTSpec
 

@@ -1,4 +1,4 @@
-"""What every family shares: images in, a feature vector, a head that can be replaced, logits out."""
+"""What all model families share: checked images in, a feature vector, a replaceable head, logits out."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,17 +6,18 @@ from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
-from vitlab.models.inputs import MAKES, check_images, is_traced
-from vitlab.models.patches import lecun_normal_
+from vitlab.models.embedding import lecun_normal_
 from vitlab.models.transformer import dense
 from vitlab.spec import AxialResNetSpec, HeadKind, Image, ModelSpec, ResNetSpec, Task, ViTSpec, image_size
 
 Spec = TypeVar("Spec", ViTSpec, ResNetSpec, AxialResNetSpec)
+MAKES = "vitlab.preprocess(model, files) makes such a tensor"
 
 
 class LinearHead(nn.Module):
-    """One dense layer: the head of fine-tuning. `classes` may be 0 for a model that only makes features."""
+    """One dense layer: the head of fine-tuning. `classes` is 0 for a model that only makes features."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -36,7 +37,7 @@ class LinearHead(nn.Module):
 
 
 class MLPHead(LinearHead):
-    """A dense layer of the same width, tanh, then the logits: the head of pre-training."""
+    """A dense layer of the same width, tanh, and the logits: the head of pre-training."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__(width, classes)
@@ -57,7 +58,7 @@ class MLPHead(LinearHead):
 
 
 class DistilledHead(LinearHead):
-    """DeiT's two heads: one reads the class token, the other the token that learnt from a teacher."""
+    """DeiT's two heads: one on the class token, one on the distillation token."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__(width, classes)
@@ -68,11 +69,11 @@ class DistilledHead(LinearHead):
         return y.mean(dim=1)
 
     def both(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, 2, D) -> two (B, K): the logits for the label's loss, and those for the teacher's."""
+        """(B, 2, D) -> two (B, K): the logits for the loss on labels, and those for the loss against the teacher."""
         return self.logits(y[:, 0]), self.distillation(y[:, 1])
 
     def forward(self, y: Tensor) -> Tensor:
-        """(B, 2, D) -> (B, K): the mean of both, as DeiT infers."""
+        """(B, 2, D) -> (B, K): the mean of both heads, as in DeiT's inference."""
         own, taught = self.both(y)
         return (own + taught) / 2
 
@@ -86,18 +87,18 @@ HEADS = {"mlp": MLPHead, "linear": LinearHead}
 
 
 def make_head(spec: ModelSpec) -> LinearHead:
-    """The head a spec asks for."""
+    """Make the head that a spec describes."""
     kind = DistilledHead if isinstance(spec, ViTSpec) and spec.distilled else HEADS[spec.head]
     return kind(spec.width, spec.classes)
 
 
 class Classifier(nn.Module, Generic[Spec]):
-    """A model as its spec says; `build_model` makes one with fresh weights.
+    """A model built from its spec; `build_model` also initialises the weights.
 
-    `class_names`, `task` and `provenance` travel with the model when it is saved and loaded.
+    `class_names`, `task` and `provenance` are saved and loaded with the model.
     """
 
-    head: LinearHead  # made last by every family, so that it stands last among the parameters
+    head: LinearHead  # every family makes it last, so that its parameters come last
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -107,7 +108,7 @@ class Classifier(nn.Module, Generic[Spec]):
         self.provenance: dict[str, str] = {}
 
     def pooled(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, D): what the head reads."""
+        """(B, 3, H, W) -> (B, D): the input of the head."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
@@ -115,29 +116,29 @@ class Classifier(nn.Module, Generic[Spec]):
         return self.head(self.pooled(images))
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """(B, K) -> (B, K): a softmax over the classes, or a sigmoid of each class for a multi-label model."""
+        """(B, K) -> (B, K): a softmax over classes, or for a multi-label model a sigmoid per class."""
         return logits.sigmoid() if self.task == "multi-label" else logits.softmax(dim=-1)
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, D): the pre-logits before their tanh where the head has them, else the pooled vector."""
+        """(B, 3, H, W) -> (B, D): the pre-logits before the tanh if the head has them, else the pooled vector."""
         return self.head.features(self.pooled(images))
 
     def both_logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, 3, H, W) -> two (B, K) of a distilled model: for the label's loss, and for the teacher's."""
+        """(B, 3, H, W) -> two (B, K) of a distilled model: for the loss on labels, and for that against the teacher."""
         if not isinstance(self.head, DistilledHead):
-            raise ValueError("this model has one head; a distilled one, such as DeiT-B/16-distilled, has two")
+            raise ValueError("this model has one head; only distilled models, such as DeiT-B/16-distilled, have two")
         return self.head.both(self.pooled(images))
 
     def layer_attention(self, images: Tensor) -> Iterator[Tensor]:
-        """Yield the attention probabilities of each layer, for the families that have such attention."""
-        raise ValueError("this model has no attention between patches to look at; a ViT or a hybrid has")
+        """Yield the attention probabilities of each layer; a ValueError for families without such attention."""
+        raise ValueError("this model has no attention between patches to look at; use a ViT or a hybrid")
 
     def resize(self, image: Image) -> None:
         """Accept another image size from now on."""
         self.spec = replace(self.spec, image=image_size(image))
 
     def reset_head(self, classes: int, head: HeadKind = "linear") -> None:
-        """Put a fresh zero head for `classes` classes in place of the old one, as fine-tuning does."""
+        """Replace the head by a zero head for `classes` classes, as fine-tuning does."""
         self.spec = replace(self.spec, classes=classes, head=head)
         old = next(self.parameters())
         with torch.device("meta" if old.is_meta else "cpu"):
@@ -149,20 +150,36 @@ class Classifier(nn.Module, Generic[Spec]):
         self.task = "single-label"
 
     def initialise(self, generator: torch.Generator, head_bias: float = 0.0) -> None:
-        """Draw every parameter as the authors' code does."""
+        """Draw every parameter as in the authors' code."""
         raise NotImplementedError
 
     def _check(self, images: Tensor) -> None:
-        """Raise a ValueError in words for what this model cannot take; nothing is checked while it is traced."""
-        if is_traced(images):
+        """Raise a ValueError for images that this model cannot take; nothing is checked while it is traced."""
+        if isinstance(images, Proxy) or torch.jit.is_tracing():  # there are no numbers to branch on
             return
         check_images(images)
-        # Only doubles are certain to fail: halves may meet whole weights under autocast.
-        own = next(self.parameters()).dtype  # a quantised head has no such weight
+        # Only float64 always fails: half-precision images are fine under autocast.
+        own = next(self.parameters()).dtype  # not the head's: a quantised head has no such weight
         if images.dtype == torch.float64 != own:
-            raise ValueError(f"images must be of {own} as the model is, not torch.float64: images.to({own}); {MAKES}")
+            raise ValueError(f"images must be {own} like the model, not torch.float64: images.to({own}); {MAKES}")
         if images.dim() != 4 or images.shape[1] != 3:
             raise ValueError(f"images must be (B, 3, H, W), not {tuple(images.shape)}")
         if images.shape[2:] != self.spec.image:
             given, own = ("x".join(map(str, size)) for size in (images.shape[2:], self.spec.image))
-            raise ValueError(f"images are {given}, this model expects {own}; resize them, or the model by model.resize")
+            raise ValueError(f"images are {given}, this model expects {own}; resize them, or call model.resize")
+
+
+def check_images(images: object) -> None:
+    """Raise a ValueError unless `images` is a tensor of floating point; its values are not looked at."""
+    if isinstance(images, Tensor) and images.is_floating_point():
+        return
+    given = images.dtype if isinstance(images, Tensor) else type(images).__name__
+    raise ValueError(f"images must be a float tensor in the model's normalisation, not {given}; {MAKES}")
+
+
+def check_model(model: object) -> None:
+    """Raise a ValueError unless `model` is a vitlab model or wraps one and exposes its spec, as a compiled one does."""
+    if isinstance(getattr(model, "spec", None), ModelSpec):
+        return
+    given = f"a str, {model!r:.100}" if isinstance(model, str) else f"a {type(model).__name__}"
+    raise ValueError(f"model is {given}; give a model from vitlab.load_model(path) or vitlab.build_model(name)")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vitlab.models.build import empty_model, initialised
 from vitlab.models.classifier import LinearHead
-from vitlab.models.patches import lecun_normal_
+from vitlab.models.embedding import lecun_normal_
 from vitlab.models.vit import ViT
 from vitlab.spec import ModelSpec, ViTSpec
 

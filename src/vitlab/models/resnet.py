@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.classifier import Classifier, make_head
-from vitlab.models.patches import lecun_normal_
+from vitlab.models.embedding import lecun_normal_
 from vitlab.spec import Backbone, Convolutions, ResNetSpec, norm_groups
 
 

@@ -12,12 +12,12 @@ from vitlab.spec import Gelu
 
 
 def dense(inputs: int, outputs: int) -> nn.Linear:
-    """A plain nn.Linear without values, to be filled by `initialise`: torch's own draw takes seconds on large models.
+    """An nn.Linear without values, to be filled by `initialise`: torch's own draw takes seconds for large models.
 
-    Not a subclass: quantisation and other tools of torch look for exactly nn.Linear.
+    Not a subclass: quantisation and other torch tools look for exactly nn.Linear.
     """
     with torch.device("meta"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # of a head without classes
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # a head without classes
         layer = nn.Linear(inputs, outputs)
     return layer.to_empty(device=torch.get_default_device())
 
@@ -33,14 +33,15 @@ class Attention(nn.Module):
         self.out = dense(width, width)
 
     def forward(self, u: Tensor) -> Tensor:
-        """(B, n, D) -> (B, n, D), never holding the attention matrix."""
+        """(B, n, D) -> (B, n, D), without ever holding the attention matrix."""
         q, k, v = self._project(u)
-        return self._merge(F.scaled_dot_product_attention(q, k, v))  # Eq. 6-8
+        return self._merge(F.scaled_dot_product_attention(q, k, v, attn_mask=self._bias(q)))  # Eq. 6-8
 
     def explain(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, n, D) -> the same result, and the attention probabilities (B, h, n, n) behind it."""
+        """(B, n, D) -> the same result (B, n, D), and the attention probabilities (B, h, n, n) that give it."""
         q, k, v = self._project(u)
-        probabilities = (q @ k.mT / self.scale).softmax(dim=-1)  # (B, h, n, n)  Eq. 6
+        logits, bias = q @ k.mT / self.scale, self._bias(q)  # (B, h, n, n)
+        probabilities = (logits if bias is None else logits + bias).softmax(dim=-1)  # (B, h, n, n)  Eq. 6
         return self._merge(probabilities @ v), probabilities  # Eq. 7, 8
 
     def _project(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,12 +49,16 @@ class Attention(nn.Module):
         q, k, v = self.qkv(u).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # Eq. 5
         return q, k, v
 
+    def _bias(self, q: Tensor) -> Tensor | None:
+        """(B, h, n, Dh) -> (B, h, n, n) to add to the logits; None for the paper's attention."""
+        return None
+
     def _merge(self, heads: Tensor) -> Tensor:
         """(B, h, n, Dh) -> (B, n, D)."""
         return self.out(heads.transpose(1, 2).flatten(2))  # Eq. 8
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Xavier uniform on each D x D matrix: q, k and v are three matrices, not one of 3D x D."""
+        """Draw Xavier uniform weights for each D x D matrix: q, k and v are three matrices, not one of 3D x D."""
         for matrix in (*self.qkv.weight.chunk(3), self.out.weight):
             nn.init.xavier_uniform_(matrix, generator=generator)
         nn.init.zeros_(self.qkv.bias)
@@ -61,32 +66,24 @@ class Attention(nn.Module):
 
 
 class RelativeAttention(Attention):
-    """Attention whose logits also ask how far apart two tokens are: a learned vector per head and raster offset.
+    """Attention whose logits also depend on the distance of two tokens: one learned vector per head and offset.
 
-    A token's place is its index in the sequence, the class token's is 0. The paper leaves open whether heads share
-    the vectors and how the term is scaled: here each has its own, and both terms are divided by sqrt(Dh).
+    The place of a token is its index in the sequence; the class token has place 0. The paper leaves open whether heads
+    share the vectors and how the term is scaled. Here each head has its own, and both terms are divided by sqrt(Dh).
     """
 
     def __init__(self, width: int, heads: int, tokens: int) -> None:
         super().__init__(width, heads)
         self.offsets = nn.Parameter(torch.empty(heads, 2 * tokens - 1, width // heads))
 
-    def forward(self, u: Tensor) -> Tensor:
-        """(B, n, D) -> (B, n, D)."""
-        q, k, v = self._project(u)
-        a = F.scaled_dot_product_attention(q, k, v, attn_mask=self._bias(q))
-        # Copied, because where ONNX takes this attention apart its result lies in memory in another order.
-        return self._merge(a.clone(memory_format=torch.contiguous_format))
-
-    def explain(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, n, D) -> the same result, and the attention probabilities (B, h, n, n) behind it."""
-        q, k, v = self._project(u)
-        probabilities = (q @ k.mT / self.scale + self._bias(q)).softmax(dim=-1)  # (B, h, n, n)
-        return self._merge(probabilities @ v), probabilities
-
     def _bias(self, q: Tensor) -> Tensor:
         """(B, h, n, Dh) -> (B, h, n, n): entry i, j is q_i times the vector of offset i - j."""
         return by_distance(q @ self.offsets.transpose(1, 2) / self.scale)
+
+    def _merge(self, heads: Tensor) -> Tensor:
+        """(B, h, n, Dh) -> (B, n, D)."""
+        # Copied, because ONNX decomposes attention with a mask and returns its result in another memory order.
+        return super()._merge(heads.clone(memory_format=torch.contiguous_format))
 
     def initialise(self, generator: torch.Generator) -> None:
         super().initialise(generator)
@@ -101,12 +98,12 @@ def by_distance(scores: Tensor) -> Tensor:
     return scores.gather(-1, index.expand_as(scores[..., :n]))
 
 
-torch.fx.wrap("by_distance")  # symbolic tracing knows no sizes to count to,
-torch.fx.wrap("gelu")  # nor what a tensor is trained on
+torch.fx.wrap("by_distance")  # symbolic tracing has no sizes to count to,
+torch.fx.wrap("gelu")  # and no device to look at
 
 
 class MLP(nn.Module):
-    """Two dense layers with GELU between; dropout after each."""
+    """Two dense layers with a GELU between them; dropout after each."""
 
     def __init__(self, width: int, hidden: int, *, gelu: Gelu, dropout: float) -> None:
         super().__init__()
@@ -128,7 +125,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """One encoder layer around an attention. `drop` is the chance that a sample skips a residual branch in training."""
+    """One encoder layer. In training a sample skips each residual branch with probability `drop`."""
 
     def __init__(
         self, attention: Attention, hidden: int, *, gelu: Gelu, norm_eps: float, dropout: float, drop: float
@@ -147,7 +144,7 @@ class Block(nn.Module):
         return self._residuals(z, self.attention(self.norm1(z)))
 
     def explain(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, n, D) -> the same result, and the attention probabilities (B, h, n, n) behind it."""
+        """(B, n, D) -> the same result (B, n, D), and its attention probabilities (B, h, n, n)."""
         a, probabilities = self.attention.explain(self.norm1(z))
         return self._residuals(z, a), probabilities
 
@@ -156,7 +153,7 @@ class Block(nn.Module):
         return z + self._branch(self.mlp(self.norm2(z)))  # Eq. 3
 
     def _branch(self, x: Tensor) -> Tensor:
-        """Stochastic depth: zero for the samples that skip, and the others scaled to keep the mean."""
+        """Stochastic depth: zero for the samples that skip; the others are scaled to keep the mean."""
         if not self.training or self.drop == 0:
             return x
         keep = x.new_empty(x.shape[0], 1, 1, dtype=torch.float32).uniform_() >= self.drop

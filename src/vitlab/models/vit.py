@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from operator import itemgetter
 from typing import cast
 
 import torch
@@ -10,9 +11,8 @@ from torch.nn import functional as F
 
 from vitlab.models.axial import AXES, AxialAttention
 from vitlab.models.classifier import Classifier, make_head
+from vitlab.models.embedding import TABLES, PatchEmbedding, Positions, Positions2D
 from vitlab.models.hybrid import HybridEmbedding
-from vitlab.models.patches import PatchEmbedding
-from vitlab.models.positions import TABLES, Positions, Positions2D
 from vitlab.models.transformer import Attention, Block, RelativeAttention
 from vitlab.spec import Image, ViTSpec, image_size
 
@@ -45,19 +45,14 @@ class ViT(Classifier[ViTSpec]):
         self.norm = nn.LayerNorm(spec.width, eps=how.norm_eps)
         self.head = make_head(spec)
 
-    @property
-    def _tables(self) -> list[Positions | Positions2D]:
-        """Every table of positions; none where they are relative or absent."""
-        return [] if self.positions is None else [self.positions, *cast(Iterable[Positions], self.later_positions)]
-
-    @property
-    def layers(self) -> Iterable[Block]:
-        """The L encoder layers in order; a layer of an Axial-ViT is two of these."""
-        return cast(Iterable[Block], self.blocks)
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, K)."""
+        return self.head(self.pooled(images))  # (B, K)
 
     def pooled(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, D): the class token, or the mean token, after the final norm; (B, 2, D) if distilled."""
-        z = self.encoded(self.tokens(images))  # (B, n, D)  Eq. 1, 2, 3
+        """(B, 3, H, W) -> (B, D), the image representation y; (B, 2, D) of a distilled model."""
+        z = self.tokens(images)  # (B, n, D)  Eq. 1
+        z = self.encoded(z)  # (B, n, D)  Eq. 2, 3
         if self.spec.distilled:
             return self.norm(z[:, :2])  # (B, 2, D)
         if self.spec.pool == "class":
@@ -65,52 +60,63 @@ class ViT(Classifier[ViTSpec]):
         return self.norm(z).mean(dim=1)  # (B, D)
 
     def tokens(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, n, D): what enters the first layer."""
+        """(B, 3, H, W) -> (B, n, D): the input of the first layer, z_0."""
         self._check(images)
         return self.sequence(self.patches(images))  # Eq. 1
 
     def sequence(self, z: Tensor) -> Tensor:
-        """(B, N, D) -> (B, n, D): embedded patches with the tokens before them, positions and dropout."""
+        """(B, N, D) -> (B, n, D): put the class and distillation tokens before the patches, add positions, drop out."""
         first = [t.expand_as(z[:, :1]) for t in (self.class_token, self.distillation_token) if t is not None]
-        z = torch.cat([*first, z], dim=1)  # (B, 1+N, D)
+        z = torch.cat([*first, z], dim=1)  # (B, n, D)
         z = z if self.positions is None else self.positions(z)
         return F.dropout(z, self.spec.dropout, self.training)
 
     def encoded(self, z: Tensor) -> Tensor:
-        """(B, n, D) -> (B, n, D): through every layer, before the final norm."""
-        for number, block in enumerate(self.layers):
-            z = block(self.enter(number, z))  # Eq. 2, 3
+        """(B, n, D) -> (B, n, D): from z_0 to z_L, before the final norm."""
+        for output, _ in self.each_layer(z):
+            z = output
         return z
 
-    def enter(self, block: int, z: Tensor) -> Tensor:
-        """(B, n, D) -> (B, n, D): add the positions of this layer; those of the first came with the tokens."""
+    def each_layer(self, z: Tensor, *, explain: bool = False) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yield the output (B, n, D) of each layer, with `explain` also its attention probabilities (B, h, n, n)."""
+        for number, block in enumerate(self.layers):
+            z = self._with_positions(number, z)
+            z, attention = block.explain(z) if explain else (block(z), None)  # Eq. 2, 3
+            yield z, attention
+            del attention  # free it before the next layer allocates its own
+
+    def _with_positions(self, block: int, z: Tensor) -> Tensor:
+        """(B, n, D) -> (B, n, D): add the positions of this layer; `sequence` has added those of the first."""
         layer, inside = divmod(block, len(AXES)) if self.spec.attention == "axial" else (block, 0)
         if layer == 0 or inside or self.positions is None or self.spec.positions_at == "stem":
             return z
         return self.positions(z) if self.spec.positions_at == "shared" else self.later_positions[layer - 1](z)
 
     def layer_features(self, images: Tensor) -> Iterator[Tensor]:
-        """Yield (B, n, D) after each layer, then once more after the final norm: L+1 tensors, one at a time."""
-        return self._layer_features(self.tokens(images))
-
-    def _layer_features(self, z: Tensor) -> Iterator[Tensor]:
-        for number, block in enumerate(self.layers):
-            z = block(self.enter(number, z))
+        """Yield (B, n, D) after each layer, and once more after the final norm: L+1 tensors, one at a time."""
+        z = self.tokens(images)
+        for output, _ in self.each_layer(z):
+            z = output
             yield z
         yield self.norm(z)
 
     def layer_attention(self, images: Tensor) -> Iterator[Tensor]:
         """Yield the attention probabilities (B, h, n, n) of each layer, one layer in memory at a time.
 
-        An Axial-ViT has two per layer, along columns and along rows, given as matrices over all tokens.
+        An Axial-ViT has two per layer, along columns and along rows, as matrices over all tokens.
         """
-        return self._layer_attention(self.tokens(images))
+        # `map` holds no layer while it asks for the next; a loop variable would.
+        return map(itemgetter(1), self.each_layer(self.tokens(images), explain=True))
 
-    def _layer_attention(self, z: Tensor) -> Iterator[Tensor]:
-        for number, block in enumerate(self.layers):
-            z, probabilities = block.explain(self.enter(number, z))
-            yield probabilities
-            del probabilities  # else it would live on while the next layer makes its own
+    @property
+    def layers(self) -> Iterable[Block]:
+        """The L encoder layers in order; a layer of an Axial-ViT is two of these."""
+        return cast(Iterable[Block], self.blocks)
+
+    @property
+    def _tables(self) -> list[Positions | Positions2D]:
+        """Every position table; none if positions are relative or absent."""
+        return [] if self.positions is None else [self.positions, *cast(Iterable[Positions], self.later_positions)]
 
     def resize(self, image: Image) -> None:
         """Accept another image size from now on: positions are stretched as the model's conventions say."""

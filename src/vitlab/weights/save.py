@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitlab.models.build import Model
-from vitlab.models.inputs import check_model
+from vitlab.models.classifier import check_model
 from vitlab.spec import CONVENTIONS, GROUPS, ModelSpec, ResNetSpec, SaveFormat, Task, ViTSpec
 from vitlab.store import Writer, json_writer, refuse_existing, replacing, write_folder
 from vitlab.weights.files import folder
