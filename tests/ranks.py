@@ -34,8 +34,7 @@ from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.state import TrainState
 from vitlab.train.update import Examples, Update, recompute_activations
 from vitlab.world.group import World, join
-from vitlab.world.parallel import is_cut, spread_weights, wrapped
-from vitlab.world.sharding import whole
+from vitlab.world.parallel import is_cut, spread_weights, whole, wrapped
 
 TIMEOUT = 120.0  # seconds; a busy machine is no frozen rank
 

@@ -179,7 +179,8 @@ class Recipe:
     reverse or rolled by one sample. `distillation` is for runs with a teacher. `frozen` names parts of the model that
     are not trained, `backbone` being all but the head. `patience` is how many validations in a row may fail to improve
     before the run stops and its best weights are taken; 0 trains to the end and takes the last. `settle_window` is how
-    many steps a mean of the training loss is taken over; when it no longer falls, the run stops (`train.settling`).
+    many steps a mean of the training loss is taken over; when it no longer falls, the run stops
+    (`train.state.Settling`).
     """
 
     name: str

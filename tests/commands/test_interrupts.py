@@ -1,9 +1,14 @@
-"""Ctrl-C before a run has begun: one line and exit code 130, never a traceback."""
+"""What a signal does: before a run has begun one line and exit code 130, never a traceback; in a run, save and stop."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
+
+from vitlab.interrupts import Signals, undisturbed
 
 ASK = ["pretrain", "ViT-Ti/4", "--data", "digits", "--image", "8", "--batch", "32"]
 INTERRUPTED = """
@@ -50,3 +55,28 @@ def test_an_interrupt_while_parts_are_imported_is_one_line(module, tmp_path):
     assert done.stdout == ""
     assert done.returncode == 130
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_is_noted_and_the_handlers_of_the_caller_come_back():
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
+    with undisturbed(), Signals() as signals:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.stop == 143
+        assert signals.take_save()
+        assert not signals.take_save()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == handlers
+
+
+def test_a_run_in_another_thread_does_without_signal_handlers():
+    """Python refuses handlers there; Ctrl-C is then the main thread's, and the run in the thread goes on."""
+    handler, found = signal.getsignal(signal.SIGINT), []
+
+    def run():
+        with undisturbed(), Signals() as signals:
+            found.append((signals.stop, signals.take_save(), signal.getsignal(signal.SIGINT)))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [(0, False, handler)]

@@ -9,7 +9,7 @@ import torch
 from vitlab.pixels import Augmentation
 from vitlab.recipe import SGD, Recipe, Schedule
 from vitlab.train.mixing import cutmix_box, mixing_of, mixup_share
-from vitlab.world.randomness import seed_of
+from vitlab.world.device import seed_of
 
 RECIPE = Recipe(
     name="mixed",

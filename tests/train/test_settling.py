@@ -16,8 +16,7 @@ from vitlab.recipe import Execution
 from vitlab.run_dir import RunDir
 from vitlab.runs.training.trainer import carry_out
 from vitlab.train.checkpoints.files import name_of, steps_in
-from vitlab.train.settling import Settling
-from vitlab.train.state import Progress, progress_from
+from vitlab.train.state import Progress, Settling, progress_from
 
 
 def settled_at(losses, window, warmup=0):

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from vitlab.world.device import differences, environment, pick_device
-from vitlab.world.randomness import seed_device, seed_of
+from vitlab.world.device import differences, environment, pick_device, seed_device, seed_of
 
 
 def test_the_cpu_is_always_there():

@@ -1,16 +1,14 @@
 """Map over jobs. What is done is not done again, so a map that was killed anywhere is simply started again."""
 
 import contextlib
-import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any, Literal, Self
 
 from rich.console import Console
 
-from vitlab.errors import SIGNAL_CODES, JobsFailed
+from vitlab.errors import JobsFailed
+from vitlab.interrupts import Signals
 from vitlab.jobs.job import LOG, Here, Job, Pool, Processes, Workers
 
 RETRIES = 2  # of a job whose worker was killed
@@ -42,11 +40,11 @@ class Crew:
         if not waiting:
             return 0
         if isinstance(self.workers, Here):
-            with _Stop() as stop:
-                return _one_by_one(waiting, console, told, stop)
+            with Signals() as signals:
+                return _one_by_one(waiting, console, told, signals)
         pool = self._pool = self._pool or _opened(self.workers)
-        with _Stop() as stop:  # after the pool: Ray catches signals too
-            return _share_out(waiting, pool, told, stop)
+        with Signals() as signals:  # after the pool: Ray catches signals too
+            return _share_out(waiting, pool, told, signals)
 
 
 def _opened(workers: Workers) -> Pool:
@@ -60,10 +58,10 @@ def _opened(workers: Workers) -> Pool:
     return RayPool(workers)
 
 
-def _one_by_one(waiting: list[Job], console: Console, told: Told, stop: "_Stop") -> int:
+def _one_by_one(waiting: list[Job], console: Console, told: Told, signals: Signals) -> int:
     for job in waiting:
         told(job, "started", "")
-        code = job.work(job.argument, console) or stop.code
+        code = job.work(job.argument, console) or signals.stop
         if code:
             return code
         if not job.is_done():
@@ -72,16 +70,16 @@ def _one_by_one(waiting: list[Job], console: Console, told: Told, stop: "_Stop")
     return 0
 
 
-def _share_out(waiting: list[Job], pool: Pool, told: Told, stop: "_Stop") -> int:
+def _share_out(waiting: list[Job], pool: Pool, told: Told, signals: Signals) -> int:
     running: dict[Any, Job] = {}
     tries: Counter[str] = Counter()
     failed: list[str] = []
     is_stopping = False
-    while running or (waiting and not stop.code):
-        if stop.code and not is_stopping:
+    while running or (waiting and not signals.stop):
+        if signals.stop and not is_stopping:
             pool.stop(list(running))
             is_stopping = True
-        while waiting and len(running) < pool.size and not stop.code:
+        while waiting and len(running) < pool.size and not signals.stop:
             job = waiting.pop(0)
             tries[job.name] += 1
             running[pool.start(job)] = job
@@ -90,7 +88,7 @@ def _share_out(waiting: list[Job], pool: Pool, told: Told, stop: "_Stop") -> int
             job = running.pop(handle)
             if job.is_done():
                 told(job, "finished", "")
-            elif stop.code:
+            elif signals.stop:
                 continue
             elif how.killed and tries[job.name] <= RETRIES:
                 told(job, "killed", f"{how.words}; it is tried again")
@@ -99,9 +97,9 @@ def _share_out(waiting: list[Job], pool: Pool, told: Told, stop: "_Stop") -> int
                 words = f"{how.words} {tries[job.name]} times" if how.killed else how.words or _last_line(job)
                 told(job, "failed", words)
                 failed.append(f"{job.name} failed: {words}; its log is {job.folder / LOG}")
-    if failed and not stop.code:
+    if failed and not signals.stop:
         raise JobsFailed("; ".join(failed))
-    return stop.code
+    return signals.stop
 
 
 def _last_line(job: Job) -> str:
@@ -111,25 +109,3 @@ def _last_line(job: Job) -> str:
         if lines:
             return lines[-1]
     return "it ended without a result"
-
-
-class _Stop:
-    """Notes INT and TERM while the block runs, so that the workers can be told; a second one ends at once."""
-
-    def __init__(self) -> None:
-        self.code = 0
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Self:
-        for caught in SIGNAL_CODES:
-            self._before[caught] = signal.signal(caught, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for caught, handler in self._before.items():
-            signal.signal(caught, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.code:
-            os._exit(self.code)  # the workers see that nobody waits for them, save and end
-        self.code = SIGNAL_CODES[signal.Signals(number)]

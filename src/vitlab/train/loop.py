@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from torch import nn
 
 from vitlab.errors import Diverged
+from vitlab.interrupts import Signals
 from vitlab.train.checkpoints.checkpoints import Checkpoints
-from vitlab.train.signals import Signals
 from vitlab.train.state import Progress, TrainState
 from vitlab.train.update import Examples, Step, Update
 from vitlab.world.group import World
@@ -48,7 +48,7 @@ class Loop:
     record: Callable[[str, Mapping[str, object]], None]
     hooks: tuple[Hook, ...] = ()
     patience: int = 0
-    settle_window: int = 0  # steps; see `train.settling`
+    settle_window: int = 0  # steps; see `train.state.Settling`
     warmup: int = 0  # steps
     before_save: Callable[[TrainState], None] = lambda state: None
 

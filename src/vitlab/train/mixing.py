@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitlab.recipe import Recipe
-from vitlab.world.randomness import seed_of
+from vitlab.world.device import seed_of
 
 SWITCH = 0.5  # the chance of CutMix where a recipe has both
 NOWHERE = (0, 0, 0, 0)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitlab.recipe import SGD, AdamW
 from vitlab.world.group import ALONE, World
-from vitlab.world.sharding import is_sharded, own_part
+from vitlab.world.parallel import is_sharded, own_part
 
 
 def make_optimizer(module: nn.Module, how: AdamW | SGD, *, layer_decay: float = 1.0) -> torch.optim.Optimizer:

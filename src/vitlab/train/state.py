@@ -1,5 +1,6 @@
 """Everything that changes while a model is trained, in one place, as tensors by name and a few numbers."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -9,10 +10,55 @@ from torch import Tensor, nn
 
 from vitlab.require import require
 from vitlab.strict_json import check_fields, from_json
-from vitlab.train.settling import Settling
-from vitlab.world.sharding import like, own_part, part_of
+from vitlab.world.parallel import like, own_part, part_of
 
 Read = Callable[[str, range | None], Tensor]  # a tensor of a stored group by its name, whole or some rows of it
+
+
+SETTLED_WINDOWS = 3  # in a row
+SETTLED_SHARE = 0.01  # of the first window's mean, by which a window must lower the loss
+
+
+@dataclass
+class Settling:
+    """Whether the training loss has settled, so that a run may stop before its last step.
+
+    The mean loss is taken over consecutive windows of steps. A window lowers the loss if its mean is below the lowest
+    so far by more than 1 % of the first window's mean. The loss has settled after three windows in a row that did not
+    lower it, not counting those that end within the warm-up. All numbers are part of the progress, so a resumed run
+    stops at the same step.
+    """
+
+    total: float = 0.0  # of the losses in this window
+    steps: int = 0  # in this window
+    first: float | None = None  # mean of the first window
+    lowest: float | None = None  # mean of the last window that lowered the loss
+    unchanged: int = 0  # windows in a row that did not
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether nothing is left to wait for."""
+        return self.unchanged >= SETTLED_WINDOWS
+
+    def add(self, loss: float, window: int, *, is_warming: bool) -> None:
+        """The loss of one more step; one that is not finite has changed nothing and counts for nothing."""
+        if not math.isfinite(loss):
+            return
+        self.total, self.steps = self.total + loss, self.steps + 1
+        if self.steps == window:
+            self._close(self.total / window, is_warming)
+
+    def _close(self, mean: float, is_warming: bool) -> None:
+        self.total, self.steps = 0.0, 0
+        if self.first is None or self.lowest is None:
+            self.first = self.lowest = mean
+        elif mean < self.lowest - SETTLED_SHARE * abs(self.first):
+            self.lowest, self.unchanged = mean, 0
+        elif not is_warming:
+            self.unchanged += 1
 
 
 @dataclass

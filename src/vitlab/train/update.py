@@ -17,9 +17,9 @@ from vitlab.train.losses import sigmoid_cross_entropy, softmax_cross_entropy
 from vitlab.train.mixing import Mixing, mixing_of
 from vitlab.train.optimizers import clip_gradients, set_learning_rate, update_average
 from vitlab.train.state import TrainState
+from vitlab.world.device import seed_device
 from vitlab.world.group import ALONE, World
 from vitlab.world.parallel import Alone
-from vitlab.world.randomness import seed_device
 
 BACKBONE = "backbone"  # of a model: all but its head
 

@@ -1,5 +1,6 @@
 """Which device computes, and what of it decides the bits of a result."""
 
+import hashlib
 import platform
 
 import torch
@@ -48,3 +49,14 @@ def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
         for name in names
         if before.get(name) != now.get(name)
     ]
+
+
+def seed_of(*key: object) -> int:
+    """63 bits from a key such as (seed, step, shard): another key, another stream."""
+    text = "/".join(map(str, key)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
+
+
+def seed_device(seed: int, step: int, *piece: int) -> None:
+    """Start the device's own generators, which dropout draws from, at this micro-batch."""
+    torch.manual_seed(seed_of("device", seed, step, *piece))

@@ -160,11 +160,6 @@ def is_one_of_many() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def has_launcher() -> bool:
-    """Whether torchrun started this process; it ends by force what does not end by itself."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 def restarts() -> int:
     """How often this machine's launcher has started its ranks again after one of them failed; others' may differ."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

@@ -1,9 +1,11 @@
 """How the gradients of many ranks become one: whole copies of the model (DDP), or a part of it each (FSDP2)."""
 
 import os
+import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
@@ -12,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitlab.world.group import ALONE, World
-from vitlab.world.sharding import is_sharded, part_of
 
 Kind = Literal["alone", "ddp", "fsdp"]
 BYTES = 16  # of a trained parameter: itself, its gradient and two moments, each of float32
@@ -152,3 +153,62 @@ def spread_weights(target: nn.Module, source: nn.Module | None, world: World = A
 def is_cut(module: nn.Module) -> bool:
     """Whether the module's parameters are parts."""
     return any(is_sharded(parameter) for parameter in module.parameters())
+
+
+# -- Tensors of which every rank has some rows ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """What this rank has of a tensor: `rows` of its first dimension, or all of it where there are none."""
+
+    values: Tensor
+    rows: range | None
+    shape: tuple[int, ...]
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether other ranks have other rows of it."""
+    made = sys.modules.get("torch.distributed.tensor")  # who has no such tensors does not wait seconds for its import
+    return made is not None and isinstance(tensor, made.DTensor)
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """What is here of a tensor, sharing its memory; all of one that is not sharded."""
+    return cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
+
+
+def part_of(tensor: Tensor) -> Part:
+    """What is here of a tensor, and which rows of it that is."""
+    rows = _rows(tensor) if is_sharded(tensor) else None
+    return Part(own_part(tensor), rows, tuple(tensor.shape))
+
+
+def _rows(tensor: Any) -> range:
+    (placement,) = tensor.placements
+    assert placement.is_shard(0), "parameters are cut along their rows"
+    return rows_of_rank(tensor.shape[0], tensor.device_mesh.get_local_rank(), tensor.device_mesh.size())
+
+
+def rows_of_rank(length: int, rank: int, ranks: int) -> range:
+    """Which of `length` rows a rank has; torch gives each the same number, the last ones fewer or none."""
+    size = -(-length // ranks)
+    return range(min(rank * size, length), min((rank + 1) * size, length))
+
+
+def like(tensor: Tensor, values: Tensor) -> Tensor:
+    """`values`, which are this rank's rows, as a tensor that is cut like `tensor`."""
+    if not is_sharded(tensor):
+        return values
+    from torch.distributed.tensor import DTensor
+
+    cut = cast(DTensor, tensor)
+    return DTensor.from_local(
+        values, cut.device_mesh, cut.placements, run_check=False, shape=cut.shape, stride=cut.stride()
+    )
+
+
+@torch.no_grad()
+def whole(tensor: Tensor) -> Tensor:
+    """The whole tensor, on every rank; all ranks ask for it."""
+    return cast(Any, tensor).full_tensor() if is_sharded(tensor) else tensor

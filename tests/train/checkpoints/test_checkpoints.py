@@ -20,8 +20,7 @@ from vitlab.train.checkpoints import files as checkpoint_files
 from vitlab.train.checkpoints.checkpoints import Checkpoints, NotSaved
 from vitlab.train.checkpoints.files import BEST, LATEST, name_of, verify_checkpoint
 from vitlab.train.optimizers import make_optimizer
-from vitlab.train.settling import Settling
-from vitlab.train.state import Progress, TrainState
+from vitlab.train.state import Progress, Settling, TrainState
 
 FILES = ("model.safetensors", "optimizer.safetensors", "average.safetensors", "state.json", MANIFEST)
 

@@ -27,8 +27,7 @@ from vitlab.train.state import TrainState
 from vitlab.train.update import freeze
 from vitlab.weights.load import load_model, weights_sha256
 from vitlab.world.group import World
-from vitlab.world.parallel import shard, spread_weights
-from vitlab.world.sharding import whole
+from vitlab.world.parallel import shard, spread_weights, whole
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from vitlab.data.loading.rank_shares import shard_sizes
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
+from vitlab.interrupts import undisturbed
 from vitlab.recipe import Execution
 from vitlab.require import require
 from vitlab.run_dir import CHECKPOINTS, MODEL, RESULT, RunDir, RunSpec
@@ -37,7 +38,6 @@ from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.checkpoints.files import steps_in
 from vitlab.train.distillation import distilled
 from vitlab.train.loop import JUDGE, Hook, Loop
-from vitlab.train.signals import undisturbed
 from vitlab.train.state import TrainState
 from vitlab.train.tensorboard import tensorboard_writer
 from vitlab.train.update import Examples, Update, recompute_activations, supervised

@@ -40,8 +40,7 @@ from vitlab.train.checkpoints.files import (
 from vitlab.train.checkpoints.tensors import LAYOUT, layout_of, part_name
 from vitlab.train.state import Progress, TrainState
 from vitlab.world.group import ALONE, World
-from vitlab.world.parallel import is_cut
-from vitlab.world.sharding import is_sharded, own_part
+from vitlab.world.parallel import is_cut, is_sharded, own_part
 
 
 class NotSaved(OSError):  # noqa: N818 - says what is wrong

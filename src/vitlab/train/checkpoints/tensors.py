@@ -17,7 +17,7 @@ from vitlab.require import require
 from vitlab.strict_json import from_json, read_json
 from vitlab.train.state import Read
 from vitlab.world.group import World
-from vitlab.world.sharding import is_sharded, rows_of_rank
+from vitlab.world.parallel import is_sharded, rows_of_rank
 
 LAYOUT = "layout.json"
 
