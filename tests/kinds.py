@@ -10,6 +10,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from vitlab.paper.imagenet import imagenet_classes
 
@@ -18,10 +19,17 @@ LABELS = np.array([0, 1, 1, 0], np.uint8)
 WORDNET_ID = imagenet_classes()[0][0]
 
 
+def picture(shade):
+    """A small image file, as long for every shade."""
+    with io.BytesIO() as file:
+        Image.new("RGB", (3, 2), (shade, 0, 0)).save(file, "BMP")
+        return file.getvalue()
+
+
 def folder(root, shade=0):
     for name in ("ape/0.jpg", "ape/1.jpg", "bee/0.jpg"):
         (root / name).parent.mkdir(exist_ok=True, parents=True)
-        (root / name).write_bytes(b"one picture %d" % shade)
+        (root / name).write_bytes(picture(shade))
     return f"folder:{root}", root / "ape/1.jpg"
 
 
@@ -58,7 +66,7 @@ def parquet(root, shade=0):
     pyarrow = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet")
     pyarrow.parquet.write_table(
-        pyarrow.table({"image": [b"x", b"%d" % shade], "label": [0, 1]}), root / "train.parquet"
+        pyarrow.table({"image": [picture(9), picture(shade)], "label": [0, 1]}), root / "train.parquet"
     )
     return f"parquet:{root}/train.parquet", root / "train.parquet"
 
@@ -66,9 +74,9 @@ def parquet(root, shade=0):
 def packed(root, shade, *names):
     with tarfile.open(root / "images.tar", "w") as tar:
         for name in names:
-            member = tarfile.TarInfo(name)
-            member.size = 1
-            tar.addfile(member, io.BytesIO(b"0" if name.endswith("cls") else b"%d" % shade))
+            member, held = tarfile.TarInfo(name), b"0" if name.endswith("cls") else picture(shade)
+            member.size = len(held)
+            tar.addfile(member, io.BytesIO(held))
     return root / "images.tar"
 
 
@@ -84,7 +92,7 @@ def imagenet_tar(root, shade=0):
 
 def imagenet_folders(root, shade=0):
     (root / WORDNET_ID).mkdir(exist_ok=True)
-    (root / WORDNET_ID / "a.JPEG").write_bytes(b"%d" % shade)
+    (root / WORDNET_ID / "a.JPEG").write_bytes(picture(shade))
     return f"imagenet:{root}", root / WORDNET_ID / "a.JPEG"
 
 

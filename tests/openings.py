@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.cli import main
-from vitlab.data.source import Sample
+from vitlab.data.source import Sample, Source
 from vitlab.data.sources.catalogue import KINDS
 
 OPENED, READ = "opened", "read"
 
 
-class Told:
+class Told(Source):
     """twelve pictures of three colours; `path` is where it tells"""
 
     class_names = ("blue", "green", "red")

@@ -9,6 +9,7 @@ from vitlab.counting import count
 from vitlab.paper.models import list_models
 
 if TYPE_CHECKING:
+    from vitlab.data.sources.catalogue import open_data
     from vitlab.deploy.predict import predict, preprocess
     from vitlab.inspection.rollout import explain
     from vitlab.metrics.fewshot import fewshot
@@ -24,6 +25,7 @@ __all__ = [
     "fewshot",
     "list_models",
     "load_model",
+    "open_data",
     "predict",
     "preprocess",
     "save_model",
@@ -37,6 +39,8 @@ def __getattr__(name: str) -> object:
         from vitlab.weights.load import load_model as found
     elif name == "save_model":
         from vitlab.weights.save import save_model as found
+    elif name == "open_data":
+        from vitlab.data.sources.catalogue import open_data as found
     elif name == "predict":
         from vitlab.deploy.predict import predict as found
     elif name == "preprocess":

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vitlab.data.fingerprint import check_class_names, describe, fingerprint
-from vitlab.data.source import Sample
+from vitlab.data.source import Sample, Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import (
     development_split,
@@ -19,7 +19,7 @@ from vitlab.data.splits import (
 from vitlab.paper.finetuning import development_split as paper_split
 
 
-class Plain:
+class Plain(Source):
     """Samples without pictures: label n % 10, id the running number."""
 
     def __init__(self, samples, class_names=tuple("abcdefghij")):

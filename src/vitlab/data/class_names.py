@@ -9,13 +9,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from vitlab.data.source import Sample, Source
-from vitlab.data.sources.arrays import MOST_CLASSES
+from vitlab.data.source import Paths, Sample, Source
 from vitlab.require import require
 
+MOST_CLASSES = 1_000_000  # where class numbers are given without names: a name is made for each
 WHOLE = re.compile(r"[0-9]{1,300}")
 NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf)", re.IGNORECASE)
 SHOWN = 10  # classes that a message names
@@ -96,13 +95,16 @@ def matched(expected: Sequence[str], found: Sequence[str]) -> tuple[int, ...]:
     return tuple(place[name] for name in own)
 
 
-@dataclass(frozen=True)
-class Renumbered:
+class Renumbered(Source):
     """A source with the classes of another set: `numbers` are those of its own classes there."""
 
-    source: Source
-    class_names: tuple[str, ...]
-    numbers: tuple[int, ...]
+    def __init__(self, source: Source, class_names: tuple[str, ...], numbers: tuple[int, ...]) -> None:
+        self.source, self.class_names, self.numbers = source, class_names, numbers
+        self.spec, self.transform, self.identity = source.spec, source.transform, source.identity
+        self.max_pixels, self.is_prepared = source.max_pixels, source.is_prepared
+        self.excluded, self.empty_folders = source.excluded, source.empty_folders
+        self.first_not_single, self.most_hashed = source.first_not_single, source.most_hashed
+        self.block, self.window = source.block, source.window
 
     def __len__(self) -> int:
         return len(self.source)
@@ -120,18 +122,20 @@ class Renumbered:
         """See `Source.id`."""
         return self.source.id(index)
 
+    def stamp(self, index: int) -> tuple[int, ...]:
+        """See `Source.stamp`."""
+        return self.source.stamp(index)
+
+    def paths(self) -> Paths | None:
+        """See `Source.paths`."""
+        return self.source.paths()
+
     def missing(self) -> tuple[str, ...]:
         """The classes that the source does not have."""
         return tuple(name for number, name in enumerate(self.class_names) if number not in set(self.numbers))
 
     def _there(self, labels: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted(self.numbers[label] for label in labels))
-
-    def __getattr__(self, name: str) -> Any:
-        """Whatever else the source has, such as `stamp` and `block`."""
-        if name.startswith("_") or name == "source":  # asked for while it is unpickled
-            raise AttributeError(name)
-        return getattr(self.source, name)
 
 
 def renumbered(source: Source, class_names: Sequence[str]) -> Source:

@@ -22,7 +22,6 @@ from vitlab.data.source import Paths, Source
 from vitlab.require import require
 
 MOST_HASHED = 64 * 2**30  # bytes of one data set; of a larger one evenly spaced files are hashed, and all are sized
-MOST_SAMPLES = 1_000_000  # of a source that lies in no files, evenly spaced
 BLOCK = 2**20  # bytes read at a time
 PART = 64 * 2**20  # bytes, or FILES files, that a thread takes at a time
 FILES = 256
@@ -30,6 +29,10 @@ THREADS = min(8, os.cpu_count() or 1)
 LOOK = 0.2  # seconds between two reports of progress
 ENTRY = np.dtype([("size", "<i8"), ("mtime", "<i8"), ("ctime", "<i8"), ("hash", "<u8", (2,))])  # times in nanoseconds
 MISSING = (-1, -1, -1)  # size and times of what is no regular file
+NOT_REPEATABLE = (
+    "the data set returns something else each time an item is read, so it cannot be recognised; leave random "
+    "transforms out of it and set the recipe's augmentation instead"
+)
 Told = Callable[[int, int], object]  # bytes read so far, and in all
 
 
@@ -62,16 +65,12 @@ class Comparison:
     has_other_samples: bool  # other ids or labels, or another number of files
     changed: tuple[int, ...]  # numbers of the files, or samples, that hold something else
     unchecked: int  # files of the same size and another time whose content was never recorded
+    hint: str = ""  # why unchanged data may look changed
 
     @property
     def is_same(self) -> bool:
         """Whether nothing is known to differ."""
         return not (self.has_other_samples or self.changed)
-
-
-def paths_of(source: Source) -> Paths | None:
-    """The files that the images of a source lie in, in an order that moving them keeps; None where there are none."""
-    return source.paths() if hasattr(source, "paths") else None
 
 
 def take(
@@ -82,7 +81,7 @@ def take(
     most: int = MOST_HASHED,
 ) -> Contents:
     """Record what a source holds; files that have the size and times of `known` ones are not read again."""
-    paths = paths_of(source)
+    paths = source.paths()
     if paths is None:
         return Contents(fingerprint, _in_memory(source))
     files = _stamps(paths)
@@ -105,13 +104,16 @@ def compare(
 
     `known` may have the hashes of files as they are now.
     """
-    paths = paths_of(source)
+    paths = source.paths()
     files = _in_memory(source) if paths is None else _stamps(paths)
     if fingerprint != before.fingerprint or len(files) != len(before.files):
         return Comparison(Contents(fingerprint, files), has_other_samples=True, changed=(), unchecked=0)
     if paths is None:
-        other = (files["hash"] != before.files["hash"]).any(axis=1)
-        return Comparison(Contents(fingerprint, files), False, tuple(np.flatnonzero(other).tolist()), 0)
+        places = np.flatnonzero((files["hash"] != before.files["hash"]).any(axis=1)).tolist()
+        changed = tuple(place * len(source) // len(files) for place in places)
+        again = _entry(source, changed[0])["hash"] if changed else ()
+        hint = "" if np.array_equal(again, files["hash"][places[0]] if changed else ()) else NOT_REPEATABLE
+        return Comparison(Contents(fingerprint, files), False, changed, 0, hint)
     same = _same_stamps(files, before.files)
     files["hash"][same] = before.files["hash"][same]
     resized = files["size"] != before.files["size"]
@@ -255,23 +257,30 @@ def _hash_file(path: str, reading: _Reading) -> np.ndarray:
 
 def _in_memory(source: Source) -> np.ndarray:
     """An entry per sample of a source without files, none where it is drawn."""
-    if hasattr(source, "identity"):
+    if source.identity:
         return np.zeros(0, ENTRY)
-    samples = min(len(source), MOST_SAMPLES)
+    samples = min(len(source), source.most_hashed)
     entries = np.zeros(samples, ENTRY)
     for place in range(samples):
-        try:
-            data = source.item(place * len(source) // samples).data
-        except BadImage:
-            entries[place]["size"] = -1
-            continue
-        digest = _new_digest()
-        if not isinstance(data, bytes):
-            digest.update(f"{data.shape}".encode())
-            data = np.ascontiguousarray(data).data
-        digest.update(data)
-        entries[place] = (memoryview(data).nbytes, 0, 0, _words(digest))
+        entries[place] = _entry(source, place * len(source) // samples)
     return entries
+
+
+def _entry(source: Source, number: int) -> np.ndarray:
+    """The entry of one sample: a size of -1 and no hash where it cannot be read."""
+    entry = np.zeros((), ENTRY)
+    try:
+        data = source.item(number).data
+    except BadImage:
+        entry["size"] = -1
+        return entry
+    digest = _new_digest()
+    if not isinstance(data, bytes):
+        digest.update(f"{tuple(data.shape)}".encode())
+        data = np.ascontiguousarray(data).data
+    digest.update(data)
+    entry[()] = (memoryview(data).nbytes, 0, 0, _words(digest))
+    return entry
 
 
 def _new_digest() -> "hashlib.blake2b":

@@ -1,8 +1,10 @@
 """What a data set was when a model was trained on it, so that another one is not taken for it."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -43,7 +45,7 @@ def fingerprint(source: Source) -> str:
     """
     digest = hashlib.sha256()
     samples = min(len(source), FINGERPRINT_SAMPLES)
-    identity = [source.identity] if hasattr(source, "identity") else []
+    identity = [source.identity] if source.identity else []
     for text in (*source.class_names, str(len(source)), *identity):
         digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
     for place in range(samples):
@@ -79,3 +81,29 @@ def check_class_names(expected: Sequence[str], found: Sequence[str]) -> None:
         f"the classes are in another order: number {place} is {expected[place]!r} for the model and {found[place]!r} "
         f"in the data; bring the data into the model's order"
     )
+
+
+# -- Stamps: whether files were overwritten, by size and modification time ------------------------
+
+
+def file_stamp(path: str | Path) -> tuple[int, int]:
+    """Return size in bytes and modification time in nanoseconds of a file; (-1, -1) if there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  pathlib remembers every name it has seen
+    except (OSError, ValueError):
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+def state(source: Source) -> str:
+    """Hash the stamps of all samples; "" for samples that are in no file.
+
+    The fingerprint says which samples a data set has, on any machine. Its state says, on one machine, whether some of
+    them were overwritten since. No file is read.
+    """
+    digest, is_in_files = hashlib.sha256(), False
+    for index in range(len(source)):
+        stamp = source.stamp(index)
+        is_in_files = is_in_files or bool(stamp)
+        digest.update(repr(stamp).encode())
+    return digest.hexdigest() if is_in_files else ""

@@ -1,61 +1,144 @@
-"""What every data source is: a length, and any sample by its number."""
+"""`Source`, the base class of every data set: a torch Dataset whose samples also have labels, ids and a history."""
 
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from operator import index as whole
+from typing import Any, Protocol, Self
 
 import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from vitlab.data.images.gate import Decoded, read_image
+from vitlab.data.images.refusals import BadImage, Reason
+from vitlab.data.loading.accounting import Excluded
+
+Transform = Callable[[Any], Any]  # of the picture, in `Source.__getitem__`
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One image with its labels: encoded bytes for the gate, or (H, W, 3) pixels of uint8.
+    """One image and its labels.
 
-    `id` names the sample in messages, quarantine lists and splits; it is unique in its source and the same on every
-    machine (a relative path, a key, a running number), never an absolute path. `labels` are class numbers: one for
-    most sets, several or none for multi-label ones.
+    `data` is an encoded image file, (H, W, 3) pixels of uint8, or a (3, H, W) float tensor that a model takes as it is.
+    `labels` are class numbers: one for most data sets, any number for multi-label ones. `id` names the sample in
+    messages, quarantine lists and splits. It is unique within its source and the same on every machine (a relative
+    path, a key or a running number).
     """
 
-    data: bytes | np.ndarray
+    data: bytes | np.ndarray | Tensor
     labels: tuple[int, ...]
     id: str
 
 
 class Paths(Protocol):
-    """Whole paths by number: a list, or something smaller."""
+    """Absolute paths by number: a list, or something smaller."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> str: ...
 
 
-class Source(Protocol):
-    """Samples by number, 0 to len-1; opening one is cheap and reading one touches no other.
+class Source(Dataset[tuple[Any, int | Tensor]], ABC):
+    """A data set whose samples are read by number, 0 to len - 1.
 
-    Some sources have more: `stamp` (see `stamps.py`), `paths` (see `contents.py`), `identity` where samples are drawn,
-    `excluded`, `max_pixels` (see `pixel_limit`), `block` and `window` for the training order, and `first_not_single`,
-    the number of the first sample with several labels or none, where there is one.
+    Subclasses implement `__len__`, `item`, `label`, `id` and `class_names`, and override the defaults below where they
+    know better. Opening a source is cheap, reading a sample touches no other, and a source can be sent to worker
+    processes.
     """
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of their numbers."""
-        ...
+    class_names: tuple[str, ...]  # in the order of the class numbers
 
+    spec: str = ""  # the string the source was opened from
+    transform: Transform | None = None  # applied by `__getitem__` only; training and evaluation use the recipe's
+    max_pixels: int | None = None  # the most pixels an image may have; None: the limit of each format
+    excluded: Excluded = Excluded()  # files left out by rule
+    empty_folders: tuple[str, ...] = ()  # class folders without images, which are no classes
+    first_not_single: int | None = None  # number of the first sample with several labels or none
+    is_prepared: bool = False  # whether the samples are float tensors, taken as they are
+    identity: str = ""  # what decides the pixels of samples that are drawn rather than stored
+    most_hashed: int = 1_000_000  # samples hashed to recognise data that is in no file; evenly spaced
+    block: int = 1  # neighbouring samples that the training order keeps together
+    window: int = 64  # blocks whose samples it mixes
+
+    @abstractmethod
     def __len__(self) -> int: ...
 
+    @abstractmethod
     def item(self, index: int) -> Sample:
-        """The sample of that number; raises IndexError outside 0..len-1 and BadImage where it cannot be read."""
-        ...
+        """Read a sample. Raises IndexError outside 0..len - 1 and BadImage where the sample cannot be read."""
 
+    @abstractmethod
     def label(self, index: int) -> tuple[int, ...]:
-        """Its labels alone, without reading the image where the format allows."""
-        ...
+        """Return the labels of a sample, without reading the image where the format allows."""
 
+    @abstractmethod
     def id(self, index: int) -> str:
-        """Its id alone."""
-        ...
+        """Return the id of a sample."""
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        """Return size and modification time of the file a sample is in (see `file_stamp`); empty if it is in none."""
+        check_index(index, len(self))
+        return ()
+
+    def paths(self) -> Paths | None:
+        """Return the files that hold the images, in an order that moving them keeps; None if there are none."""
+        return None
+
+    @property
+    def is_multi_label(self) -> bool:
+        """Whether samples may have several labels or none."""
+        return self.first_not_single is not None or not self.class_names
+
+    def __getitem__(self, index: int) -> tuple[Any, int | Tensor]:
+        """Return (picture, label) for your own loop; the picture is an upright RGB PIL image, after `transform`.
+
+        The label is a class number, or for a multi-label set a (K,) float tensor of 0 and 1. A float tensor of a
+        wrapped Dataset stays a tensor. Raises BadImage where the image cannot be read.
+        """
+        sample = self.item(index)
+        picture = sample.data if isinstance(sample.data, Tensor) else decode(sample, self.max_pixels).image
+        if self.transform is not None:
+            picture = self.transform(picture)
+        if not self.is_multi_label:
+            return picture, sample.labels[0]
+        hot = torch.zeros(len(self.class_names))
+        hot[list(sample.labels)] = 1
+        return picture, hot
+
+    def with_transform(self, transform: Transform | None) -> Self:
+        """Return a copy that applies `transform` to the picture of each item; it shares the data."""
+        made = copy.copy(self)
+        made.transform = transform
+        return made
+
+    def reopened(self, *arguments: object) -> tuple[object, ...]:
+        """What `__reduce__` returns for a source that another process opens itself, with the same settings."""
+        kept = {"spec": self.spec, "transform": self.transform, "max_pixels": self.max_pixels}
+        return type(self), arguments, kept
+
+    def __repr__(self) -> str:
+        given = f"{self.spec!r}, " if self.spec else ""
+        return f"{type(self).__name__}({given}{len(self):,} samples, {len(self.class_names):,} classes)"
 
 
-def pixel_limit(source: Source) -> int | None:
-    """The most pixels an image may have, where the source sets a limit of its own (the option `max_pixels` of data)."""
-    return getattr(source, "max_pixels", None)
+def check_index(index: int, length: int) -> int:
+    """Return the index as an int; raise IndexError unless a source of that length has it. Negative ones do not count
+    from the end.
+    """
+    if not 0 <= whole(index) < length:
+        raise IndexError(f"sample {index} does not exist; numbers go from 0 to {length - 1}")
+    return whole(index)
+
+
+def decode(sample: Sample, max_pixels: int | None = None) -> Decoded:
+    """Return the picture of a sample: an encoded file goes through the gate, pixels are taken as they are."""
+    if isinstance(sample.data, bytes):
+        return read_image(sample.data, name=sample.id, max_pixels=max_pixels)
+    if isinstance(sample.data, Tensor):
+        raise BadImage(Reason.not_an_image, "is a float tensor, which has no picture to show", sample.id)
+    return Decoded(Image.fromarray(sample.data), (), "pixels")

@@ -7,13 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from vitlab.data.file_stamps import sample_stamp
 from vitlab.data.loading.order import permuted
-from vitlab.data.source import Sample, Source, pixel_limit
+from vitlab.data.source import Sample, Source, check_index
 
 
-@dataclass(frozen=True)
-class Subset:
+@dataclass(eq=False, repr=False)
+class Subset(Source):
     """Some samples of a source; `number` tells which, so that a subset of a billion needs no list."""
 
     source: Source
@@ -21,19 +20,18 @@ class Subset:
     number: Callable[[int], int]
 
     @property
-    def class_names(self) -> tuple[str, ...]:
+    def class_names(self) -> tuple[str, ...]:  # pyrefly: ignore[bad-override] - may be made when asked for
         """All classes of the source, also those no sample of the subset has."""
         return self.source.class_names
 
     @property
-    def empty_folders(self) -> tuple[str, ...]:
-        """Those of the source, where it is one of folders."""
-        return getattr(self.source, "empty_folders", ())
+    def is_multi_label(self) -> bool:
+        """As for the source."""
+        return self.source.is_multi_label
 
-    @property
-    def max_pixels(self) -> int | None:
-        """See `pixel_limit`."""
-        return pixel_limit(self.source)
+    def __post_init__(self) -> None:
+        self.empty_folders, self.max_pixels = self.source.empty_folders, self.source.max_pixels
+        self.is_prepared, self.transform = self.source.is_prepared, self.source.transform
 
     def __len__(self) -> int:
         return self.samples
@@ -51,13 +49,11 @@ class Subset:
         return self.source.id(self._inside(index))
 
     def stamp(self, index: int) -> tuple[int, ...]:
-        """See `stamps.sample_stamp`."""
-        return sample_stamp(self.source, self._inside(index))
+        """See `Source.stamp`."""
+        return self.source.stamp(self._inside(index))
 
     def _inside(self, index: int) -> int:
-        if not 0 <= index < self.samples:
-            raise IndexError(f"sample {index} of a subset of {self.samples}")
-        return self.number(index)
+        return self.number(check_index(index, self.samples))
 
 
 def take(source: Source, numbers: Sequence[int] | np.ndarray) -> Subset:

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image, ImageDraw
 
-from vitlab.data.images.gate import Decoded
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.loading.accounting import Account
-from vitlab.data.loading.workers import RangeReader, decode, read_ranges
-from vitlab.data.source import Sample, Source, pixel_limit
+from vitlab.data.loading.workers import RangeReader, read_ranges
+from vitlab.data.source import Sample, Source, decode
 from vitlab.data.transforms.augmentation import draws, training_pixels
 from vitlab.pixels import Augmentation
 
@@ -83,7 +82,7 @@ class Survey:
 
 def empty_survey(source: Source) -> Survey:
     """The survey before anything was looked at: what the source found, and what it left out by its rules."""
-    excluded: Counter[str] = Counter(getattr(source, "excluded", {}))
+    excluded: Counter[str] = Counter(source.excluded)
     return Survey(Account(len(source) + excluded.total(), excluded))
 
 
@@ -102,7 +101,8 @@ def survey(source: Source, result: Survey, *, workers: int = 0) -> Iterator[int]
 class _Inspector(RangeReader):
     """Keeps only what there is to say of a sample."""
 
-    def use(self, decoded: Decoded, sample: Sample, epoch: int, position: int) -> Finding:
+    def use(self, sample: Sample, epoch: int, position: int) -> Finding:
+        decoded = decode(sample, self.source.max_pixels)
         red, green, blue = np.asarray(decoded.image).sum(axis=(0, 1), dtype=np.int64).tolist()
         notes = tuple(map(str, decoded.notes))
         sums, content = (red, green, blue), content_hash(sample)[:16]  # all are kept: half is enough
@@ -156,7 +156,7 @@ def _row(
     """A title, and the pictures of one sample; nothing for a bad one."""
     try:
         sample = source.item(number)
-        image = decode(sample, pixel_limit(source)).image
+        image = decode(sample, source.max_pixels).image
     except BadImage:
         return None
     pictures = [_cell(image)]

@@ -232,11 +232,10 @@ def _write_pictures(out: Path) -> Iterator[Path]:
     """Write held-out digits as picture files with the label in their names."""
     source = DigitsSource("test")
     for number in range(SHOWN):
-        sample = source.item(number)
-        path = out / f"digit-{number}-is-{sample.labels[0]}.png"
-        assert not isinstance(sample.data, bytes)
+        picture, label = source[number]
+        path = out / f"digit-{number}-is-{label}.png"
         # Smooth, as the model saw digits enlarged in training; blocks would be pictures of another kind.
-        Image.fromarray(sample.data).resize((192, 192), Image.Resampling.BILINEAR).save(path)
+        picture.resize((192, 192), Image.Resampling.BILINEAR).save(path)
         yield path
 
 

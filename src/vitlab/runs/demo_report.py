@@ -141,8 +141,7 @@ def _confusion(story: Story) -> Section:
 
 
 def _row(source: Source, row: int) -> list[np.ndarray]:
-    found = [source.item(row * IN_A_ROW + place).data for place in range(IN_A_ROW)]
-    return [pixels for pixels in found if not isinstance(pixels, bytes)]
+    return [np.asarray(source[row * IN_A_ROW + place][0]) for place in range(IN_A_ROW)]
 
 
 def _listed(shots: Sequence[int]) -> str:

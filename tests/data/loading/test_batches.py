@@ -25,7 +25,7 @@ from vitlab.data.loading.batch import on_device
 from vitlab.data.loading.batches import evaluation_batches, order_of, training_batches
 from vitlab.data.loading.order import Order
 from vitlab.data.loading.rank_shares import shard_sizes, share
-from vitlab.data.source import Sample
+from vitlab.data.source import Sample, Source
 from vitlab.data.transforms.augmentation import draws, inception_box, training_pixels, uniform_area_box
 from vitlab.data.transforms.resizing import check_result, resized
 from vitlab.errors import TooManyBadImages, WorkerDied
@@ -35,7 +35,7 @@ from vitlab.spec import CONVENTIONS
 SIZE = (8, 8)
 
 
-class Numbers:
+class Numbers(Source):
     """A source whose pictures say their number; `bad` ones are broken, `deadly` ones kill the process."""
 
     class_names = ("even", "odd")

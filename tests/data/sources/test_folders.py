@@ -83,7 +83,7 @@ def test_pictures_without_classes_lie_anywhere(tmp_path):
     assert samples(source) == {name: (written[name], ()) for name in ("a.jpg", "deep/c.webp", "deep/er/b.PNG")}
     assert (source.class_names, source.label(2)) == ((), ())
     assert source.excluded == {"hidden": 1, "other_suffix": 1}
-    with pytest.raises(IndexError, match="sample 3 of a source of 3"):
+    with pytest.raises(IndexError, match="sample 3 does not exist; numbers go from 0 to 2"):
         source.label(3)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty has no images \(.jpg, "):

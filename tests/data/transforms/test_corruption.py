@@ -10,7 +10,7 @@ import torch
 
 from vitlab.data.loading.batches import evaluation_batches, training_batches
 from vitlab.data.loading.order import Order
-from vitlab.data.source import Sample
+from vitlab.data.source import Sample, Source
 from vitlab.data.transforms.corruption import HIDDEN, Corruption, corruption_plan
 from vitlab.pixels import Augmentation
 from vitlab.recipe import Masking
@@ -20,7 +20,7 @@ SIZE = (8, 8)
 HALF = Corruption(patches=16, chosen=8, masked=0.8, swapped=0.1)
 
 
-class Numbers:
+class Numbers(Source):
     """A source of small noise; `bad` pictures are broken."""
 
     class_names = ()

@@ -21,7 +21,7 @@ from pictures import jpeg
 from vitlab import load_model, save_model
 from vitlab.cli import main
 from vitlab.data.loading.batches import evaluation_batches
-from vitlab.data.source import Sample
+from vitlab.data.source import Sample, Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.folders import FolderSource
 from vitlab.data.transforms.evaluation import normalised
@@ -359,7 +359,7 @@ def test_the_command_prints_the_table_and_adds_to_the_ledger(photos, tmp_path, c
 # -- Real photographs and real labels --------------------------------------------------------------
 
 
-class Photographs:
+class Photographs(Source):
     """The 200 validation images of the reference folder, with ImageNet's class numbers."""
 
     def __init__(self, folder: Path):

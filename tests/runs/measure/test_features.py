@@ -15,7 +15,7 @@ from vitlab import save_model
 from vitlab.cli import main
 from vitlab.data.feature_files import FeatureFolder, open_vectors, read_folder
 from vitlab.data.loading.batches import evaluation_batches
-from vitlab.data.source import Sample
+from vitlab.data.source import Sample, Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
@@ -37,7 +37,7 @@ def quiet():
     return Console(record=True, width=300, file=io.StringIO())
 
 
-class Noise:
+class Noise(Source):
     """Pictures of noise; `bad` ones cannot be decoded and `stop` interrupts."""
 
     class_names = ("a", "b\udcff", "c")

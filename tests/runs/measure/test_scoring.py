@@ -20,7 +20,7 @@ import torch
 
 from ranks import run_ranks
 from vitlab.data.loading.batches import evaluation_batches
-from vitlab.data.source import Sample
+from vitlab.data.source import Sample, Source
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
 from vitlab.metrics.scores import Scores
@@ -34,7 +34,7 @@ from vitlab.world.group import World, join
 HOW = Preprocessing()
 
 
-class Numbers:
+class Numbers(Source):
     """Pictures that differ in every sample; `bad` ones cannot be decoded, and `stop` interrupts."""
 
     class_names = tuple("abcde")

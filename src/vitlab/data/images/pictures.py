@@ -39,7 +39,7 @@ def named_pictures(images: Pictures) -> Iterator[Named]:
         if isinstance(image, Named):
             yield image
             continue
-        _check(image)
+        check_picture(image)
         if isinstance(image, str | Path):
             for path in image_files((image,)):
                 yield Named(str(path), path)
@@ -81,7 +81,7 @@ def _each(images: Pictures) -> Iterable[Picture | Named]:
     return (images,) if is_one else images
 
 
-def _check(image: object) -> None:
+def check_picture(image: object) -> None:
     """Raise a ValueError that says what a picture may be."""
     if isinstance(image, np.ndarray | Tensor):
         kind, place = ("array", -1) if isinstance(image, np.ndarray) else ("tensor", 0)

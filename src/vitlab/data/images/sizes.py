@@ -2,9 +2,10 @@
 
 import contextlib
 
-from vitlab.data.images.gate import read_image
+from torch import Tensor
+
 from vitlab.data.images.refusals import BadImage
-from vitlab.data.source import Source
+from vitlab.data.source import Source, decode
 from vitlab.require import require
 
 LOOKED_AT = 9  # pictures, evenly spaced
@@ -28,7 +29,7 @@ def typical_size(source: Source) -> tuple[int, int]:
 
 def _size(source: Source, number: int) -> tuple[int, int]:
     sample = source.item(number)
-    if isinstance(sample.data, bytes):
-        image = read_image(sample.data, name=sample.id).image
-        return image.height, image.width
-    return sample.data.shape[0], sample.data.shape[1]
+    if isinstance(sample.data, Tensor):
+        return sample.data.shape[1], sample.data.shape[2]
+    image = decode(sample, source.max_pixels).image
+    return image.height, image.width

@@ -14,7 +14,8 @@ from vitlab.require import require
 class Batch:
     """Samples ready for the device: `pixels` (n, 3, H, W) of uint8; n falls short where samples are `bad`.
 
-    `plans` (n, 2, M) are there where patches are to be corrupted: see `corruption_plan`.
+    Where the source gives float tensors (`Source.is_prepared`), the pixels are those tensors. `plans` (n, 2, M) are
+    there where patches are to be corrupted: see `corruption_plan`.
     """
 
     pixels: Tensor

@@ -4,15 +4,15 @@ import itertools
 from collections.abc import Generator, Iterable
 
 import torch
+from PIL import Image
 from torch import Tensor
 
-from vitlab.data.images.gate import Decoded
 from vitlab.data.loading.accounting import TRAINING_LIMIT, Account, Quarantined, training_limit
 from vitlab.data.loading.batch import Batch, on_device
 from vitlab.data.loading.order import Order
 from vitlab.data.loading.rank_shares import share
 from vitlab.data.loading.workers import RangeReader, Sound, check_workers, read_ranges, shared
-from vitlab.data.source import Sample, Source
+from vitlab.data.source import Sample, Source, decode
 from vitlab.data.transforms.augmentation import draws, training_pixels
 from vitlab.data.transforms.corruption import Corruption, corruption_plan
 from vitlab.data.transforms.evaluation import evaluation_pixels
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 def order_of(source: Source, seed: int = 0) -> Order:
     """The training order of a source; what it stores together (`block`, `window`) is read together."""
-    return Order(len(source), seed, block=getattr(source, "block", 1), window=getattr(source, "window", 64))
+    return Order(len(source), seed, block=source.block, window=source.window)
 
 
 def training_batches(
@@ -120,6 +120,25 @@ class _BatchReader(RangeReader):
     ) -> None:
         super().__init__(source, workers)
         self.size, self.corruption = size, corruption
+        require(
+            corruption is None or not source.is_prepared,
+            "masked patch prediction needs pictures, and the data set gives float tensors; return PIL images or uint8",
+        )
+
+    def use(self, sample: Sample, epoch: int, position: int) -> Tensor:
+        if not isinstance(sample.data, Tensor):
+            return self.pixels(decode(sample, self.source.max_pixels).image, sample, epoch, position)
+        (height, width), (rows, columns) = self.size, sample.data.shape[1:]
+        require(
+            (rows, columns) == (height, width),
+            f"sample {sample.id!r} is a float tensor of {rows}x{columns}, and the model takes {height}x{width}; float "
+            f"tensors are not resized: return them in that size, or return PIL images",
+        )
+        return sample.data
+
+    def pixels(self, image: Image.Image, sample: Sample, epoch: int, position: int) -> Tensor:
+        """(3, H, W) of uint8 from the picture of a sample."""
+        raise NotImplementedError
 
     def collected(self, good: list[Sound], bad: list[tuple[int, Quarantined]]) -> Batch:
         stacked = torch.stack([s.kept for s in good]) if good else torch.empty(0, 3, *self.size, dtype=torch.uint8)
@@ -158,9 +177,9 @@ class _TrainingReader(_BatchReader):
         # Here an epoch of the order goes on until every sample has come, `repeats` times in a row.
         return self.order.at(position // self.repeats)
 
-    def use(self, decoded: Decoded, sample: Sample, epoch: int, position: int) -> Tensor:
+    def pixels(self, image: Image.Image, sample: Sample, epoch: int, position: int) -> Tensor:
         rng = draws(self.order.seed, epoch, sample.id, position % self.repeats)
-        return training_pixels(decoded.image, self.size, self.augmentation, rng)
+        return training_pixels(image, self.size, self.augmentation, rng)
 
 
 class _EvaluationReader(_BatchReader):
@@ -175,5 +194,5 @@ class _EvaluationReader(_BatchReader):
         super().__init__(source, workers, size, corruption)
         self.preprocessing = preprocessing
 
-    def use(self, decoded: Decoded, sample: Sample, epoch: int, position: int) -> Tensor:
-        return evaluation_pixels(decoded.image, self.size, self.preprocessing)
+    def pixels(self, image: Image.Image, sample: Sample, epoch: int, position: int) -> Tensor:
+        return evaluation_pixels(image, self.size, self.preprocessing)

@@ -10,14 +10,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from vitlab.data.images.gate import Decoded, read_image
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.loading.accounting import Quarantined
-from vitlab.data.source import Sample, Source, pixel_limit
+from vitlab.data.source import Sample, Source
 from vitlab.errors import WorkerDied
 from vitlab.require import require
 
@@ -36,13 +34,6 @@ def check_workers(workers: int) -> None:
     require(
         workers <= most, f"--workers {workers:,} is too many for {cores} cores; give {most} or fewer, such as {cores}"
     )
-
-
-def decode(sample: Sample, max_pixels: int | None = None) -> Decoded:
-    """The picture of a sample: through the gate, or the pixels it already is."""
-    if isinstance(sample.data, bytes):
-        return read_image(sample.data, name=sample.id, max_pixels=max_pixels)
-    return Decoded(Image.fromarray(sample.data), (), "pixels")
 
 
 class Sound(NamedTuple):
@@ -69,8 +60,8 @@ class RangeReader(Dataset):
         """(epoch, sample number) of a position."""
         return 0, position
 
-    def use(self, decoded: Decoded, sample: Sample, epoch: int, position: int) -> object:
-        """What is kept of a sound sample."""
+    def use(self, sample: Sample, epoch: int, position: int) -> object:
+        """Decode a sample and return what is kept of it; raises BadImage."""
         raise NotImplementedError
 
     def __getitem__(self, index: range) -> Any:
@@ -84,8 +75,7 @@ class RangeReader(Dataset):
             try:
                 sample = self.source.item(number)
                 data = sample.data
-                decoded = decode(sample, pixel_limit(self.source))
-                good.append(Sound(self.use(decoded, sample, epoch, position), sample, epoch, number, position))
+                good.append(Sound(self.use(sample, epoch, position), sample, epoch, number, position))
             except BadImage as refusal:
                 digest = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) and data else ""
                 bad.append((epoch, Quarantined(self.source.id(number), str(refusal.reason), refusal.detail, digest)))

@@ -12,9 +12,10 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy
 
-from vitlab.data.file_stamps import file_stamp
+from vitlab.data.class_names import MOST_CLASSES
+from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
-from vitlab.data.source import Sample
+from vitlab.data.source import Sample, Source, check_index
 from vitlab.require import require
 from vitlab.user_files import NotRegular, check_archive, open_regular
 
@@ -23,12 +24,6 @@ LARGEST_HEADER = 10_000  # bytes of one array's header
 MOST_MEMBERS = 1_000
 # What zipfile, zlib and numpy raise on damaged archives.
 DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, OverflowError, SyntaxError)
-
-
-def check_index(index: int, length: int) -> None:
-    """Raise an IndexError unless the source has a sample of that number; no counting from the end."""
-    if not 0 <= index < length:
-        raise IndexError(f"sample {index} of a source of {length}: numbers go from 0 to {length - 1}")
 
 
 class StoredImages:
@@ -66,7 +61,7 @@ class StoredImages:
         return status.st_size, status.st_mtime_ns
 
 
-class PixelSource:
+class PixelSource(Source):
     """Images (n, H, W) or (n, H, W, 3) of uint8 with labels (n,), or (n, K) of 0 and 1 where several may hold.
 
     Ids are the running number, which is also the key of the published order in which TFDS stores such sets. `files`
@@ -142,9 +137,6 @@ class PixelSource:
         return self._files or None
 
 
-MOST_CLASSES = 1_000_000  # a name is made for each where a file has none
-
-
 class ArraySource(PixelSource):
     """A .npz of images and labels; stored images are read one by one, packed ones once.
 
@@ -174,8 +166,8 @@ class ArraySource(PixelSource):
             raise ValueError(f"{Path(file).name} is no sound .npz archive: {error!s:.200}; fetch it again") from None
         super().__init__(pixels, numbers, tuple(names.tolist()), Path(file).name, [Path(file)])
 
-    def __reduce__(self) -> tuple[type, tuple[Path, str]]:
-        return ArraySource, self._arguments  # packed images would be copied whole
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.reopened(*self._arguments)  # packed images would be copied whole
 
 
 def open_archive(file: Path) -> zipfile.ZipFile:

@@ -8,22 +8,55 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
 
+from torch.utils.data import Dataset
+
 from vitlab.data.images.refusals import check_max_pixels
-from vitlab.data.source import Source
+from vitlab.data.source import Source, Transform
 
 SPEC = re.compile(r"(?P<kind>[a-z0-9]+)(?::(?P<path>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
 Opener = Callable[..., Source]
 MAX_PIXELS = "max_pixels"  # an option of every kind whose images are files
+DATASET = "dataset"  # a torch Dataset given as an object; see `torch_dataset.py`
 ENCODED = {"folder", "pictures", "csv", "imagenet", "shards", "parquet"}
 
 
-def open_source(spec: str) -> Source:
-    """The source that a string such as `folder:photos?split=val` names; a mistake says what exists.
+def open_data(data: str | Source | Dataset[Any], transform: Transform | None = None) -> Source:
+    """Open a data set for training, for evaluation, or for your own DataLoader and loop.
 
-    Numbers may be written 1e6; a `&`, `?` or `%` inside a path or value as %26, %3F, %25.
+    `data` is a string such as "folder:photos?split=val" (`vitlab data kinds` lists them all), a `Source`, or any
+    map-style torch Dataset of (picture, label), see `DatasetSource`. Items are (RGB PIL image, class number);
+    `transform` is applied to the image of each item. It does not affect `vitlab.finetune` and the like, which use the
+    transforms of their recipe.
     """
+    if isinstance(data, str):
+        source = open_source(data)
+    elif isinstance(data, Source):
+        source = data
+    else:
+        from vitlab.data.sources.torch_dataset import DatasetSource
+
+        source = DatasetSource(data)
+    return source if transform is None else source.with_transform(transform)
+
+
+def open_source(spec: str) -> Source:
+    """Open the data that a string such as `folder:photos?split=val` names; the error for an unknown one lists all.
+
+    Numbers may be written 1e6; a `&`, `?` or `%` inside a path or value is written %26, %3F, %25.
+    """
+    source = _opened(spec)
+    source.spec = spec
+    return source
+
+
+def _opened(spec: str) -> Source:
     match = SPEC.fullmatch(spec)
     kind = match["kind"] if match else ""
+    if kind == DATASET:
+        raise ValueError(
+            f"{spec!r} is a torch Dataset, a Python object that cannot be opened by name; continue the run from Python "
+            f"with vitlab.open_run(PATH).resume(data=...)"
+        )
     if match is None or kind not in KINDS:
         near = difflib.get_close_matches(kind or spec.partition(":")[0], KINDS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -42,8 +75,7 @@ def open_source(spec: str) -> Source:
     limit = cast(int | None, arguments.pop(MAX_PIXELS, None))
     check_max_pixels(limit)
     source = opener(Path(unquote(match["path"], errors="surrogateescape")).expanduser(), **arguments)
-    if limit is not None:
-        source.max_pixels = limit  # pyrefly: ignore[missing-attribute] - see pixel_limit
+    source.max_pixels = limit
     return source
 
 

@@ -1,18 +1,17 @@
 """The 1,797 handwritten digits that come with scikit-learn: real images that need no download."""
 
-from operator import index as whole
 from typing import Literal, get_args
 
 import numpy as np
 
-from vitlab.data.source import Sample
+from vitlab.data.source import Sample, Source, check_index
 
 Split = Literal["all", "train", "test"]
 BRIGHTEST = 16  # the scans have 17 grey levels
 TEST_EVERY = 5  # per class, samples 5, 10, 15, ... in the order of the file are the test set: 355 of 1,797
 
 
-class DigitsSource:
+class DigitsSource(Source):
     """Scans of 8x8, grey as RGB; a sample keeps its number in the whole set as its id, whatever the split.
 
     With `shots`, only that many of each class, drawn by `seed` as `vitlab fewshot` draws them.
@@ -37,21 +36,16 @@ class DigitsSource:
 
     def item(self, index: int) -> Sample:
         """(8, 8, 3) of uint8 and the digit."""
-        grey = self.scans[self._checked(index)]
+        grey = self.scans[check_index(index, len(self))]
         return Sample(np.repeat(grey[..., None], 3, axis=2), self.label(index), self.id(index))
 
     def label(self, index: int) -> tuple[int, ...]:
         """The digit."""
-        return (int(self.labels[self._checked(index)]),)
+        return (int(self.labels[check_index(index, len(self))]),)
 
     def id(self, index: int) -> str:
         """Its number among all 1,797."""
-        return str(self.numbers[self._checked(index)])
-
-    def _checked(self, index: int) -> int:
-        if not 0 <= whole(index) < len(self):
-            raise IndexError(f"sample {index} does not exist: these digits have 0 to {len(self) - 1}")
-        return whole(index)
+        return str(self.numbers[check_index(index, len(self))])
 
 
 def _is_test(labels: np.ndarray) -> np.ndarray:

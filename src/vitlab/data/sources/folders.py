@@ -11,12 +11,11 @@ from typing import Literal, NoReturn
 import numpy as np
 
 from vitlab.data.class_names import are_numbers, class_number, in_order
-from vitlab.data.file_stamps import file_stamp
+from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.gate import file_bytes
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
-from vitlab.data.source import Sample
-from vitlab.data.sources.arrays import check_index
+from vitlab.data.source import Sample, Source, check_index
 from vitlab.require import require
 from vitlab.user_files import broken_link, stream_text
 
@@ -88,7 +87,7 @@ def _check_inside(path: str, root: str) -> None:
 # -- Class folders -------------------------------------------------------------------------------
 
 
-class FolderSource:
+class FolderSource(Source):
     """A folder per class, images anywhere below it; ids are paths below `root` (below the split's folder).
 
     `split` chooses among the folders train, val (validation) and test. Folders, FIFOs and links named like an image
@@ -218,7 +217,7 @@ def split_folder(root: Path, split: str) -> Path:
 # -- Tables --------------------------------------------------------------------------------------
 
 
-class CsvSource:
+class CsvSource(Source):
     """A CSV or TSV file with a header: a column of paths below `root` (default: the file's folder) and one of labels.
 
     With a `separator` ("a;b") a row may have any number of labels, without one it has exactly one. `classes` fixes

@@ -32,8 +32,8 @@ class IdxSource(PixelSource):
         labels = cast(np.ndarray, _read(_find(Path(folder), split, "labels", 1), sides=1))
         super().__init__(images, labels, (), f"{Path(folder).name} ({split})", [file])
 
-    def __reduce__(self) -> tuple[type, tuple[Path, str]]:
-        return IdxSource, self._arguments  # unpacked images would be copied whole
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.reopened(*self._arguments)  # unpacked images would be copied whole
 
 
 def _find(folder: Path, split: str, kind: str, sides: int) -> Path:

@@ -8,8 +8,7 @@ import numpy as np
 
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
-from vitlab.data.source import Sample
-from vitlab.data.sources.arrays import check_index
+from vitlab.data.source import Sample, Source, check_index
 from vitlab.data.sources.folders import SUFFIXES, Files, FolderSource, split_folder
 from vitlab.data.sources.tar import Member, TarError, TarFile
 from vitlab.paper.imagenet import imagenet_classes
@@ -23,7 +22,7 @@ SYNSET = re.compile(r'"?(?:(\d+)"?[\s,]+"?)?(n\d{8})"?(?:[\s,]+"?(\d+)\b)?')  # 
 LARGEST_TEXT = 64 * 2**20  # bytes
 
 
-class ImageNetSource:
+class ImageNetSource(Source):
     """ImageNet's images with classes 0 to 999 in the order of sorted WordNet ids, named as `imagenet_classes` does.
 
     `images` is a folder of synset folders (or of splits of such), or a flat folder or tar of ILSVRC2012_val_*.JPEG.

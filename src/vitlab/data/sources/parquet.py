@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from vitlab.data.file_stamps import file_stamp
+from vitlab.data.class_names import MOST_CLASSES
+from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
-from vitlab.data.source import Sample
-from vitlab.data.sources.arrays import MOST_CLASSES, check_index
+from vitlab.data.source import Sample, Source, check_index
 from vitlab.require import require
 from vitlab.strict_json import parse_json
 from vitlab.user_files import check_regular
@@ -25,7 +25,7 @@ LARGEST_GROUP = 2**31  # bytes, unpacked; the datasets library writes 100 images
 NAME = re.compile(r"(.+)-\d+-of-\d+\.parquet")  # train-00000-of-00004.parquet
 
 
-class ParquetSource:
+class ParquetSource(Source):
     """The rows of a file, or of a folder's `split-00000-of-00004.parquet`, by number; ids are `file/row`.
 
     Images are a struct with `bytes`, or plain binary; labels are whole numbers. A row is read with its row group, of

@@ -23,9 +23,10 @@ from typing import IO, NamedTuple, cast
 
 import numpy as np
 
+from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
-from vitlab.data.source import Sample
-from vitlab.data.sources.arrays import MOST_CLASSES, check_index
+from vitlab.data.loading.accounting import Excluded
+from vitlab.data.source import Sample, Source, check_index
 from vitlab.data.sources.tar import Member, TarError, TarFile
 from vitlab.require import require
 from vitlab.store import replacing
@@ -180,7 +181,7 @@ def _label(tar: TarFile, member: Member, suffix: bytes) -> int | None:
 # -- Reading -------------------------------------------------------------------------------------
 
 
-class ShardSource:
+class ShardSource(Source):
     """Samples of indexed shards by number, in the order of shard names; `excluded` says what the index left out."""
 
     block = 1024  # neighbours that the training order keeps together
@@ -189,15 +190,15 @@ class ShardSource:
         self._folder = Path(folder).absolute()
         self._path = Path(index or self._folder / INDEX).absolute()
         entries, key_bytes, meta = _open_index(self._path)
-        self.excluded, self._shards = meta.excluded, meta.shards
+        self.excluded, self._shards = Excluded(meta.excluded), meta.shards
         self._check_shards()
         self._records = np.memmap(self._path, RECORD, "r", HEADER.size, (entries,))
         self._keys = np.memmap(self._path, np.uint8, "r", HEADER.size + entries * RECORD.itemsize, (key_bytes,))
         self._tars: dict[int, TarFile] = {}
         self.class_names = _class_names(self._folder / CLASS_NAMES, meta.classes)
 
-    def __reduce__(self) -> tuple[type, tuple[Path, Path]]:
-        return ShardSource, (self._folder, self._path)  # another process maps the index itself
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.reopened(self._folder, self._path)  # another process maps the index itself
 
     def _check_shards(self) -> None:
         listed = [name for name, _, _ in self._shards]

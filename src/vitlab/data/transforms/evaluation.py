@@ -1,10 +1,14 @@
 """From an upright RGB picture to the pixels a model is evaluated on."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from vitlab.data.source import Source
 from vitlab.data.transforms.resizing import resized
 from vitlab.pixels import Preprocessing
 
@@ -25,6 +29,15 @@ def evaluation_pixels(image: Image.Image, size: tuple[int, int], how: Preprocess
 def to_tensor(image: Image.Image) -> Tensor:
     """RGB picture -> (3, H, W) of uint8."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def as_model_input(source: Source, how: Preprocessing) -> Callable[[Tensor], Tensor]:
+    """What turns a source's pixels into what a model takes: `normalised`, or nothing where they are float tensors."""
+    return _unchanged if source.is_prepared else partial(normalised, how=how)
+
+
+def _unchanged(pixels: Tensor) -> Tensor:
+    return pixels
 
 
 def normalised(pixels: Tensor, how: Preprocessing) -> Tensor:

@@ -10,7 +10,6 @@ from rich.text import Text
 from vitlab.data.fingerprint import check_class_names, describe
 from vitlab.data.images.gate import SUFFIXES
 from vitlab.data.images.refusals import CONVERSIONS
-from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
@@ -38,8 +37,7 @@ def check_data(spec: str, against: str, out: Path, size: tuple[int, int], worker
             progress.update(task, completed=done)
     for line in found.account.lines():
         console.print(Text(line))
-    excluded = getattr(source, "excluded", None)
-    left_out = excluded.listed() if isinstance(excluded, Excluded) else []
+    left_out = source.excluded.listed()
     for (rule, suffix), (count, names) in left_out:
         console.print(Text(f"excluded     {explained(rule, suffix, count, names)}", style="yellow"))
     _print_classes(found, source, console)
@@ -102,7 +100,7 @@ def _print_classes(found: Survey, source: Source, console: Console) -> None:
         return
     (least, rarest), (most, commonest) = min(counts), max(counts)
     console.print(Text(f"classes      {len(names):,}, from {least:,} samples ({rarest!r}) to {most:,} ({commonest!r})"))
-    _print_some("empty folder, no class", [repr(name) for name in getattr(source, "empty_folders", ())], console)
+    _print_some("empty folder, no class", [repr(name) for name in source.empty_folders], console)
     _print_some("no sample of class", [repr(name) for count, name in counts if count == 0], console)
 
 

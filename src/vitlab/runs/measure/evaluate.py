@@ -11,8 +11,7 @@ from rich.text import Text
 
 from vitlab.busy import Crowding, advice
 from vitlab.data.class_names import numbers_of
-from vitlab.data.file_stamps import state
-from vitlab.data.fingerprint import fingerprint
+from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.deploy.predict import class_names

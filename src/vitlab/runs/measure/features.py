@@ -12,15 +12,14 @@ from rich.console import Console
 from rich.text import Text
 
 from vitlab.data.feature_files import CARD, FeatureFolder
-from vitlab.data.file_stamps import state
-from vitlab.data.fingerprint import fingerprint
+from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.loading.accounting import Account
 from vitlab.data.loading.batch import Batch, on_device
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import Subset
-from vitlab.data.transforms.evaluation import normalised
+from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.metrics.scoring import outputs
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
@@ -120,7 +119,7 @@ def write_features(
             account=account,  # of the whole set: its share of bad images is what is judged
             max_bad=max_bad,
         )
-        made = outputs(model, on_device(batches, device), partial(normalised, how=how), model.features)
+        made = outputs(model, on_device(batches, device), as_model_input(source, how), model.features)
         arrays = []
         for one, x in made:
             require(bool(x.isfinite().all()), "the model gave NaN or infinity for features; it diverged in training")

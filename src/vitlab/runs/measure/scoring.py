@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from vitlab.data.loading.accounting import Account, Quarantined
 from vitlab.data.loading.batch import Batch, on_device
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Source
-from vitlab.data.transforms.evaluation import normalised
+from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.metrics.answers import Mistake, MistakeFinder, worst
 from vitlab.metrics.multilabel import THRESHOLD, AnyScores, any_scores_from_json, empty_scores, merged_any
 from vitlab.metrics.scores import Scores
@@ -103,7 +102,7 @@ def score_source(
         workers=workers,
         max_bad=1.0,  # checked below on all ranks at once: a rank that stopped alone would leave the others waiting
     )
-    with closing(outputs(model, on_device(batches, device), partial(normalised, how=how))) as made:
+    with closing(outputs(model, on_device(batches, device), as_model_input(source, how))) as made:
         for number, (scored, logits) in enumerate(made, 1):
             part.add(cast(Batch, scored), logits if kept is None else logits[:, kept], targets)
             done = min(done + world.ranks * batch, len(source))
@@ -214,8 +213,7 @@ def _read(path: Path, identity: Mapping[str, object]) -> dict[str, Any] | None:
 
 
 def _account_of(source: Source) -> Account:
-    excluded: Counter[str] = Counter(getattr(source, "excluded", {}))
-    return Account(len(source) + excluded.total(), excluded)
+    return Account(len(source) + source.excluded.total(), Counter(source.excluded))
 
 
 def _restore(progress: Progress, read: dict[str, Any] | None) -> None:

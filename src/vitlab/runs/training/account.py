@@ -6,7 +6,7 @@ from rich.console import Console
 
 from vitlab.data.class_names import Renumbered
 from vitlab.data.images.gate import SUFFIXES
-from vitlab.data.loading.accounting import Account, Excluded, Quarantined, names, training_limit
+from vitlab.data.loading.accounting import Account, Quarantined, names, training_limit
 from vitlab.data.loading.batch import Batch
 from vitlab.run_dir import QUARANTINE, RunDir
 from vitlab.runs.measure.check_data import explained
@@ -102,11 +102,10 @@ def _known(run: RunDir, of: str) -> set[str]:
 def tell_classes(console: Console, material: Material) -> None:
     """Say which pictures are of a format that is not read, which folders have no image, and which classes a validation
     or test set does not have."""
-    excluded = getattr(material.sets["data"], "excluded", None)
-    for (rule, suffix), (count, some) in excluded.listed() if isinstance(excluded, Excluded) else ():
+    for (rule, suffix), (count, some) in material.sets["data"].excluded.listed():
         if rule == "other_suffix" and suffix in SUFFIXES:
             say(console, f"warning: {explained(rule, suffix, count, some)}")
-    if empty := getattr(material.train, "empty_folders", ()):
+    if empty := material.train.empty_folders:
         say(console, f"warning: folders without images are no classes: {_named(empty)}; add images or remove them")
     for name, source in (("validation", material.validation), ("test", material.test)):
         if isinstance(source, Renumbered):

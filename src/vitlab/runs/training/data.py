@@ -94,7 +94,7 @@ def material_of(
     if task == "multi-label":
         for source in (one for one in (validation, test) if one is not None):
             check_kept(len(source), spec.model.classes)  # now, not after an epoch
-    return Material(card, train, Counter(getattr(whole, "excluded", {})), validation, test, sets, task)
+    return Material(card, train, Counter(whole.excluded), validation, test, sets, task)
 
 
 def _task(spec: RunSpec, source: Source) -> Task:
@@ -102,7 +102,7 @@ def _task(spec: RunSpec, source: Source) -> Task:
 
     The sigmoid loss alone says nothing: the paper pre-trains with it on images of one label.
     """
-    number: int | None = getattr(source, "first_not_single", None)
+    number = source.first_not_single
     if number is None or spec.recipe.masking is not None:
         return "single-label"
     require(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitlab.data.contents import Comparison, Contents, compare, from_bytes, paths_of, take, to_bytes
+from vitlab.data.contents import Comparison, Contents, compare, from_bytes, take, to_bytes
 from vitlab.data.fingerprint import DataCard, fingerprint
 from vitlab.data.source import Source
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, LARGEST_RECORD, NOT_EXACT, RUN, RunDir
@@ -143,12 +143,13 @@ def tell_unchecked(console: Console, found: Mapping[str, Comparison]) -> None:
 def _difference(name: str, found: Comparison, source: Source) -> str:
     if found.has_other_samples:
         return _other_samples(name)
-    paths, changed = paths_of(source), found.changed
+    paths, changed = source.paths(), found.changed
     named = [repr(source.id(number) if paths is None else paths[number]) for number in changed[:NAMED]]
     more = f" and {len(changed) - NAMED:,} more" if len(changed) > NAMED else ""
     what = "samples" if paths is None else "files"
     count = f"{len(changed):,} of {len(found.now.files):,} {what} of the {IN_WORDS[name]} data"
-    return f"{count} hold something else than before: {', '.join(named)}{more}"
+    hint = f" ({found.hint})" if found.hint else ""
+    return f"{count} hold something else than before: {', '.join(named)}{more}{hint}"
 
 
 def _other_samples(name: str) -> str:

@@ -11,8 +11,7 @@ from rich.console import Console
 from vitlab.counting import count_spec
 from vitlab.data.images.pictures import Named
 from vitlab.data.images.refusals import BadImage
-from vitlab.data.loading.workers import decode
-from vitlab.data.source import Source, pixel_limit
+from vitlab.data.source import Source, decode
 from vitlab.data.transforms.evaluation import evaluation_pixels
 from vitlab.deploy.predict import class_names
 from vitlab.drawing.canvas import require_matplotlib
@@ -229,7 +228,7 @@ def _pictures(model: Model, name: str, judged: Answers, source: Source, names: S
 def _image(source: Source, number: int) -> Image.Image | None:
     """The picture of a sample; nothing where it has become unreadable."""
     try:
-        return decode(source.item(number), pixel_limit(source)).image
+        return decode(source.item(number), source.max_pixels).image
     except BadImage:
         return None
 

@@ -19,7 +19,7 @@ from vitlab.data.loading.batch import Batch
 from vitlab.data.loading.batches import order_of, training_batches
 from vitlab.data.loading.rank_shares import shard_sizes
 from vitlab.data.source import Source
-from vitlab.data.transforms.evaluation import normalised
+from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.errors import TooManyBadImages
 from vitlab.interrupts import undisturbed
 from vitlab.recipe import Execution
@@ -235,10 +235,11 @@ def _train(
         run.sync()
 
     total = recipe.schedule.total
-    prepare = partial(normalised, how=spec.model.conventions.preprocessing)
+    prepare = as_model_input(material.train, spec.model.conventions.preprocessing)
     device = next(state.module.parameters()).device
     objective = prediction_of(spec) or supervised(recipe, _class_weights(spec, material.train, device))
     if spec.teacher:
+        require(not material.train.is_prepared, "a teacher needs pictures, and the data set gives float tensors")
         objective = distilled(recipe.distillation, objective, open_teacher(spec, material.card, device))
     update = Update(
         recipe, execution, seed=spec.seed, prepare=prepare, objective=objective, world=world, parallel=parallel

@@ -6,16 +6,15 @@ random numbers are raw words of Philox (numpy promises its bit generators for go
 there is no sine, no power, no matrix product and no sum of floats; counting, blending and colours are integers.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from math import sqrt
-from operator import index as whole
 
 import numpy as np
 
-from vitlab.data.source import Sample
+from vitlab.data.source import Sample, Source, check_index
 
 SMALLEST, LARGEST = 16, 1024  # pixels of a side
 MOST_CLASSES, MOST_IMAGES, MOST_SEED = 10**7, 2**63 - 1, 2**64 - 1
@@ -72,8 +71,8 @@ class Draws:
         return ((cosine, sine), (-sine, cosine), (-cosine, -sine), (sine, -cosine))[self.below(4)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProceduralSource(ABC):
+@dataclass(kw_only=True, repr=False)
+class ProceduralSource(Source):
     """`images` pictures of `size` x `size`; number i belongs to class i % classes.
 
     Image i does not depend on `images`, so numbers from `images` on are a held-out set of the same classes:
@@ -100,12 +99,12 @@ class ProceduralSource(ABC):
         """(size, size, 3) of uint8; the index has been checked."""
 
     @property
-    def identity(self) -> str:
+    def identity(self) -> str:  # pyrefly: ignore[bad-override] - made when asked for
         """What decides the pixels besides a sample's number: ids and labels alone do not tell two seeds apart."""
         return f"{type(self).__name__} {self.classes} {self.size} {self.seed}"
 
     @cached_property
-    def class_names(self) -> tuple[str, ...]:
+    def class_names(self) -> tuple[str, ...]:  # pyrefly: ignore[bad-override] - made when asked for
         """All names, made when first asked for: opening costs the same for any number of classes."""
         return tuple(map(self.class_name, range(self.classes)))
 
@@ -114,20 +113,15 @@ class ProceduralSource(ABC):
 
     def item(self, index: int) -> Sample:
         """The image of that number, drawn now."""
-        return Sample(self.pixels(self._checked(index)), self.label(index), self.id(index))
+        return Sample(self.pixels(check_index(index, self.images)), self.label(index), self.id(index))
 
     def label(self, index: int) -> tuple[int, ...]:
         """index % classes: equal shares, and any run of `classes` neighbours holds every class once."""
-        return (self._checked(index) % self.classes,)
+        return (check_index(index, self.images) % self.classes,)
 
     def id(self, index: int) -> str:
         """The running number."""
-        return str(self._checked(index))
-
-    def _checked(self, index: int) -> int:
-        if not 0 <= whole(index) < self.images:
-            raise IndexError(f"sample {index} does not exist: this source has 0 to {self.images - 1}")
-        return whole(index)
+        return str(check_index(index, self.images))
 
 
 def blended(below: np.ndarray, above: np.ndarray, share: np.ndarray) -> np.ndarray:

@@ -94,7 +94,7 @@ OUTLINE = 0.12  # half the thickness of an outlined shape's line, in units of it
 NOISE = 16  # grey levels from the darkest to the brightest grain
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class ShapeSource(ProceduralSource):
     """One to five equal shapes, textured, on a noisy gradient; the first `classes` of the combinations of factors."""
 

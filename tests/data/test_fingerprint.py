@@ -5,7 +5,7 @@ import os
 import pytest
 
 from kinds import KINDS, folder, shards
-from vitlab.data.file_stamps import state
+from vitlab.data.fingerprint import state
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.shards import index_shards
 from vitlab.data.splits import take
