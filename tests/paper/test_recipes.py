@@ -15,10 +15,10 @@ from vitlab.paper.recipes.finetuning import (
     development_share,
     finetuning_names,
     finetuning_recipe,
+    finetuning_row_for,
     quick_recipe,
 )
 from vitlab.paper.recipes.length import Length
-from vitlab.paper.recipes.nearest import finetuning_row_for, pretraining_row_for
 from vitlab.paper.recipes.pretraining import (
     MASKED,
     pretraining_data,
@@ -26,9 +26,10 @@ from vitlab.paper.recipes.pretraining import (
     pretraining_model,
     pretraining_names,
     pretraining_recipe,
+    pretraining_row_for,
 )
 from vitlab.pixels import Augmentation
-from vitlab.recipe import SGD, AdamW
+from vitlab.recipe import SGD, AdamW, Masking
 
 # name: steps, peak, decay, weight decay, dropout, clip, smoothing
 PRETRAINING = {
@@ -115,7 +116,7 @@ def test_augreg_chooses_a_level_for_each_model():
             recipe = pretraining_recipe(f"ViT-{model}@{data}-augreg")
             assert recipe.source.endswith(f"augmentation {level}")
             assert recipe.loss == {"imagenet": "softmax", "imagenet21k": "sigmoid"}[data]
-    with pytest.raises(ValueError, match=r"a level may follow, as -strong1: none, light1"):
+    with pytest.raises(ValueError, match=r"a level may follow, such as -strong1: none, light1"):
         pretraining_recipe("ViT-B/16@imagenet-augreg-strong9")
 
 
@@ -131,7 +132,7 @@ def test_deit_is_trained_as_its_paper_says(model):
     assert recipe.optimizer.decay == "kernels"
     assert (how.crop, how.smallest_area, how.interpolation, how.repeats) == ("uniform-area", 0.08, "bicubic", 3)
     assert how.erasing.probability == 0.25
-    assert pretraining_row_for(model, 900) == (recipe.name, "a DeiT is trained as its own paper says")
+    assert pretraining_row_for(model, 900) == (recipe.name, "a DeiT is trained as in its own paper")
     assert pretraining_recipe(recipe.name, Length(batch=256)).schedule.peak == pytest.approx(2.5e-4)
 
 
@@ -290,7 +291,7 @@ def test_masked_patches_are_those_of_the_appendix():
     found = (schedule.total, schedule.warmup, schedule.peak, schedule.decay, recipe.batch, recipe.image, recipe.dropout)
     assert found == (1_000_000, 10_000, 2e-4, "cosine", 4096, (224, 224), 0.0)
     assert recipe.optimizer == AdamW(weight_decay=0.1)
-    assert (recipe.masking.target, recipe.masking.corrupted) == (row.target, row.corrupted)
+    assert recipe.masking == row.masking == Masking("mean-colour", 0.5, 0.8, 0.1, 0.1)
     assert recipe.augmentation == Augmentation()  # crop and flip as in supervised training
     yours = pretraining_recipe(recipe.name, Length(images=1_000_000, batch=1000))
     assert yours.schedule.total == 14_000  # as often as theirs
@@ -327,7 +328,7 @@ def test_a_row_is_chosen_by_size_as_bit_splits(images, name):
         ("ViT-H/14", 300_000_000, "ViT-H/14@jft300m", "JFT-300M is nearest"),
         ("ViT-Ti/16", 900, "ViT-B/16@imagenet", "does not have ViT-Ti/16 on ImageNet, nearest in size to your 900"),
         ("vit_large_patch16_224", 900, "ViT-L/16@imagenet", "ImageNet is nearest"),
-        ("deit_base_patch16_224", 900, "DeiT-B/16@imagenet", "as its own paper says"),
+        ("deit_base_patch16_224", 900, "DeiT-B/16@imagenet", "as in its own paper"),
         ("R50+ViT-B/16", 300_000_000, "R50+ViT-B/16@jft300m", "JFT-300M is nearest"),
         ("R50+ViT-B/16", 900, "ViT-B/16@imagenet", "does not have R50+ViT-B/16 on ImageNet"),
         ("R50x1", 900, "R50x1@jft300m", "the paper pre-trains ResNets on JFT-300M only"),

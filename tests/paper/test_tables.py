@@ -5,7 +5,7 @@ import csv
 import json
 import math
 import os
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
@@ -13,6 +13,7 @@ from statistics import mean
 import pytest
 
 from vitlab.paper import finetuning, pretraining, results, selfsupervision, vtab
+from vitlab.paper.recipes.finetuning import finetuning_recipe
 from vitlab.paper.results import BIT_L, H14_JFT, L16_I21K, L16_JFT, NOISY_STUDENT, TABLE_2, TABLE_5, TABLE_6, TABLE_9
 
 GROUPS = {"natural": 7, "specialized": 4, "structured": 8}
@@ -98,21 +99,22 @@ class TestSelfSupervision:
     def test_settings_are_those_of_supervised_runs_on_jft_but_for_rate_and_decay(self):
         recipe, row = selfsupervision.RECIPE, pretraining.pretraining_row("ViT-B/16", "JFT-300M")
         shared = recipe.batch, recipe.image, recipe.warmup, recipe.weight_decay, recipe.dropout
-        assert shared == (pretraining.BATCH, pretraining.IMAGE, pretraining.WARMUP, row.weight_decay, row.dropout)
+        assert shared == (4096, 224, 10_000, 0.1, 0.0)
         assert recipe.learning_rate != row.learning_rate
         assert recipe.decay != row.decay
 
     def test_targets_follow_from_patch_and_colour_bits(self):
-        colours, patch = (2**selfsupervision.COLOUR_BITS) ** 3, 16
-        targets = {"mean-colour": (1, colours), "colours-4x4": (4 * 4, colours), "pixels": (3 * patch**2, None)}
-        assert dict(selfsupervision.TARGETS) == targets
+        masking, patch = selfsupervision.RECIPE.masking, 16
+        targets = {"mean-colour": 512, "colours-4x4": 4 * 4 * 512, "pixels": 3 * patch**2}
+        assert {target: replace(masking, target=target).outputs(patch) for target in targets} == targets
+        assert masking.target == "mean-colour"
 
     @pytest.mark.parametrize(
         ("change", "message"), [({"masked": 0.9}, "must add up to 1"), ({"corrupted": 1.5}, r"outside \(0, 1\]")]
     )
     def test_impossible_shares_are_refused(self, change, message):
         with pytest.raises(ValueError, match=message):
-            selfsupervision.MaskedPatchRecipe(**(vars(selfsupervision.RECIPE) | change))
+            replace(selfsupervision.RECIPE.masking, **change)
 
     def test_result_lies_two_points_above_scratch_and_four_below_supervision(self):
         table = results.SELF_SUPERVISION
@@ -191,16 +193,11 @@ class TestHyperRule:
         [(0, 0), (50, 0.0015), (99, 0.00297), (100, 0.003), (200, 0.003), (201, 3e-4), (301, 3e-5), (499, 3e-6)],
     )
     def test_rate_of_a_small_set_warms_up_and_drops_after_each_boundary(self, step, rate):
-        assert finetuning.hyper_rule_learning_rate(step, images=1_000) == pytest.approx(rate)
+        assert finetuning_recipe("bit-small").schedule.learning_rate(step) == pytest.approx(rate)
 
     def test_large_sets_decay_at_30_60_and_90_percent(self):
         for rule in finetuning.HYPER_RULES[1:]:
             assert [decay / rule.stop for decay in rule.decays] == pytest.approx([0.3, 0.6, 0.9])
-
-    @pytest.mark.parametrize("step", [-1, 500])
-    def test_there_is_no_rate_outside_the_run(self, step):
-        with pytest.raises(ValueError, match=r"outside 0\.\.499"):
-            finetuning.hyper_rule_learning_rate(step, images=1_000)
 
     @pytest.mark.parametrize(
         ("height", "width", "model", "sizes"),
@@ -372,8 +369,8 @@ def test_rows_cannot_be_changed(row):
 
 
 @pytest.mark.parametrize("module", [finetuning, pretraining, results, selfsupervision, vtab])
-def test_the_paper_needs_only_the_standard_library_and_spec(module):
-    allowed = {"collections", "dataclasses", "typing", "math", "vitlab.spec"}
+def test_the_paper_needs_only_the_standard_library_spec_and_recipe(module):
+    allowed = {"collections", "dataclasses", "typing", "math", "vitlab.spec", "vitlab.recipe"}
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

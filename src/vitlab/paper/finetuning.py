@@ -1,12 +1,14 @@
-"""Fine-tuning as the paper did it: table 4, what all its rows share, the data sets, and BiT-HyperRule.
+"""Fine-tuning as in the paper: table 4, what all its rows share, the data sets, and BiT-HyperRule.
 
-Section and table numbers are the paper's. Where it is silent, the comment says so and names the source.
+Section and table numbers are those of the paper. Where it is silent, a comment says so and names the source.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from vitlab.paper.pretraining import DATA
+from vitlab.recipe import Decay
 from vitlab.spec import check_fields
 
 TransferName = Literal["ImageNet", "CIFAR-100", "CIFAR-10", "Oxford-IIIT Pets", "Oxford Flowers-102", "VTAB"]
@@ -17,7 +19,7 @@ ImageSetName = Literal["ImageNet", "CIFAR-100", "CIFAR-10", "Oxford-IIIT Pets", 
 
 @dataclass(frozen=True)
 class FinetuningRow:
-    """A row of table 4; the learning rate is picked on `dev_fraction` of the training images, then all are used."""
+    """A row of table 4. `dev_fraction` of the training images select the learning rate; the final run uses all."""
 
     data: TransferName
     steps: int
@@ -45,7 +47,7 @@ TABLE_4: Final[tuple[FinetuningRow, ...]] = (  # data, steps, learning rates, wa
 
 
 def finetuning_row(data: TransferName) -> FinetuningRow:
-    """The row of table 4 for a data set; raises for a set the table does not have."""
+    """Return the row of table 4 for a data set; a ValueError for a set that the table does not have."""
     rows = {row.data: row for row in TABLE_4}
     if data not in rows:
         raise ValueError(f"table 4 has no row for {data!r}; it has {', '.join(rows)}")
@@ -56,14 +58,14 @@ def finetuning_row(data: TransferName) -> FinetuningRow:
 
 BATCH: Final = 512  # images
 MOMENTUM: Final = 0.9  # SGD, not Nesterov
-DECAY: Final = "cosine"  # to 0
+DECAY: Final[Decay] = "cosine"  # to 0
 WEIGHT_DECAY: Final = 0.0
 CLIP_NORM: Final = 1.0  # global norm of the gradient
 LABEL_SMOOTHING: Final = 0.0  # with softmax cross-entropy; the paper is silent: the released code
 IMAGE: Final = 384  # pixels
 RUNS: Final = 3  # seeds behind each mean and deviation of table 2
 
-# Table 2's ImageNet results alone: larger images, and the average of the weights along the way.
+# Only for the ImageNet results of table 2: larger images, and an average of the weights during training.
 TABLE_2_IMAGENET_IMAGE: Final[Mapping[str, int]] = {"ViT-L/16": 512, "ViT-H/14": 518}  # pixels
 POLYAK: Final = 0.9999  # share of the old average kept at every step
 
@@ -85,7 +87,8 @@ class TransferData:
 
 
 IMAGE_SETS: Final[Mapping[ImageSetName, TransferData]] = {
-    "ImageNet": TransferData(1000, 1_281_167, 0, 50_000),  # the official validation images are the test
+    # The official validation images are the test set.
+    "ImageNet": TransferData(DATA["ImageNet"].classes, DATA["ImageNet"].images, 0, 50_000),
     "CIFAR-100": TransferData(100, 50_000, 0, 10_000),  # 32 x 32 pixels
     "CIFAR-10": TransferData(10, 50_000, 0, 10_000),  # 32 x 32 pixels
     "Oxford-IIIT Pets": TransferData(37, 3_680, 0, 3_669),
@@ -96,7 +99,7 @@ REAL_EMPTY: Final = 3_163  # ImageNet validation images without a ReaL label, wh
 
 
 def development_split(data: ImageSetName) -> tuple[int, int]:
-    """Training images, development images while the learning rate is picked; the latter come last."""
+    """Return the numbers of training and development images that select the learning rate."""
     whole = IMAGE_SETS[data].train
     development = finetuning_row(data).dev_fraction
     train = round(whole * (1 - development))  # percentages round to the closest image
@@ -108,7 +111,7 @@ def development_split(data: ImageSetName) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class HyperRule:
-    """BiT's settings for a data set of fewer than `below` training images."""
+    """BiT's settings for data sets of fewer than `below` training images."""
 
     below: float
     warmup: int  # steps
@@ -126,25 +129,14 @@ HYPER_RULE_LEARNING_RATE: Final = 0.003  # at batch 512; with momentum 0.9, no w
 
 
 def hyper_rule(images: int) -> HyperRule:
-    """Schedule and MixUp for a number of training images."""
+    """Return the schedule and MixUp for a number of training images."""
     if images < 1:
-        raise ValueError(f"{images} training images; at least 1 is needed")
+        raise ValueError(f"{images} training images were given; at least 1 is needed")
     return next(rule for rule in HYPER_RULES if images < rule.below)
 
 
-def hyper_rule_learning_rate(step: int, images: int, peak: float = HYPER_RULE_LEARNING_RATE) -> float:
-    """Linear from 0 over the warm-up, then a tenth after each decay; raises outside 0..stop-1."""
-    rule = hyper_rule(images)
-    if not 0 <= step < rule.stop:
-        raise ValueError(f"step {step} is outside 0..{rule.stop - 1}, the run for {images:,} training images")
-    if step < rule.warmup:
-        return peak * step / rule.warmup
-    passed = sum(decay < step for decay in rule.decays)
-    return peak / 10**passed
-
-
 def hyper_rule_resolution(height: int, width: int, model: str) -> tuple[int, int]:
-    """Pixels of the square an image is resized to, and of the crop taken from it. Tests resize to the crop's size."""
+    """Return the side of the square that images are resized to, and of the crop; tests resize to the crop's size."""
     if height * width < 96 * 96:
         return 160, 128
     return (512, 480) if model == "R152x4" else (448, 384)

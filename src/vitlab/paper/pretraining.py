@@ -1,16 +1,16 @@
-"""Pre-training as the paper did it: table 3, what all its rows share, and the data sets.
+"""Pre-training as in the paper: table 3, what all its rows share, and the data sets.
 
-Section and table numbers are the paper's. Where it is silent, the comment says so and names the source.
+Section and table numbers are those of the paper. Where it is silent, a comment says so and names the source.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from vitlab.recipe import Decay
 from vitlab.spec import check_fields
 
 DataName = Literal["JFT-300M", "ImageNet-21k", "ImageNet"]
-Decay = Literal["linear", "cosine"]
 
 # -- Table 3 -------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ UNPRINTED_ROWS: Final[tuple[PretrainingRow, ...]] = (
 
 
 def pretraining_row(model: str, data: DataName) -> PretrainingRow:
-    """The row of table 3 for a model on a data set; raises for pairs the table does not have."""
+    """Return the row of table 3 for a model on a data set; a ValueError for pairs that the table does not have."""
     found = [row for row in TABLE_3 if model in row.models and row.data == data]
     if not found:
         allowed = ", ".join(f"{name} on {row.data}" for row in TABLE_3 for name in row.models)
@@ -84,8 +84,9 @@ HEAD_BIAS: Final = -10.0  # the paper is silent: an author's reply (vision_trans
 
 @dataclass(frozen=True)
 class PretrainingData:
-    """A pre-training set and the settings that depend on it and not on the model."""
+    """A pre-training set, and the settings that depend on it but not on the model."""
 
+    slug: str  # in names of recipes
     images: int
     held_out: int  # of `images`, never trained on
     classes: int
@@ -101,18 +102,18 @@ class PretrainingData:
 # Image counts: section 4.1. Clipping: caption of table 3, ImageNet only. The paper is silent on the exact numbers
 # of classes, on what was held out and on the value of label smoothing: these are uncertainty-baselines'. With its
 # sigmoid loss an image may have several labels.
-DATA: Final[Mapping[DataName, PretrainingData]] = {
-    "JFT-300M": PretrainingData(303_000_000, held_out=0, classes=18_291, clip_norm=None, label_smoothing=0.0),
-    "ImageNet-21k": PretrainingData(14_197_122, held_out=102_400, classes=21_843, clip_norm=None, label_smoothing=1e-4),
+DATA: Final[Mapping[DataName, PretrainingData]] = {  # slug, images, of them held out, classes
+    "JFT-300M": PretrainingData("jft300m", 303_000_000, 0, 18_291, clip_norm=None, label_smoothing=0.0),
+    "ImageNet-21k": PretrainingData("imagenet21k", 14_197_122, 102_400, 21_843, clip_norm=None, label_smoothing=1e-4),
     # The paper is silent on ImageNet's held-out images. All are used here; released code keeps 1 % (12,812) back.
-    "ImageNet": PretrainingData(1_281_167, held_out=0, classes=1_000, clip_norm=1.0, label_smoothing=1e-4),
+    "ImageNet": PretrainingData("imagenet", 1_281_167, 0, 1_000, clip_norm=1.0, label_smoothing=1e-4),
 }
 JFT_VALIDATION: Final = 49_511  # images, the first of JFT's own test split; the paper is silent (uncertainty-baselines)
 FIGURE_4_SUBSETS: Final = (9_000_000, 30_000_000, 90_000_000)  # images drawn at random from JFT, section 4.3
 
 
 def training_steps(data: DataName, epochs: int, batch: int = BATCH) -> int:
-    """Steps of a run; the last, incomplete batch is dropped."""
+    """Return the number of steps of a run; the last, incomplete batch is dropped."""
     return epochs * DATA[data].training_images // batch
 
 
@@ -121,25 +122,24 @@ def training_steps(data: DataName, epochs: int, batch: int = BATCH) -> int:
 
 @dataclass(frozen=True)
 class SGDRecipe:
-    """SGD as BiT pre-trains, which the paper's ResNets follow in table 7. Decays multiply the rate by `factor`."""
+    """BiT's pre-training with SGD, which the paper's ResNets of table 7 follow. Each decay divides the rate by 10."""
 
     rate_per_256: float  # learning rate at batch 256; proportional to the batch
     momentum: float
     weight_decay: float
     warmup: int  # steps
-    factor: float
     epochs: int
     decay_epochs: tuple[int, ...]
 
     def learning_rate(self, batch: int = BATCH) -> float:
-        """Peak learning rate for a batch."""
+        """Return the peak learning rate for a batch."""
         return self.rate_per_256 * batch / 256
 
     def decay_steps(self, total: int) -> tuple[int, ...]:
-        """The decays of a run of `total` steps, at the same fractions of it."""
+        """Return the steps of the decays in a run of `total` steps, at the same fractions of it."""
         # The paper is silent on where its 7-epoch runs decay; keeping BiT's fractions is our choice.
         return tuple(total * epoch // self.epochs for epoch in self.decay_epochs)
 
 
 # BiT's own paper, for its JFT models (40 epochs there, 30 by the ViT paper's account).
-SGD_JFT: Final = SGDRecipe(0.03, 0.9, 1e-4, warmup=5_000, factor=0.1, epochs=40, decay_epochs=(10, 23, 30, 37))
+SGD_JFT: Final = SGDRecipe(0.03, 0.9, 1e-4, warmup=5_000, epochs=40, decay_epochs=(10, 23, 30, 37))

@@ -145,10 +145,11 @@ def _unsaid_image(spec: ModelSpec) -> list[str]:
 def _npz_refusals(spec: ViTSpec) -> list[str]:
     """Why Google's code would compute something else from the file."""
     reasons = []
-    if spec.conventions.gelu != "tanh" or spec.conventions.norm_eps != 1e-6:
+    own, usual = spec.conventions, CONVENTIONS["paper"]
+    if (own.gelu, own.norm_eps) != (usual.gelu, usual.norm_eps):
         reasons.append(
-            f"Google's code runs tanh GELU and LayerNorm epsilon 1e-06, this model {spec.conventions.gelu} GELU "
-            f"and {spec.conventions.norm_eps:g}; load it with conventions='paper' if that change is wanted"
+            f"Google's code runs {usual.gelu} GELU and LayerNorm epsilon {usual.norm_eps:g}, this model {own.gelu} "
+            f"GELU and {own.norm_eps:g}; load it with conventions='paper' if that change is wanted"
         )
     if spec.backbone is not None and spec.conventions.hybrid != CONVENTIONS["paper"].hybrid:
         reasons.append(

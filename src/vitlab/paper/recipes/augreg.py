@@ -1,11 +1,12 @@
-"""AugReg: not the ViT paper's, but "How to train your ViT?" (Steiner et al., 2021), whose models were trained with
-seven levels of augmentation; and the level that the authors' big_vision chooses for each model.
+"""AugReg's recipes, which are not the ViT paper's: "How to train your ViT?" (Steiner et al., 2021).
+
+That paper compares seven levels of augmentation. The level for each model is that of the authors' big_vision.
 """
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from vitlab.paper.pretraining import DATA, DataName
+from vitlab.paper.pretraining import DATA, DataName, training_steps
 from vitlab.paper.recipes.length import ADAM_POWER, OWN, Length
 from vitlab.pixels import Augmentation, RandAugment
 from vitlab.recipe import AdamW, Recipe, Schedule
@@ -13,7 +14,7 @@ from vitlab.spec import image_size
 
 
 class Level(NamedTuple):
-    """How strongly pictures are changed: RandAugment's operations and their magnitude, and the alpha of MixUp."""
+    """The strength of augmentation: RandAugment's operations and magnitude, and the alpha of MixUp."""
 
     layers: int
     magnitude: float
@@ -22,7 +23,7 @@ class Level(NamedTuple):
 
 LEVELS: Final[Mapping[str, Level]] = {
     "none": Level(0, 0, 0.0),
-    "light1": Level(2, 0, 0.0),  # not nothing: see the amounts of data/transforms/tensorflow_operations.py
+    "light1": Level(2, 0, 0.0),  # not the identity: see the amounts in data/transforms/tensorflow_operations.py
     "light2": Level(2, 10, 0.2),
     "medium1": Level(2, 15, 0.2),
     "medium2": Level(2, 15, 0.5),
@@ -34,7 +35,6 @@ CHOSEN: Final[Mapping[DataName, Mapping[str, str]]] = {
     "ImageNet-21k": dict(zip(MODELS, ("none", "none", "light1", "light2", "light2", "medium2"), strict=True)),
     "ImageNet": dict(zip(MODELS, ("light1", "medium1", "medium2", "medium2", "medium2", "medium2"), strict=True)),
 }
-SLUGS: Final[Mapping[DataName, str]] = {"ImageNet-21k": "imagenet21k", "ImageNet": "imagenet"}
 MARK: Final = "-augreg"
 BATCH: Final = 4096  # images
 WARMUP: Final = 10_000  # steps
@@ -45,30 +45,29 @@ CLIP_NORM: Final = 1.0
 
 
 def names() -> list[str]:
-    """ViT-S/16@imagenet-augreg and its like; a level may follow, as in ViT-S/16@imagenet-augreg-strong1."""
-    return [f"{model}@{SLUGS[data]}{MARK}" for data, models in CHOSEN.items() for model in models]
+    """List the names, such as ViT-S/16@imagenet-augreg. A level may follow: ViT-S/16@imagenet-augreg-strong1."""
+    return [f"{model}@{DATA[data].slug}{MARK}" for data, models in CHOSEN.items() for model in models]
 
 
 def is_name(name: str) -> bool:
-    """Whether it is one of `names`, or one of them with a level."""
+    """Whether a name is one of `names`, with or without a level."""
     plain, mark, level = name.partition(MARK)
     return f"{plain}{mark}" in names() and (not level or level.removeprefix("-") in LEVELS)
 
 
 def data_of(name: str) -> DataName:
-    """The data that a recipe is for."""
+    """Return the data set of a recipe."""
     slug = name.partition("@")[2].partition(MARK)[0]
-    return next(data for data, own in SLUGS.items() if own == slug)
+    return next(data for data in CHOSEN if DATA[data].slug == slug)
 
 
 def recipe(name: str, length: Length = OWN) -> Recipe:
-    """The recipe of one of `names`, with the level that the name says or that of the model."""
+    """Return the recipe of one of `names`, with the level in the name or else the level of the model."""
     data = data_of(name)
     model, _, rest = name.partition("@")
     level_name = rest.partition(MARK)[2].removeprefix("-") or CHOSEN[data][model]
     level = LEVELS[level_name]
-    images = DATA[data].training_images
-    total = length.steps(images=images, epochs=EPOCHS, batch=BATCH)
+    total = length.steps(images=DATA[data].training_images, epochs=EPOCHS, batch=BATCH)
     return Recipe(
         name=name,
         source=f"AugReg (not the ViT paper): {model} on {data}, {EPOCHS} epochs, augmentation {level_name}",
@@ -77,7 +76,7 @@ def recipe(name: str, length: Length = OWN) -> Recipe:
         schedule=Schedule(
             peak=length.peak_of(RATE, batch=BATCH, power=ADAM_POWER),
             total=total,
-            warmup=length.warmup_of(WARMUP, total=total, own_total=EPOCHS * images // BATCH),
+            warmup=length.warmup_of(WARMUP, total=total, own_total=training_steps(data, EPOCHS, BATCH)),
             decay="cosine",
             end=0.0,
         ),

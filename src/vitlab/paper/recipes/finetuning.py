@@ -1,8 +1,9 @@
-"""The paper's fine-tunings as recipes that can be run: table 4, table 2, BiT-HyperRule, and a quick one for CPUs.
+"""Recipes of fine-tuning: table 4, table 2, BiT-HyperRule, and a quick one for CPUs.
 
-A recipe is named by its data, because table 4 has one row for all models.
+A recipe is named after its data, because one row of table 4 covers all models.
 """
 
+import difflib
 from typing import Final
 
 from vitlab.paper import finetuning, vtab
@@ -21,34 +22,36 @@ TRANSFER_SLUGS: Final[dict[str, TransferName]] = {
     "flowers": "Oxford Flowers-102",
     "vtab": "VTAB",
 }
-# The learning rate is picked on the development split; 0.01 is the one that stands in every row's grid.
+# The development split selects the learning rate; 0.01 is the one in the grid of every row.
 FINETUNING_RATE: Final = 0.01
 BIT_SIZES: Final = ("bit-small", "bit-medium", "bit-large")
-LARGE_PICTURES: Final = (384, 384)  # of data that is not known; any of 96 x 96 and more are the same to BiT-HyperRule
+LARGE_PICTURES: Final = (384, 384)  # of unknown data; BiT-HyperRule treats all pictures of at least 96 x 96 alike
 BIT_CROP: Final = Augmentation(crop="square-crop", enlarged=vtab.RESIZE / vtab.IMAGE)
 QUICK: Final = "quick"
-QUICK_EPOCHS, QUICK_LEAST = 10, 30  # epochs, and steps where those are fewer
-QUICK_BATCHES, QUICK_STEPS = (8, 64), 100  # smallest and largest batch; steps that it leaves to the epochs, if it can
+QUICK_EPOCHS, QUICK_LEAST = 10, 30  # epochs, but at least so many steps
+QUICK_BATCHES, QUICK_STEPS = (8, 64), 100  # smallest and largest batch; steps that the batch should leave, if possible
 QUICK_RATE: Final = FINETUNING_RATE * (QUICK_BATCHES[1] / finetuning.BATCH) ** 0.5
+TABLE_4_SGD: Final = SGD(momentum=finetuning.MOMENTUM, weight_decay=finetuning.WEIGHT_DECAY, clip=finetuning.CLIP_NORM)
 
 
 def finetuning_names() -> list[str]:
-    """The rows of table 4, the larger pictures of table 2, and BiT-HyperRule by size of the data."""
+    """List the rows of table 4, the larger images of table 2, and BiT-HyperRule by size of the data."""
     return [*TRANSFER_SLUGS, *(f"imagenet-{side}" for side in finetuning.TABLE_2_IMAGENET_IMAGE.values()), *BIT_SIZES]
 
 
 def finetuning_recipe(
     name: str, length: Length = OWN, pictures: tuple[int, int] = LARGE_PICTURES, model: str = ""
 ) -> Recipe:
-    """The recipe of a fine-tuning such as `cifar10`; raises for names that do not exist.
+    """Return the recipe of a fine-tuning such as `cifar10`; a ValueError for unknown names.
 
-    What the `length` leaves open is the row's own. The peak learning rate is proportional to the batch. BiT-HyperRule's
-    resolution depends on the height and width of the data's `pictures` and on the `model`.
+    What `length` leaves open comes from the row. The peak learning rate is proportional to the batch. The resolution of
+    BiT-HyperRule depends on the height and width of the data's `pictures` and on the `model`.
     """
-    require(
-        name in finetuning_names(),
-        f"no fine-tuning is named {name!r}; known are {', '.join([*finetuning_names(), QUICK])}",
-    )
+    names = finetuning_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, [*names, QUICK], n=2)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ValueError(f"no fine-tuning is named {name!r}; {hint}known are {', '.join([*names, QUICK])}")
     if name in BIT_SIZES:
         return _hyper_rule_recipe(name, length, finetuning.hyper_rule_resolution(*pictures, model))
     data, _, side = name.partition("-")
@@ -57,9 +60,19 @@ def finetuning_recipe(
 
 
 def development_share(name: str) -> float:
-    """The part of the training images that a row of table 4 holds out to pick its learning rate on."""
+    """Return the share of the training images that a row of table 4 holds out to select its learning rate."""
     data = name.partition("-")[0]
     return finetuning.finetuning_row(TRANSFER_SLUGS[data]).dev_fraction if data in TRANSFER_SLUGS else 0.1
+
+
+def finetuning_row_for(images: int) -> tuple[str, str]:
+    """Return (recipe, reason): the row of table 4 for a set of about this size, with the limits of BiT-HyperRule."""
+    small, medium, _ = finetuning.HYPER_RULES
+    if images < small.below:
+        return "pets", f"{images:,} images are fewer than {small.below:,}, as in Pets and Flowers"
+    if images < medium.below:
+        return "cifar10", f"{images:,} images are between {small.below:,} and {medium.below:,}, as in CIFAR"
+    return "imagenet", f"{images:,} images are {medium.below:,} or more, as in ImageNet"
 
 
 def _table_4_recipe(name: str, row: FinetuningRow, side: int, length: Length) -> Recipe:
@@ -75,10 +88,10 @@ def _table_4_recipe(name: str, row: FinetuningRow, side: int, length: Length) ->
             peak=length.peak_of(FINETUNING_RATE, batch=finetuning.BATCH, power=SGD_POWER),
             total=total,
             warmup=length.warmup_of(row.warmup, total=total, own_total=row.steps),
-            decay="cosine",
+            decay=finetuning.DECAY,
             end=0.0,
         ),
-        optimizer=SGD(momentum=finetuning.MOMENTUM, weight_decay=finetuning.WEIGHT_DECAY, clip=finetuning.CLIP_NORM),
+        optimizer=TABLE_4_SGD,
         loss="softmax",
         label_smoothing=finetuning.LABEL_SMOOTHING,
         dropout=finetuning.DROPOUT,
@@ -90,12 +103,12 @@ def _table_4_recipe(name: str, row: FinetuningRow, side: int, length: Length) ->
 
 
 def _steps(own: int, length: Length) -> int:
-    """Steps in all: the user's, those of the user's epochs, or the recipe's own, whatever the size of the data."""
+    """Return the total steps: as set, from the epochs as set, or the recipe's own for data of any size."""
     if not length.is_set:
         return own
     require(
         length.total is not None or length.images is not None,
-        f"{length.epochs} epochs are no number of steps without a number of images",
+        f"{length.epochs} epochs give no number of steps without a number of images",
     )
     return length.steps(images=0, epochs=0, batch=finetuning.BATCH)
 
@@ -124,14 +137,14 @@ def _hyper_rule_recipe(name: str, length: Length, resolution: tuple[int, int]) -
 
 
 def quick_recipe(images: int, image: tuple[int, int], length: Length = OWN) -> Recipe:
-    """Fine-tuning that a CPU finishes: table 4 with a small batch, few epochs and the model's own resolution.
+    """Return a recipe that a CPU can finish: table 4 with a small batch, few epochs and the model's own resolution.
 
-    The batch follows from all `images`, so that few of them make steps enough; the steps from those of the `length`
-    that are left to train on. The run stops before its end when the training loss has settled, unless the `length` is
-    the user's.
+    The batch depends on the number of all `images`, so that few images still give enough steps; the steps depend on the
+    images of `length`, which are left for training. The run stops early when the training loss has settled, unless
+    `length` sets the epochs or steps.
     """
     # Differs from the paper: recipe `quick` has batches of 8 to 64 images instead of 512, 10 epochs (at least 30
-    # steps), no larger pictures, and an early stop; the default without an accelerator, and the run says so.
+    # steps), no higher resolution, and an early stop. It is the default without an accelerator, and the run says so.
     own = quick_batch(images)
     left = length.images or images
     batch = length.batch_or(own)
@@ -147,16 +160,16 @@ def quick_recipe(images: int, image: tuple[int, int], length: Length = OWN) -> R
             peak=min(length.peak_of(QUICK_RATE, batch=own, power=SGD_POWER), FINETUNING_RATE),
             total=total,
             warmup=length.warmup_of(total // 10, total=total, own_total=total),
-            decay="cosine",
+            decay=finetuning.DECAY,
             end=0.0,
         ),
-        optimizer=SGD(),
+        optimizer=TABLE_4_SGD,
         settle_window=0 if length.is_set else max(left // batch, QUICK_LEAST // 6),
     )
 
 
 def quick_batch(images: int) -> int:
-    """The largest power of two with which `quick` has 100 steps, from 8 to 64 and no more than there are images."""
+    """Return the largest power of two that leaves 100 steps, between 8 and 64 and at most the number of images."""
     least, most = QUICK_BATCHES
     fitting = max(QUICK_EPOCHS * images // QUICK_STEPS, 1)
     return min(max(2 ** (fitting.bit_length() - 1), least), most, images)

@@ -1,6 +1,6 @@
-"""How long a training is: what a user says of it, over what the recipe's own paper says.
+"""The length of a training run: what the user sets, and what follows from it.
 
-What depends on it follows unless the user sets it: the warm-up follows the steps, the peak learning rate the batch.
+Unless the user sets them too, the warm-up follows the number of steps, and the peak learning rate follows the batch.
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from vitlab.strict_json import check_fields
 
 @dataclass(frozen=True)
 class Length:
-    """What is said of a training's length; what is not, is the recipe's own.
+    """Settings of a run's length; None leaves a setting to the recipe.
 
-    Steps follow from the `epochs` of so many `images`, or they are `total`.
+    The number of steps is `total`, or follows from `epochs` over `images`.
     """
 
     images: int | None = None
@@ -33,15 +33,15 @@ class Length:
 
     @property
     def is_set(self) -> bool:
-        """Whether the user states how long to train."""
+        """Whether the number of epochs or steps is set."""
         return self.epochs is not None or self.total is not None
 
     def batch_or(self, own: int) -> int:
-        """Images in a batch."""
+        """Return the batch that is set, or else the recipe's `own`."""
         return self.batch or own
 
     def steps(self, *, images: int, epochs: int, batch: int) -> int:
-        """Steps in all, of a recipe with these numbers of its own; raises for epochs of fewer than two steps."""
+        """Return the total steps; the arguments are the recipe's own numbers. Fewer than two steps are a ValueError."""
         if self.total is not None:
             return self.total
         epochs, images, batch = self.epochs or epochs, self.images or images, self.batch_or(batch)
@@ -54,19 +54,19 @@ class Length:
         return steps
 
     def warmup_of(self, own: int, *, total: int, own_total: int) -> int:
-        """Steps of warm-up in a run of `total` steps, of a recipe with `own` in its own number; 0 is none.
+        """Return the steps of warm-up in a run of `total` steps, for a recipe with `own` in `own_total` steps.
 
-        A shorter run keeps the share; a longer one the number, as the paper's runs of 7 and 14 epochs do.
+        A shorter run keeps the share of warm-up, a longer one the number, as in the paper's runs of 7 and 14 epochs.
         """
         return min(own, own * total // own_total) if self.warmup is None else self.warmup
 
     def peak_of(self, own: float, *, batch: int, power: float) -> float:
-        """The peak learning rate, of a recipe with `own` for its own `batch`: it grows with a power of the batch."""
+        """Return the peak learning rate for a recipe with `own` at `batch`: it grows with a power of the batch."""
         return own * (self.batch_or(batch) / batch) ** power
 
 
-# SGD's rate is proportional to the batch: BiT's rule (0.03 for 256 images), from whose recipes the paper starts. Adam
-# divides by the size of the gradient, so its rate follows the square root (Malladi and others, 2022).
+# SGD's rate is proportional to the batch, as in BiT (0.03 for 256 images), on whose recipes the paper builds. Adam
+# divides by the size of the gradient, so that its rate follows the square root (Malladi et al., 2022).
 SGD_POWER: Final = 1.0
 ADAM_POWER: Final = 0.5
-OWN: Final = Length()  # all as the recipe's paper has it
+OWN: Final = Length()  # everything from the recipe

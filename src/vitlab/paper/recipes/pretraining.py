@@ -1,38 +1,38 @@
-"""The paper's pre-trainings as recipes that can be run: table 3, SGD for ResNets, masked patches.
+"""Recipes of pre-training: table 3, SGD for ResNets, masked patches; those of AugReg and DeiT by name.
 
-Those of two later papers, AugReg and DeiT, are here by their names only. A recipe is named MODEL@DATA, with the epochs
-where the table has several.
+A recipe is named MODEL@DATA, followed by the epochs where the table has several.
 """
 
 import difflib
+import math
 from collections.abc import Iterator
 from typing import Final
 
 from vitlab.paper import pretraining, selfsupervision
-from vitlab.paper.names import meant
+from vitlab.paper.models import model_spec
+from vitlab.paper.names import canonical, meant
 from vitlab.paper.pretraining import DATA, SGD_JFT, TABLE_3, UNPRINTED_ROWS, DataName, PretrainingRow
 from vitlab.paper.recipes import augreg, deit
 from vitlab.paper.recipes.length import ADAM_POWER, OWN, Length
-from vitlab.recipe import SGD, AdamW, Masking, Recipe, Schedule
-from vitlab.spec import HeadKind, image_size
+from vitlab.recipe import SGD, AdamW, Recipe, Schedule
+from vitlab.spec import HeadKind, ResNetSpec, ViTSpec, image_size
 
-DATA_SLUGS: Final[dict[str, DataName]] = {"jft300m": "JFT-300M", "imagenet21k": "ImageNet-21k", "imagenet": "ImageNet"}
 SGD_MARK: Final = "-sgd"
-MASKED: Final = "ViT-B/16@jft300m-masked"  # the one run of masked patch prediction
-TABLE_7: Final = ("R50x1@jft300m", "R152x2@jft300m")
+JFT: Final = DATA["JFT-300M"].slug
+MASKED: Final = f"{selfsupervision.RECIPE.model}@{JFT}-masked"  # the only run of masked patch prediction
+TABLE_7: Final = (f"R50x1@{JFT}", f"R152x2@{JFT}")
 
 
 def pretraining_names() -> list[str]:
-    """Every run of table 3, those that other tables report, the SGD runs of table 7, masked patches, then AugReg's and
-    DeiT's."""
+    """List the runs of table 3, the runs in other tables, SGD as in table 7, masked patches, AugReg's and DeiT's."""
     by_sgd = (f"{name}{SGD_MARK}" for name in rows_by_name() if _has_sgd(name))
     return [*rows_by_name(), *by_sgd, MASKED, *augreg.names(), *deit.names()]
 
 
 def pretraining_recipe(name: str, length: Length = OWN) -> Recipe:
-    """The recipe of a run such as `ViT-B/16@imagenet21k`; raises for runs the paper does not have.
+    """Return the recipe of a run such as `ViT-B/16@imagenet21k`; a ValueError for runs that do not exist.
 
-    What the `length` leaves open is the row's own: epochs, batch, warm-up and the paper's number of images.
+    What `length` leaves open comes from the row: epochs, batch, warm-up and the number of images.
     """
     if augreg.is_name(name):
         return augreg.recipe(name, length)
@@ -47,7 +47,7 @@ def pretraining_recipe(name: str, length: Length = OWN) -> Recipe:
     row, epochs, cited = rows[plain]
     data = DATA[row.data]
     total = length.steps(images=data.training_images, epochs=epochs, batch=pretraining.BATCH)
-    own_total = epochs * data.training_images // pretraining.BATCH
+    own_total = pretraining.training_steps(row.data, epochs)
     if plain != name:
         return _sgd_recipe(name, row, total, own_total, length)
     peak = length.peak_of(row.learning_rate, batch=pretraining.BATCH, power=ADAM_POWER)
@@ -71,10 +71,10 @@ def pretraining_recipe(name: str, length: Length = OWN) -> Recipe:
 
 
 def _instead_of(name: str) -> str:
-    """What a name that does not exist may have meant: the rows of its model, or those that are spelt alike."""
+    """Return advice for an unknown name: the rows of its model, or names that are spelt alike."""
     model = pretraining_model(name)
     own = [known for known in pretraining_names() if known.startswith(f"{model}@")]
-    levels = f"; after {augreg.MARK} a level may follow, as -strong1: {', '.join(augreg.LEVELS)}"
+    levels = f"; after {augreg.MARK} a level may follow, such as -strong1: {', '.join(augreg.LEVELS)}"
     if own:
         return f"known are {', '.join(own)}{levels if augreg.MARK in name else ''}"
     models = meant(model)
@@ -88,17 +88,17 @@ def _instead_of(name: str) -> str:
 
 
 def pretraining_head(name: str) -> HeadKind | None:
-    """The head of a recipe's model; None is the model's own. AugReg's models have no hidden layer there."""
+    """Return the head of a recipe's model: linear in AugReg; None is the default of the model."""
     return "linear" if augreg.is_name(name) else None
 
 
 def pretraining_model(name: str) -> str:
-    """The model of a pre-training recipe."""
+    """Return the name of a recipe's model."""
     return name.partition("@")[0]
 
 
 def pretraining_data(name: str) -> DataName:
-    """The data of a pre-training recipe."""
+    """Return the data set of a recipe."""
     if name == MASKED:
         return selfsupervision.RECIPE.data
     if augreg.is_name(name):
@@ -108,8 +108,50 @@ def pretraining_data(name: str) -> DataName:
     return rows_by_name()[name.removesuffix(SGD_MARK)][0].data
 
 
+def pretraining_row_for(model: str, images: int) -> tuple[str, str]:
+    """Return (recipe, reason): the model's row with data nearest in size to yours, or the row of ViT-B/16.
+
+    ResNets have rows for JFT-300M only: the model's own for any data, or that of the ResNet nearest in size. A DeiT
+    gets the recipe of its own paper.
+    """
+    known = canonical(model)
+    if not isinstance(model_spec(known), ViTSpec):
+        return _resnet_row_for(known)
+    if known in deit.MODELS:
+        return f"{known}@{DATA['ImageNet'].slug}", "a DeiT is trained as in its own paper"
+    data = min(DATA, key=lambda data: abs(len(str(DATA[data].images)) - len(str(images))))
+    own = {name: row for name, (row, _, _) in rows_by_name().items() if pretraining_model(name) == known}
+    fitting = [name for name, row in own.items() if row.data == data]
+    if fitting:
+        return fitting[0], f"table 3 has {known}, and of its data, {data} is nearest in size to your {images:,} images"
+    why = f"table 3 does not have {known} on {data}, nearest in size to your {images:,} images; ViT-B/16's row is used"
+    return f"ViT-B/16@{DATA[data].slug}", why
+
+
+def _resnet_row_for(model: str) -> tuple[str, str]:
+    why = "the paper pre-trains ResNets on JFT-300M only"
+    if own := [name for name in rows_by_name() if pretraining_model(name) == model]:
+        return own[0], why
+    printed = [name for row in TABLE_3 for name in row.models if isinstance(model_spec(name), ResNetSpec)]
+    nearest = min(printed, key=lambda name: abs(_log_size(name) - _log_size(model)))
+    why += f"; table 3 has no {model}, and of its ResNets {nearest} is nearest in size"
+    return f"{nearest}@{DATA['JFT-300M'].slug}", why
+
+
+def _log_size(model: str) -> float:
+    """Return the logarithm of the weights in a ResNet's units: 1x1, 3x3 and 1x1 convolutions, and shortcuts.
+
+    In squares of a stage's inner width a unit has 4 + 9 + 4, the first of a stage 2 + 9 + 4 + 8 (1 + 9 + 4 + 4 in the
+    first stage).
+    """
+    spec = model_spec(model)
+    assert not isinstance(spec, ViTSpec), "only ResNets are compared"
+    stages = enumerate(spec.stages)
+    return math.log(sum((spec.root * 2**n) ** 2 * (17 * (units - 1) + (23 if n else 18)) for n, units in stages))
+
+
 def rows_by_name() -> dict[str, tuple[PretrainingRow, int, str]]:
-    """(row, epochs, where it is printed) by recipe name."""
+    """Return (row, epochs, source) by the name of the recipe."""
     return dict(_expanded(TABLE_3, "Table 3")) | dict(
         _expanded(UNPRINTED_ROWS, "tables 5 and 6, settings not printed", always_say_epochs=True)
     )
@@ -118,18 +160,17 @@ def rows_by_name() -> dict[str, tuple[PretrainingRow, int, str]]:
 def _expanded(
     rows: tuple[PretrainingRow, ...], cited: str, *, always_say_epochs: bool = False
 ) -> Iterator[tuple[str, tuple[PretrainingRow, int, str]]]:
-    slugs = {data: slug for slug, data in DATA_SLUGS.items()}
     for row in rows:
         for model in row.models:
             for epochs in row.epochs:
                 mark = f"-{epochs}ep" if len(row.epochs) > 1 or always_say_epochs else ""
-                yield f"{model}@{slugs[row.data]}{mark}", (row, epochs, cited)
+                yield f"{model}@{DATA[row.data].slug}{mark}", (row, epochs, cited)
 
 
 def _has_sgd(name: str) -> bool:
-    """Table 7 compares SGD and Adam for ResNets pre-trained on JFT; every ResNet of table 3 can have both."""
+    """Whether a run also has a recipe with SGD: table 7 compares SGD and Adam for ResNets pre-trained on JFT."""
     model, _, data = name.partition("@")
-    return model.startswith("R") and "+" not in model and data.startswith("jft300m")
+    return model.startswith("R") and "+" not in model and data.startswith(JFT)
 
 
 def _adam(weight_decay: float, clip: float | None) -> AdamW:
@@ -159,7 +200,7 @@ def _sgd_recipe(name: str, row: PretrainingRow, total: int, own_total: int, leng
 
 
 def _masked_recipe(length: Length) -> Recipe:
-    """Section 4.6 and appendix B.1.2; other data is seen as often as theirs, about 14 times."""
+    """Section 4.6 and appendix B.1.2; your images are seen as often as those of the paper, about 14 times."""
     row = selfsupervision.RECIPE
     total = row.steps if length.total is None else length.total
     if length.total is None and (length.images or length.epochs):
@@ -179,5 +220,5 @@ def _masked_recipe(length: Length) -> Recipe:
         ),
         optimizer=_adam(row.weight_decay, clip=None),
         dropout=row.dropout,
-        masking=Masking(row.target, row.corrupted, row.masked, row.swapped, row.kept),
+        masking=row.masking,
     )

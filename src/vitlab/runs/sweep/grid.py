@@ -9,8 +9,7 @@ from pathlib import Path
 
 from vitlab.jobs.job import Here, Workers
 from vitlab.paper.finetuning import HYPER_RULES, RUNS, finetuning_row, hyper_rule
-from vitlab.paper.recipes.finetuning import BIT_SIZES, FINETUNING_RATE, QUICK, TRANSFER_SLUGS
-from vitlab.paper.recipes.nearest import finetuning_row_for
+from vitlab.paper.recipes.finetuning import BIT_SIZES, FINETUNING_RATE, QUICK, TRANSFER_SLUGS, finetuning_row_for
 from vitlab.recipe import Execution, Recipe
 from vitlab.require import require
 

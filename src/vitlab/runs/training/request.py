@@ -23,11 +23,17 @@ from vitlab.paper.recipes.finetuning import (
     QUICK,
     development_share,
     finetuning_recipe,
+    finetuning_row_for,
     quick_recipe,
 )
 from vitlab.paper.recipes.length import Length
-from vitlab.paper.recipes.nearest import finetuning_row_for, pretraining_row_for
-from vitlab.paper.recipes.pretraining import MASKED, pretraining_head, pretraining_model, pretraining_recipe
+from vitlab.paper.recipes.pretraining import (
+    MASKED,
+    pretraining_head,
+    pretraining_model,
+    pretraining_recipe,
+    pretraining_row_for,
+)
 from vitlab.recipe import Execution, Recipe
 from vitlab.require import require
 from vitlab.run_dir import VERSION, RunDir, RunSpec

@@ -188,7 +188,7 @@ def refusals(spec: ViTSpec) -> list[str]:
     reasons = []
     if spec.head == "mlp":
         reasons.append("timm dropped the pre-logits layer; call reset_head, or build with head='linear'")
-    if spec.conventions.norm_eps != 1e-6:
+    if spec.conventions.norm_eps != CONVENTIONS["timm"].norm_eps:
         epsilon = f"{spec.conventions.norm_eps:g}"
         reasons.append(f"timm's LayerNorm epsilon is 1e-06, this model's {epsilon}; load it with conventions='timm'")
     if spec.conventions.preprocessing.interpolation == "area":

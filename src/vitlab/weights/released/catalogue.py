@@ -11,6 +11,7 @@ from functools import cache
 
 from vitlab.counting import count
 from vitlab.paper.names import canonical, meant
+from vitlab.paper.pretraining import DATA
 from vitlab.spec import CONVENTIONS, Conventions
 
 GOOGLE = "https://storage.googleapis.com"
@@ -57,6 +58,7 @@ TIMM = (
     "deit_small_distilled_patch16_224.fb_in1k",
     "deit_base_distilled_patch16_224.fb_in1k",
 )
+IMAGENET21K = DATA["ImageNet-21k"]
 TIMM_BIT_IMAGE = 448  # pixels; the names do not say
 HUGGING_FACE = (
     "google/vit-base-patch16-224",
@@ -124,7 +126,7 @@ def suggestion(name: str) -> str:
 def _google() -> list[Release]:
     found = []
     for model in ORIGINAL:
-        url, size = f"{GOOGLE}/vit_models/imagenet21k/{model}.npz", _bytes(model, 21_843, head="mlp")
+        url, size = f"{GOOGLE}/vit_models/imagenet21k/{model}.npz", _bytes(model, IMAGENET21K.classes, head="mlp")
         found.append(Release(f"{model}-i21k", url, model, "vision_transformer, ImageNet-21k", size))
     for model in FINE_TUNED:
         url, size = f"{GOOGLE}/vit_models/imagenet21k+imagenet2012/{model}.npz", _bytes(model, 1000, image=384)
@@ -134,7 +136,7 @@ def _google() -> list[Release]:
         stem = f"{GOOGLE}/vit_models/augreg/{model}-i21k-300ep-lr_0.001-{recipe}"
         tuned = f"{stem}--imagenet2012-steps_20k-{rate}-res_224.npz"
         if not model.startswith("R"):  # the hybrid that is best before fine-tuning is another file
-            size = _bytes(model, 21_843)
+            size = _bytes(model, IMAGENET21K.classes)
             found.append(Release(f"augreg-{model}-i21k", f"{stem}.npz", model, "AugReg, ImageNet-21k", size))
         size = _bytes(model, 1000)
         found.append(Release(f"augreg-{model}-i1k-224", tuned, model, "AugReg, ImageNet-21k then ImageNet", size))
@@ -143,7 +145,7 @@ def _google() -> list[Release]:
 
 def _bit() -> list[Release]:
     found = []
-    for letter, data, classes in (("S", "ImageNet", 1000), ("M", "ImageNet-21k", 21_843)):
+    for letter, data, classes in (("S", "ImageNet", 1000), ("M", "ImageNet-21k", IMAGENET21K.classes)):
         for model in BIT:
             name = f"BiT-{letter}-{model}"
             url, size = f"{GOOGLE}/bit_models/{name}.npz", _bytes(model, classes)
