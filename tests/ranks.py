@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from crashes import code_of, on_step, start
 from vitlab.cli import main
-from vitlab.data.loading.rank_shares import share
+from vitlab.data.loading.batches import share
 from vitlab.models.build import build_from_spec
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import CHECKPOINTS, RunDir, RunSpec

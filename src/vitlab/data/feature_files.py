@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from vitlab.data.loading.accounting import Quarantined
-from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.batches import Batch
 from vitlab.data.sources.arrays import DAMAGE, members, open_archive, read_header, read_member
 from vitlab.data.sources.catalogue import KINDS
 from vitlab.require import require

@@ -21,10 +21,8 @@ from PIL import Image
 from pictures import jpeg
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.loading.accounting import Account
-from vitlab.data.loading.batch import on_device
-from vitlab.data.loading.batches import evaluation_batches, order_of, training_batches
+from vitlab.data.loading.batches import evaluation_batches, on_device, order_of, share, slice_sizes, training_batches
 from vitlab.data.loading.order import Order
-from vitlab.data.loading.rank_shares import shard_sizes, share
 from vitlab.data.source import Sample, Source
 from vitlab.data.transforms.augmentation import draws, inception_box, training_pixels, uniform_area_box
 from vitlab.data.transforms.resizing import check_result, resized
@@ -105,8 +103,8 @@ def test_ranks_take_whole_shards(ranks):
         belongs = [next(shard for shard, end in enumerate(ends) if position < end) for position in range(batch)]
         sizes, ids = {}, ()
         for rank in range(ranks):
-            (part,) = train(Numbers(23), stop=1, batch=batch, rank=rank, ranks=ranks, shards=shards)
-            own = shard_sizes(part, batch, shards)
+            (part,) = train(Numbers(23), stop=1, batch=batch, rank=rank, ranks=ranks, slices=shards)
+            own = slice_sizes(part, batch, shards)
             assert not set(own) & set(sizes)
             sizes |= own
             ids += part.ids

@@ -12,8 +12,8 @@ from torch import Tensor
 from vitlab.data.images.colours import TRANSPOSE, orientation_of, to_rgb
 from vitlab.data.images.files import image_files
 from vitlab.data.images.gate import Decoded, read_image
-from vitlab.data.images.refusals import BadImage, Reason, check_max_pixels
-from vitlab.data.images.structure import check_size
+from vitlab.data.images.refusals import BadImage, Reason
+from vitlab.data.images.structure import check_max_pixels, check_size
 
 Picture = str | Path | bytes | Image.Image | np.ndarray | Tensor
 

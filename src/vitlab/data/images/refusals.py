@@ -70,9 +70,3 @@ class BadImage(ValueError):  # noqa: N818  it is the image that is bad, not the 
 
     def __str__(self) -> str:
         return f"{self.name[-200:]!r} {self.detail}" if self.name else f"the image {self.detail}"
-
-
-def check_max_pixels(max_pixels: int | None) -> None:
-    """Raise unless this can be a limit on the pixels of an image; None stands for that of each format."""
-    if max_pixels is not None and max_pixels < 1:
-        raise ValueError(f"max_pixels {max_pixels} must be at least 1; leave it out for the default of each format")

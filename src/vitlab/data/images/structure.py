@@ -62,6 +62,12 @@ def check_structure(data: bytes, format: str, max_pixels: int | None = None) -> 
         raise BadImage(Reason.truncated, f"ends inside its headers; fetch the whole {format} again") from None
 
 
+def check_max_pixels(max_pixels: int | None) -> None:
+    """Raise unless this can be a limit on the pixels of an image; None stands for that of each format."""
+    if max_pixels is not None and max_pixels < 1:
+        raise ValueError(f"max_pixels {max_pixels} must be at least 1; leave it out for the default of each format")
+
+
 def check_size(size: tuple[int, int], format: str, max_pixels: int | None = None) -> None:
     """Raise BadImage for a width and height beyond the limits; `max_pixels` replaces the format's own."""
     width, height = size

@@ -1,16 +1,17 @@
 """Batches: the same samples with the same pixels on any number of workers and ranks, from any step on."""
 
+import bisect
 import itertools
+from collections import Counter
 from collections.abc import Generator, Iterable
+from dataclasses import dataclass, replace
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from vitlab.data.loading.accounting import TRAINING_LIMIT, Account, Quarantined, training_limit
-from vitlab.data.loading.batch import Batch, on_device
 from vitlab.data.loading.order import Order
-from vitlab.data.loading.rank_shares import share
 from vitlab.data.loading.workers import RangeReader, Sound, check_workers, read_ranges, shared
 from vitlab.data.source import Sample, Source, decode
 from vitlab.data.transforms.augmentation import draws, training_pixels
@@ -23,8 +24,43 @@ from vitlab.require import require
 CPU = torch.device("cpu")
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Samples ready for the device: `pixels` (n, 3, H, W) of uint8; n is smaller than asked for if samples are `bad`.
+
+    If the source gives float tensors (`Source.is_prepared`), the pixels are those tensors. `plans` (n, 2, M) say which
+    patches to corrupt, for runs that predict masked patches: see `corruption_plan`.
+    """
+
+    pixels: Tensor
+    labels: tuple[tuple[int, ...], ...]
+    ids: tuple[str, ...]
+    numbers: tuple[int, ...]
+    epochs: tuple[int, ...]
+    positions: tuple[int, ...]  # in the stream of a training, or in the data set
+    bad: tuple[tuple[int, Quarantined], ...]  # with their epochs
+    plans: Tensor | None = None
+
+    def one_label(self) -> Tensor:
+        """(n,) class numbers, for data sets with exactly one label per sample."""
+        for name, labels in zip(self.ids, self.labels, strict=True):
+            require(len(labels) == 1, f"sample {name!r} has {len(labels)} labels, not one; use multi_hot")
+        return torch.tensor([label for (label,) in self.labels], dtype=torch.long)
+
+    def multi_hot(self, classes: int) -> Tensor:
+        """(n, K) of 0 and 1 on the device of the pixels, for data sets with any number of labels.
+
+        Only the places of the ones are copied to the device: a batch of 4,096 with 21,843 classes is 358 MB.
+        """
+        places = torch.tensor([(row, label) for row, labels in enumerate(self.labels) for label in labels])
+        hot = torch.zeros(len(self.labels), classes, device=self.pixels.device)
+        if len(places):
+            hot[tuple(places.to(hot.device).mT)] = 1
+        return hot
+
+
 def order_of(source: Source, seed: int = 0) -> Order:
-    """The training order of a source; what it stores together (`block`, `window`) is read together."""
+    """The training order of a source; samples that are stored together (`block`, `window`) are read together."""
     return Order(len(source), seed, block=source.block, window=source.window)
 
 
@@ -39,23 +75,23 @@ def training_batches(
     stop: int | None = None,
     rank: int = 0,
     ranks: int = 1,
-    shards: int = 1,
+    slices: int = 1,
     corruption: Corruption | None = None,
     workers: int = 0,
     account: Account | None = None,
     max_bad: float = TRAINING_LIMIT,
     device: torch.device = CPU,
 ) -> Generator[Batch]:
-    """Batches `start` to `stop` - 1 of the endless stream; batch k holds positions [k batch, (k + 1) batch).
+    """Yield batches `start` to `stop` - 1 of the endless stream; batch k holds positions [k batch, (k + 1) batch).
 
-    Each rank gets its share of every batch, of several `shards` whole ones; together the shares are the batch, whatever
-    their number. Bad images are booked in `account`; see `training_limit` for how many of them stop the run.
+    Each rank gets its `share` of every batch; together the shares are the batch, on any number of ranks. Bad images
+    are counted in `account`; `training_limit` says how many stop the run.
     """
     _check(batch, size, rank, ranks, workers)
     require(start >= 0, f"start {start} must not be negative")
     require(order.samples == len(source), f"the order is of {order.samples:,} samples, the source has {len(source):,}")
     steps = itertools.count(start) if stop is None else range(start, stop)
-    wanted = (share(range(step * batch, (step + 1) * batch), rank, ranks, shards) for step in steps)
+    wanted = (share(range(step * batch, (step + 1) * batch), rank, ranks, slices) for step in steps)
     reader = _TrainingReader(source, workers, size, order, augmentation, corruption)
     books = account or Account(len(source))
     limit = training_limit(max_bad, books.samples)
@@ -78,11 +114,11 @@ def evaluation_batches(
     max_bad: float = 0.0,
     device: torch.device = CPU,
 ) -> Generator[Batch]:
-    """Every sample from number `start` on exactly once over all ranks, in order; the last batch may be short.
+    """Yield every sample from number `start` on exactly once over all ranks, in order; the last batch may be short.
 
-    Each rank gets its share of every batch, so what all ranks have finished is always a beginning of the set. With
-    `in_turn` ranks take whole batches in turn, which are computed as one rank alone would; the last may be empty. A bad
-    image stops by default; one that is allowed by `max_bad` is booked in `account`, never replaced. A `corruption` is
+    Each rank gets its share of every batch, so what all ranks have finished is always a prefix of the data set. With
+    `in_turn`, ranks take whole batches in turn, with the results of a single rank; a rank's last batch may be empty. A
+    bad image raises by default; one that `max_bad` allows is counted in `account`, never replaced. A `corruption` is
     drawn with seed 0, so that a sample has the same plan in every evaluation.
     """
     _check(batch, size, rank, ranks, workers)
@@ -96,6 +132,50 @@ def evaluation_batches(
     return _booked(on_device(read_ranges(reader, wanted, workers), device), account or Account(len(source)), max_bad)
 
 
+def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch]:
+    """Yield the batches with their pixels on the device; the next one is copied while this one is used."""
+    if device.type == "cpu":
+        yield from batches
+        return
+    ready = None
+    for batch in batches:
+        pixels = batch.pixels.pin_memory() if device.type == "cuda" else batch.pixels
+        plans = None if batch.plans is None else batch.plans.to(device)
+        moving = replace(batch, pixels=pixels.to(device, non_blocking=True), plans=plans)
+        if ready is not None:
+            yield ready
+        ready = moving
+    if ready is not None:
+        yield ready
+
+
+# -- Which part of a batch is whose ----------------------------------------------------------------
+
+
+def share(positions: range, rank: int, ranks: int, slices: int = 1) -> range:
+    """The contiguous part of `positions` that belongs to a rank; the parts differ in length by at most one.
+
+    With several `slices`, the positions are cut into so many equal slices, and a rank takes whole ones.
+    """
+    if slices == 1:
+        return _part(positions, rank, rank + 1, ranks)
+    whole = _part(range(slices), rank, rank + 1, ranks)
+    return _part(positions, whole.start, whole.stop, slices)
+
+
+def slice_sizes(batch: Batch, size: int, slices: int) -> dict[int, int]:
+    """How many samples of a training batch belong to each slice, in order; `size` is that of the whole batch."""
+    ends = [size * (number + 1) // slices for number in range(slices)]
+    return dict(Counter(bisect.bisect_right(ends, position % size) for position in batch.positions))
+
+
+def _part(positions: range, first: int, last: int, parts: int) -> range:
+    return positions[len(positions) * first // parts : len(positions) * last // parts]
+
+
+# -- Reading ---------------------------------------------------------------------------------------
+
+
 def _check(batch: int, size: tuple[int, int], rank: int, ranks: int, workers: int) -> None:
     require(batch >= 1, f"batch {batch} must be at least 1")
     require(0 <= rank < ranks, f"rank {rank} is outside 0..{ranks - 1}")
@@ -104,14 +184,14 @@ def _check(batch: int, size: tuple[int, int], rank: int, ranks: int, workers: in
 
 
 def _booked(batches: Iterable[Batch], account: Account, max_bad: float) -> Generator[Batch]:
-    """Books are kept of what is handed out, not of what is read ahead: they are right whenever a run is saved."""
+    """Count batches when they are handed out, not when they are read ahead: the account is right at every save."""
     for batch in batches:
         account.add(batch.epochs, batch.bad, max_bad)
         yield batch
 
 
 class _BatchReader(RangeReader):
-    """Reads samples into a batch of pixels; their plans are drawn with `seed`, others for each of `repeats`."""
+    """Reads samples into a batch of pixels; plans are drawn with `seed`, another for each of `repeats`."""
 
     seed, repeats = 0, 1
 
@@ -173,8 +253,8 @@ class _TrainingReader(_BatchReader):
         self.seed, self.repeats = order.seed, augmentation.repeats
 
     def locate(self, position: int) -> tuple[int, int]:
-        # Differs from DeiT: its epoch is as long without repeats and ends after a third of the samples, drawn anew.
-        # Here an epoch of the order goes on until every sample has come, `repeats` times in a row.
+        # Differs from DeiT: its epoch is as long as without repeats and ends after a third of the samples, drawn anew.
+        # Here an epoch of the order lasts until every sample has come, `repeats` times in a row.
         return self.order.at(position // self.repeats)
 
     def pixels(self, image: Image.Image, sample: Sample, epoch: int, position: int) -> Tensor:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from torch.utils.data import Dataset
 
-from vitlab.data.images.refusals import check_max_pixels
+from vitlab.data.images.structure import check_max_pixels
 from vitlab.data.source import Source, Transform
 
 SPEC = re.compile(r"(?P<kind>[a-z0-9]+)(?::(?P<path>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)

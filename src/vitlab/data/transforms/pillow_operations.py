@@ -4,6 +4,7 @@ Own code; timm calls this set of operations `inc1`.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from numpy.random import Generator
 from PIL import Image, ImageEnhance, ImageOps
@@ -12,6 +13,7 @@ from vitlab.data.transforms.operation import HALF, Colour, Operation
 
 # What comes from outside the picture is the colour; the last argument is how pixels are taken between others.
 Apply = Callable[[Image.Image, float, Colour, Image.Resampling], Image.Image]
+Row = tuple[float, float, float]  # of an affine map
 LEAST_FACTOR = 0.1  # of an enhancement: a picture is never wholly grey or black
 
 
@@ -25,27 +27,27 @@ def solarize_add(image: Image.Image, addition: int) -> Image.Image:
     return image.point([min(value + addition, 255) if value < HALF else value for value in range(256)] * 3)
 
 
-def _moved(across: tuple[float, float, float], down: tuple[float, float, float]) -> Callable[..., Image.Image]:
-    """An affine map; its numbers are multiplied by the amount, and the identity is added."""
-
-    def apply(image: Image.Image, amount: float, fill: Colour, how: Image.Resampling) -> Image.Image:
-        # The last column moves by shares of the picture's sides.
-        matrix = (
-            *(1 + amount * across[0], amount * across[1], amount * across[2] * image.width),
-            *(amount * down[0], 1 + amount * down[1], amount * down[2] * image.height),
-        )
-        return image.transform(image.size, Image.Transform.AFFINE, matrix, how, fillcolor=fill)
-
-    return apply
-
-
-def _enhanced(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Operation[Apply]:
-    """Factors of 1 and a distance from it that grows with the level, less or more by its sign."""
-    return Operation(
-        lambda x, amount, fill, how: kind(x).enhance(max(1 + amount, LEAST_FACTOR)),
-        lambda level: level * 0.9,
-        has_sign=True,
+def _moved(
+    across: Row, down: Row, image: Image.Image, amount: float, fill: Colour, how: Image.Resampling
+) -> Image.Image:
+    """Apply an affine map: the identity plus `amount` times the rows given."""
+    # The last column moves by shares of the picture's sides.
+    matrix = (
+        *(1 + amount * across[0], amount * across[1], amount * across[2] * image.width),
+        *(amount * down[0], 1 + amount * down[1], amount * down[2] * image.height),
     )
+    return image.transform(image.size, Image.Transform.AFFINE, matrix, how, fillcolor=fill)
+
+
+def _enhanced(
+    kind: Callable[[Image.Image], ImageEnhance._Enhance],
+    image: Image.Image,
+    amount: float,
+    fill: Colour,
+    how: Image.Resampling,
+) -> Image.Image:
+    """Enhance by a factor of 1 + `amount`."""
+    return kind(image).enhance(max(1 + amount, LEAST_FACTOR))
 
 
 OPERATIONS: dict[str, Operation[Apply]] = {  # in the order that numbers drawn at random stand for
@@ -62,14 +64,14 @@ OPERATIONS: dict[str, Operation[Apply]] = {  # in the order that numbers drawn a
     "SolarizeAdd": Operation(
         lambda x, amount, fill, how: solarize_add(x, int(amount)), lambda level: min(int(level * 110), HALF)
     ),
-    "Color": _enhanced(ImageEnhance.Color),
-    "Contrast": _enhanced(ImageEnhance.Contrast),
-    "Brightness": _enhanced(ImageEnhance.Brightness),
-    "Sharpness": _enhanced(ImageEnhance.Sharpness),
-    "ShearX": Operation(_moved((0, 1, 0), (0, 0, 0)), lambda level: level * 0.3, has_sign=True),
-    "ShearY": Operation(_moved((0, 0, 0), (1, 0, 0)), lambda level: level * 0.3, has_sign=True),
-    "TranslateX": Operation(_moved((0, 0, 1), (0, 0, 0)), lambda level: level * 0.45, has_sign=True),
-    "TranslateY": Operation(_moved((0, 0, 0), (0, 0, 1)), lambda level: level * 0.45, has_sign=True),
+    "Color": Operation(partial(_enhanced, ImageEnhance.Color), lambda level: level * 0.9, has_sign=True),
+    "Contrast": Operation(partial(_enhanced, ImageEnhance.Contrast), lambda level: level * 0.9, has_sign=True),
+    "Brightness": Operation(partial(_enhanced, ImageEnhance.Brightness), lambda level: level * 0.9, has_sign=True),
+    "Sharpness": Operation(partial(_enhanced, ImageEnhance.Sharpness), lambda level: level * 0.9, has_sign=True),
+    "ShearX": Operation(partial(_moved, (0, 1, 0), (0, 0, 0)), lambda level: level * 0.3, has_sign=True),
+    "ShearY": Operation(partial(_moved, (0, 0, 0), (1, 0, 0)), lambda level: level * 0.3, has_sign=True),
+    "TranslateX": Operation(partial(_moved, (0, 0, 1), (0, 0, 0)), lambda level: level * 0.45, has_sign=True),
+    "TranslateY": Operation(partial(_moved, (0, 0, 0), (0, 0, 1)), lambda level: level * 0.45, has_sign=True),
 }
 
 

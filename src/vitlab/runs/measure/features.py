@@ -14,8 +14,7 @@ from rich.text import Text
 from vitlab.data.feature_files import CARD, FeatureFolder
 from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.loading.accounting import Account
-from vitlab.data.loading.batch import Batch, on_device
-from vitlab.data.loading.batches import evaluation_batches
+from vitlab.data.loading.batches import Batch, evaluation_batches, on_device
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import Subset

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from vitlab.data.loading.accounting import Account, Quarantined
-from vitlab.data.loading.batch import Batch, on_device
-from vitlab.data.loading.batches import evaluation_batches
+from vitlab.data.loading.batches import Batch, evaluation_batches, on_device
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.metrics.answers import Mistake, MistakeFinder, worst

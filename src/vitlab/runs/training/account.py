@@ -7,7 +7,7 @@ from rich.console import Console
 from vitlab.data.class_names import Renumbered
 from vitlab.data.images.gate import SUFFIXES
 from vitlab.data.loading.accounting import Account, Quarantined, names, training_limit
-from vitlab.data.loading.batch import Batch
+from vitlab.data.loading.batches import Batch
 from vitlab.run_dir import QUARANTINE, RunDir
 from vitlab.runs.measure.check_data import explained
 from vitlab.runs.progress import say

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.data.loading.accounting import Account
-from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import evaluation_batches
+from vitlab.data.loading.batches import Batch, evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.splits import take
 from vitlab.data.transforms.corruption import HIDDEN, Corruption

@@ -15,9 +15,7 @@ from vitlab.busy import Crowding, advice
 from vitlab.counting import count_spec
 from vitlab.data.fingerprint import DataCard, unused_classes
 from vitlab.data.loading.accounting import Account
-from vitlab.data.loading.batch import Batch
-from vitlab.data.loading.batches import order_of, training_batches
-from vitlab.data.loading.rank_shares import shard_sizes
+from vitlab.data.loading.batches import Batch, order_of, slice_sizes, training_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.errors import TooManyBadImages
@@ -301,7 +299,7 @@ def _examples(spec: RunSpec, source: Source, state: TrainState, books: Books) ->
         stop=recipe.schedule.total,
         rank=books.world.rank,
         ranks=books.world.ranks,
-        shards=recipe.shards,
+        slices=recipe.shards,
         corruption=corruption_of(spec),
         workers=spec.execution.workers,
         account=books.own,
@@ -309,7 +307,7 @@ def _examples(spec: RunSpec, source: Source, state: TrainState, books: Books) ->
         device=device,
     )
     for batch in books.kept(batches):
-        yield Examples(batch.pixels, _targets(batch, spec), shard_sizes(batch, recipe.batch, recipe.shards))
+        yield Examples(batch.pixels, _targets(batch, spec), slice_sizes(batch, recipe.batch, recipe.shards))
 
 
 def _targets(batch: Batch, spec: RunSpec) -> Tensor:
