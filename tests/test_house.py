@@ -68,7 +68,7 @@ MAY_IMPORT = {
     "__main__": {"busy", "cli", "interrupts"},
 }
 LAZY = {  # inside functions only
-    "__init__": {"models", "weights", "data", "metrics", "inspection", "deploy"},
+    "__init__": {"models", "weights", "data", "metrics", "inspection", "deploy", "report", "runs"},
     "commands": {"store", "data", "world", "weights", "drawing", "deploy", "report", "run_dir", "jobs", "runs"},
     "cli": {"runs", "doctor"},
 }

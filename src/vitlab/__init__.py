@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from vitlab.inspection.rollout import explain
     from vitlab.metrics.fewshot import fewshot
     from vitlab.models.build import build_model
+    from vitlab.report.report import read_report
+    from vitlab.runs.measure.evaluate import evaluate
+    from vitlab.runs.measure.features import features
+    from vitlab.runs.measure.fewshot import fewshot_table
     from vitlab.weights.load import load_model
     from vitlab.weights.save import save_model
 
@@ -21,13 +25,17 @@ __version__ = "0.1.0"
 __all__ = [
     "build_model",
     "count",
+    "evaluate",
     "explain",
+    "features",
     "fewshot",
+    "fewshot_table",
     "list_models",
     "load_model",
     "open_data",
     "predict",
     "preprocess",
+    "read_report",
     "save_model",
 ]
 
@@ -45,6 +53,14 @@ def __getattr__(name: str) -> object:
         from vitlab.deploy.predict import predict as found
     elif name == "preprocess":
         from vitlab.deploy.predict import preprocess as found
+    elif name == "evaluate":
+        from vitlab.runs.measure.evaluate import evaluate as found
+    elif name == "features":
+        from vitlab.runs.measure.features import features as found
+    elif name == "fewshot_table":
+        from vitlab.runs.measure.fewshot import fewshot_table as found
+    elif name == "read_report":
+        from vitlab.report.report import read_report as found
     elif name == "fewshot":
         from vitlab.metrics.fewshot import fewshot as found
     elif name == "explain":

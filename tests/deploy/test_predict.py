@@ -316,7 +316,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["predict", "absent", "x.png"], "cannot read absent"),
+            (["predict", "absent", "x.png"], "absent: no such file or folder"),
             (["predict", "MODEL", "x.png", "--image", "15"], "nearest sizes are 12x12 or 16x16"),
             (["predict", "MODEL", "x.png", "--image", "big"], "is no size"),
             (["predict", "MODEL", "x.png", "--top", "0"], "top 0"),

@@ -185,4 +185,4 @@ def test_the_report_is_written_in_four_forms(tmp_path):
     page = (tmp_path / "report" / "report.html").read_text()
     assert "&lt;b&gt;" in page
     assert "Content-Security-Policy" in page  # the page of every other report
-    assert "<h1>What was measured</h1>" in page
+    assert "<h1>Measured results</h1>" in page

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 from rich.text import Text
 
 from vitlab.commands.terminal import (
@@ -49,49 +48,59 @@ def evaluate(
     expected: MaybeNumber = None,
     expected_from: Words = "",
 ) -> int:
-    """Score models on data, every image exactly once: accuracy, loss, calibration, classes, confusion.
+    """Score models on data, every image exactly once: accuracy, loss, calibration, classes, confusion matrix.
 
-    A model that was trained on several labels per image is scored by mean average precision and F1 instead.
-    Interrupted and started again with the same folder, it continues.
+    A model trained with several labels per image is scored by mean average precision and F1 instead. An interrupted
+    evaluation continues when you start it again with the same folder.
 
     Args:
         models: Weights of any supported format, or names that vitlab download lists.
         data: The data, such as folder:photos?split=val or imagenet:DIR?labels=FILE.
-        out: Folder for the table (CSV, Markdown, JSON), the classes, the confusions and the progress.
+        out: Folder for the table (CSV, Markdown, JSON), the classes, the confusion matrices and the progress.
         real: The real.json of the ReaL labels, for ImageNet's validation images.
-        label_map: A JSON object from the data's classes to the model's, for other sets of ImageNet's family.
+        label_map: JSON object that maps the data's classes to the model's, for variants of ImageNet.
         restrict: Let only the classes of the label map compete.
-        by_number: Take the data's class numbers for the model's without comparing names.
-        max_bad: Share of the images that may be bad; the table then says how many were not evaluated.
-        max_pixels: Pixels that an image may have; each format has its own limit if left out.
-        threshold: Probability from which on a multi-label model predicts a class, for F1, precision and recall.
-        preprocessing: How pictures are resized and normalised, if not as the model says.
-        conventions: Whose GELU, epsilon and preprocessing to use; the file's own if left out.
-        image: Resolution to run at; the model's own if left out.
-        batch: Images at a time.
-        workers: Processes that decode.
-        device: Such as cpu or cuda:1; auto is a GPU where there is one.
-        ledger: Add the results to this ledger.
-        expected: What the accuracy, or the mean average precision, ought to be in percent, for the ledger.
-        expected_from: Where that number stands.
+        by_number: Take the data's class numbers for the model's, without comparing names.
+        max_bad: Share of the images that may be unreadable; the table says how many were not evaluated.
+        max_pixels: Most pixels an image may have; default: the limit of each format.
+        threshold: Probability from which a multi-label model predicts a class, for F1, precision and recall.
+        preprocessing: How images are resized and normalised; own is the model's.
+        conventions: Whose GELU, epsilon and preprocessing to use; default: the file's own.
+        image: Resolution to run at; default: the model's own.
+        batch: Images per batch.
+        workers: Processes that decode images.
+        device: Such as cpu or cuda:1; auto is a GPU if there is one.
+        ledger: Append the results to this ledger.
+        expected: Expected accuracy, or mean average precision, in percent, for the ledger.
+        expected_from: Source of that number.
     """
-    from vitlab.data.sources.catalogue import with_max_pixels
-    from vitlab.report.ledger import check_ledger
-    from vitlab.runs.measure.evaluate import EvaluateOptions
     from vitlab.runs.measure.evaluate import evaluate as run
-    from vitlab.runs.measure.evaluation_table import record
-    from vitlab.runs.measure.model_options import ModelOptions
-    from vitlab.runs.training.launch import together
 
-    data = tuple(with_max_pixels(spec, max_pixels) for spec in data)
-    loading = ModelOptions(conventions, size_of(image), preprocessing, device)
-    options = EvaluateOptions(loading, real, label_map, restrict, by_number, batch, workers, max_bad, threshold)
-    check_ledger(ledger, expected, expected_from, rows=len(models) * len(data) * (1 if real is None else 2))
-    with together(device, console()) as (world, screen):
-        rows = run(models, data, out, options, screen, world)
-        if ledger is not None and world.leads:
-            record(rows, ledger, command_line(), expected, expected_from)
-        _tell_where(screen, out, "results", "each row's classes and confusions")
+    found = run(
+        models,
+        data,
+        out,
+        real=real,
+        label_map=label_map,
+        restrict=restrict,
+        by_number=by_number,
+        max_bad=max_bad,
+        max_pixels=max_pixels,
+        threshold=threshold,
+        preprocessing=preprocessing,
+        conventions=conventions,
+        image=size_of(image),
+        batch=batch,
+        workers=workers,
+        device=device,
+        ledger=ledger,
+        expected=expected,
+        expected_from=expected_from,
+        command=command_line(),
+        console=console(is_error=True),
+    )
+    console().print(found.table.terminal())
+    console().print(_where(out, "results", "the classes and confusion matrix of each row"), soft_wrap=True)
     return 0
 
 
@@ -108,31 +117,40 @@ def features(
     workers: int = 2,
     device: str = "auto",
 ) -> None:
-    """Write what the model makes of every image, before its head, in shards with ids and labels.
+    """Compute the features of every image, the input of the model's head, in shards with ids and labels.
 
-    Interrupted and started again with the same folder, it makes the shards that are missing.
+    Started again with the same folder, it computes the shards that are missing.
 
     Args:
         model: Weights of any supported format, or a name that vitlab download lists.
         data: The data, such as folder:photos?split=train.
-        out: Folder for the shards, .npz files with features, labels, ids, sample numbers and bad samples.
-        preprocessing: How pictures are resized and normalised, if not as the model says.
-        conventions: Whose GELU, epsilon and preprocessing to use; the file's own if left out.
-        image: Resolution to run at; the model's own if left out.
-        max_bad: Share of the images that may be bad.
-        shard: Samples of a shard.
-        batch: Images at a time.
-        workers: Processes that decode.
-        device: Such as cpu or cuda:1; auto is a GPU where there is one.
+        out: Folder for the shards, .npz files with features, labels, ids, sample numbers and unreadable samples.
+        preprocessing: How images are resized and normalised; own is the model's.
+        conventions: Whose GELU, epsilon and preprocessing to use; default: the file's own.
+        image: Resolution to run at; default: the model's own.
+        max_bad: Share of the images that may be unreadable.
+        shard: Samples per shard.
+        batch: Images per batch.
+        workers: Processes that decode images.
+        device: Such as cpu or cuda:1; auto is a GPU if there is one.
     """
     from vitlab.runs.measure.features import features as run
-    from vitlab.runs.measure.model_options import ModelOptions
-    from vitlab.runs.training.launch import together
 
-    loading = ModelOptions(conventions, size_of(image), preprocessing, device)
-    how = {"batch": batch, "workers": workers, "max_bad": max_bad, "shard": shard}
-    with together(device, console()) as (world, screen):
-        run(model, data, out, loading, screen, **how, world=world)
+    found = run(
+        model,
+        data,
+        out,
+        preprocessing=preprocessing,
+        conventions=conventions,
+        image=size_of(image),
+        max_bad=max_bad,
+        shard=shard,
+        batch=batch,
+        workers=workers,
+        device=device,
+        console=console(is_error=True),
+    )
+    console().print(Text(f"{printable(str(out))}: {found.samples:,} samples, {found.width} features each"))
 
 
 def fewshot(
@@ -154,69 +172,78 @@ def fewshot(
     workers: int = 2,
     device: str = "auto",
 ) -> None:
-    """Accuracy of a linear classifier learnt from a few samples a class on frozen features, as the paper has it.
+    """Measure frozen features by the accuracy of a linear classifier fitted to a few samples per class, as the paper.
 
     Args:
         train: Data (with --model), or features: FILE.npz, FILE.npy?y=LABELS.npy, FILE.parquet, a features folder.
-        test: What to test on, one for each training set.
+        test: The test sets, one for each training set.
         model: Weights of any supported format, if the sets are images.
-        shots: Samples of every class to learn from.
-        seeds: Draw the samples by these seeds; without one the first of every class are taken.
-        draw: How a seed draws: big-vision has one generator for all classes, by-class starts it anew for each.
-        l2: The rule that picks the strength of regularisation, or the strength itself; big_vision's is 1024.
-        neighbours: Also the accuracy of so many nearest neighbours.
-        probe: Also a linear classifier trained for so many steps, with a grid of learning rates; 1000 is usual.
+        shots: Samples per class to learn from.
+        seeds: Draw the samples with these seeds; default: the first ones of every class.
+        draw: How a seed draws: big-vision uses one generator for all classes, by-class restarts it for each.
+        l2: Rule that chooses the regularisation strength, or the strength itself (1024 in big_vision); mean-rank, the
+            paper's rule, chooses on the test sets and is optimistic, held-out chooses on training samples.
+        neighbours: Also measure the accuracy of this many nearest neighbours.
+        probe: Also train a linear classifier for this many steps, with a grid of learning rates; 1000 is usual.
         out: Folder for the table and the features.
-        preprocessing: How pictures are resized; few-shot stretches to 256 and crops 224, own is the model's.
-        conventions: Whose GELU, epsilon and preprocessing to use; the file's own if left out.
-        image: Resolution to run at; the model's own if left out.
-        max_bad: Share of a set's images that may be bad; the next of its class takes the place of a bad shot.
-        batch: Images at a time.
-        workers: Processes that decode.
-        device: Such as cpu or cuda:1; auto is a GPU where there is one.
+        preprocessing: How images are resized; few-shot stretches to 256 and crops 224, own is the model's.
+        conventions: Whose GELU, epsilon and preprocessing to use; default: the file's own.
+        image: Resolution to run at; default: the model's own.
+        max_bad: Share of a set's images that may be unreadable; the next one of its class replaces an unreadable shot.
+        batch: Images per batch.
+        workers: Processes that decode images.
+        device: Such as cpu or cuda:1; auto is a GPU if there is one.
     """
-    from vitlab.runs.measure.fewshot import FewShotOptions
-    from vitlab.runs.measure.fewshot import fewshot as run
-    from vitlab.runs.measure.model_options import ModelOptions
-    from vitlab.runs.training.launch import together
+    from vitlab.runs.measure.fewshot import fewshot_table
 
-    loading = ModelOptions(conventions, size_of(image), preprocessing, device)
-    options = FewShotOptions(loading, shots, seeds, draw, l2, neighbours, probe, batch, workers, max_bad)
-    with together(device, console()) as (world, screen):
-        for name in (name for name, other in zip(train, test, strict=False) if name == other and world.leads):
-            complain(f"{printable(name)} is learnt from and tested on: the accuracy says little of other samples")
-        run(model, train, test, out, options, screen, world)
-        _tell_where(screen, out, "fewshot", "with the features, if they were made here")
+    table = fewshot_table(
+        train,
+        test,
+        model,
+        out,
+        shots=shots,
+        seeds=seeds,
+        draw=draw,
+        l2=l2,
+        neighbours=neighbours,
+        probe=probe,
+        preprocessing=preprocessing,
+        conventions=conventions,
+        image=size_of(image),
+        max_bad=max_bad,
+        batch=batch,
+        workers=workers,
+        device=device,
+        console=console(is_error=True),
+    )
+    console().print(table.terminal())
+    console().print(_where(out, "fewshot", "the features, if they were computed here"), soft_wrap=True)
 
 
-def _tell_where(screen: Console, out: Path, name: str, more: str) -> None:
-    """The last line: what was printed is kept, with more than that."""
-    screen.print(Text(f"{printable(str(out))}: the table as {name}.csv, .md and .json; {more}"), soft_wrap=True)
+def _where(out: Path, name: str, more: str) -> Text:
+    return Text(f"{printable(str(out))}: the table as {name}.csv, .md and .json; {more}")
 
 
 def report(ledger: Path = Path("results/ledger.jsonl"), out: MaybePath = None, json: bool = False) -> int:
-    """Show what was measured beside what was expected and what the paper published.
+    """Show measured results beside the expected and the published ones.
 
     Args:
-        ledger: The file that commands with --ledger add to.
+        ledger: The file that commands with --ledger append to.
         out: Folder for the report as Markdown, HTML, CSV and JSON.
-        json: Print JSON instead of tables.
+        json: Print JSON instead of a table.
     """
-    from vitlab.report.ledger import read
-    from vitlab.report.report import render, write
+    from vitlab.report.report import read_report
 
-    entries, remarks = read(ledger)
-    table = render(entries)
+    found = read_report(ledger, out)
     if json:
-        sys.stdout.write(table.to_json())
+        sys.stdout.write(found.table.to_json())
     else:
-        console().print(table.terminal())
-    for remark in remarks:
+        console().print(found.table.terminal())
+    for remark in found.remarks:
         complain(remark)
     if out is not None:
-        write(out, table)
-        console().print(Text(f"{out / 'report.html'}: the same to look at; also .md, .csv, .json"))
-    return 1 if remarks else 0
+        console().print(Text(f"{out / 'report.html'}: the same as a page; also .md, .csv, .json"))
+    return 1 if found.remarks else 0
 
 
 EVALUATION: dict[str, Any] = {

@@ -36,8 +36,8 @@ MaybeConventions = Annotated[ConventionName | None, shown_as("{" + ",".join(get_
 
 
 def printable(text: str) -> str:
-    """Text of a stranger without control characters, direction marks or broken bytes."""
-    return repr(text)[1:-1]
+    """Untrusted text with control characters, direction marks and broken bytes as escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def one_line(error: BaseException) -> str:
@@ -65,9 +65,10 @@ def print_json(value: object) -> None:
 
 
 def console(*, is_error: bool = False) -> Console:
-    """Standard output, or error; lines are not folded at 80 columns when nobody looks at them on a terminal."""
-    found = Console(stderr=is_error)
-    return found if found.is_terminal else Console(stderr=is_error, width=1000)
+    """Standard output or error, without folding lines unless it is a terminal. Of several ranks only rank 0 prints."""
+    is_quiet = os.environ.get("RANK", "0") != "0"
+    found = Console(stderr=is_error, quiet=is_quiet)
+    return found if found.is_terminal else Console(stderr=is_error, width=1000, quiet=is_quiet)
 
 
 def complain(message: str, style: str = "") -> None:

@@ -1,1 +1,1 @@
-"""How figures and pages are made: the same bytes for the same numbers, and no name of a stranger that can run."""
+"""Figures and HTML pages: the same bytes for the same numbers, and untrusted names stay text."""

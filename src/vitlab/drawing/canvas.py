@@ -1,11 +1,14 @@
-"""A figure with labelled axes as SVG and PNG; the same numbers make the same bytes, in every process."""
+"""Figures with labelled axes as SVG and PNG; the same numbers give the same bytes in every process."""
 
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from vitlab.require import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -13,34 +16,50 @@ if TYPE_CHECKING:
 
 SETTINGS = {
     "svg.hashsalt": "vitlab",  # identifiers inside an SVG are random without it
-    "svg.fonttype": "path",  # looks the same where the font is missing
+    "svg.fonttype": "path",  # renders the same where the font is missing
     "font.size": 9,
     "axes.titlesize": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
 PIXELS_PER_INCH = 150  # of the PNG
-ATTENTION = "viridis"  # colours of maps of attention: equal steps look equal, also near 0 and also in grey
+ATTENTION = "viridis"  # colour map of attention: perceptually uniform, also near 0 and in greyscale
 
 
 class Drawn(NamedTuple):
-    """One figure, twice."""
+    """A figure as SVG and as PNG; a notebook displays it."""
 
     svg: bytes
     png: bytes
 
+    def save(self, path: str | Path) -> None:
+        """Write the figure to a file whose name ends in .svg or .png."""
+        kinds = {".svg": self.svg, ".png": self.png}
+        suffix = Path(path).suffix.lower()
+        require(suffix in kinds, f"{path}: the name of a figure ends in .svg or .png")
+        Path(path).write_bytes(kinds[suffix])
+
+    def __repr__(self) -> str:
+        return f"Drawn(svg={len(self.svg):,} bytes, png={len(self.png):,} bytes)"
+
+    def _repr_svg_(self) -> str:
+        return self.svg.decode()
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
 
 def require_matplotlib() -> None:
-    """Raise one line that names the extra, before any time is spent on what could not be drawn."""
+    """Raise an error that names the extra to install, unless matplotlib is there."""
     try:
-        import matplotlib.figure  # noqa: F401 - only whether it is there
+        import matplotlib.figure  # noqa: F401 - only to see whether it is installed
     except ModuleNotFoundError:
         raise ModuleNotFoundError("figures need matplotlib: pip install 'vitlab[plot]'") from None
 
 
 @contextmanager
 def figure_of(width: float, height: float) -> Iterator[tuple["Figure", "Axes"]]:
-    """An empty figure of so many inches, whatever the settings of this user are."""
+    """Yield an empty figure of this size in inches, independent of the user's matplotlib settings."""
     require_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
@@ -53,7 +72,7 @@ def figure_of(width: float, height: float) -> Iterator[tuple["Figure", "Axes"]]:
 
 
 def coloured(values: np.ndarray) -> np.ndarray:
-    """(H, W) of 0..1 -> (H, W, 3) of uint8, in the colours of maps of attention."""
+    """(H, W) of 0..1 -> (H, W, 3) of uint8, in the colour map of attention."""
     require_matplotlib()
     import matplotlib
 
@@ -61,7 +80,7 @@ def coloured(values: np.ndarray) -> np.ndarray:
 
 
 def add_scale(figure: "Figure", axes: "Axes", label: str) -> None:
-    """A bar at the right of `axes`, as high as they are, that says what the colours of attention mean, from 0 to 1."""
+    """Add a colour bar from 0 to 1 to the right of `axes`, as high as they are."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
@@ -71,7 +90,7 @@ def add_scale(figure: "Figure", axes: "Axes", label: str) -> None:
 
 
 def drawn(figure: "Figure") -> Drawn:
-    """Both files, without date and version."""
+    """Render a figure as SVG and PNG, without date and version."""
     svg, png = io.BytesIO(), io.BytesIO()
     close: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": 0.08}
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "vitlab"}, **close)

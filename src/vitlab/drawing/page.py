@@ -1,4 +1,4 @@
-"""One HTML file with everything in it: it opens without a network, and no name in it can run anything."""
+"""Self-contained HTML pages: they open without a network, and untrusted names in them stay text."""
 
 import base64
 import io
@@ -44,7 +44,7 @@ th, td { padding: .3rem 1rem .3rem 0; border-bottom: 1px solid #dde2ea; text-ali
 
 @dataclass(frozen=True)
 class Photo:
-    """One picture, (H, W, 3) of uint8, and what stands below it; `answer` may be empty."""
+    """One picture, (H, W, 3) of uint8, and its caption; `answer` may be empty."""
 
     name: str
     pixels: np.ndarray
@@ -54,7 +54,7 @@ class Photo:
 
 @dataclass(frozen=True)
 class Card:
-    """One picture, its map of attention and the product of both: (H, W, 3) of uint8; `answer` may be empty."""
+    """One picture, its attention map and the product of the two: (H, W, 3) of uint8; `answer` may be empty."""
 
     name: str
     pixels: np.ndarray
@@ -66,7 +66,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what one sees there: a table, pictures, figures as SVG, each with a name for who cannot see it."""
+    """A heading with text, a table, pictures and figures; `figures` are pairs of alternative text and SVG."""
 
     title: str
     text: str
@@ -78,11 +78,11 @@ class Section:
 
 
 def page(title: str, about: str, sections: Sequence[Section], bad: Sequence[str] = ()) -> str:
-    """The whole report; every text may come from a stranger."""
-    body = [f"<h1>{_safe(title)}</h1>", f"<p>{_safe(about)}</p>"]
+    """The whole page as HTML; all text may be untrusted."""
+    body = [f"<h1>{safe(title)}</h1>", f"<p>{safe(about)}</p>"]
     if bad:
         body.append("<h2>Pictures that could not be read</h2><ul>")
-        body += [f'<li class="bad">{_safe(line)}</li>' for line in bad]
+        body += [f'<li class="bad">{safe(line)}</li>' for line in bad]
         body.append("</ul>")
     for is_wide, together in itertools.groupby(sections, key=lambda section: section.wide):
         body += [f'<div class="{"wide" if is_wide else "narrow"}">', *map(_section, together), "</div>"]
@@ -90,13 +90,13 @@ def page(title: str, about: str, sections: Sequence[Section], bad: Sequence[str]
 
 
 def _head(title: str) -> str:
-    # The policy forbids scripts and every address, should a name ever slip through.
+    # A second line of defence: the policy forbids scripts and every external address.
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_safe(title)}</title><style>{STYLE}</style></head><body>"
+        f"<title>{safe(title)}</title><style>{STYLE}</style></head><body>"
     )
 
 
@@ -115,19 +115,18 @@ def _single(number: int, photo: Photo) -> str:
 
 
 def _figure(number: int, shown: str, of: Card | Photo) -> str:
-    answer = f"<br>{_safe(of.answer)}" if of.answer else ""
-    notes = "".join(f'<div class="note">{_safe(note)}</div>' for note in of.notes)
-    caption = f"<figcaption><b>{number}</b> {_safe(of.name)}{answer}{notes}</figcaption>"
+    answer = f"<br>{safe(of.answer)}" if of.answer else ""
+    notes = "".join(f'<div class="note">{safe(note)}</div>' for note in of.notes)
+    caption = f"<figcaption><b>{number}</b> {safe(of.name)}{answer}{notes}</figcaption>"
     return f'<figure class="card">{shown}{caption}</figure>'
 
 
 def _section(section: Section) -> str:
-    parts = [f"<h2>{_safe(section.title)}</h2><p>{_safe(section.text)}</p>"]
+    parts = [f"<h2>{safe(section.title)}</h2><p>{safe(section.text)}</p>"]
     if section.table:
-        rows = (_row(row, "td" if number else "th") for number, row in enumerate(section.table))
-        parts += ['<div class="table"><table>', *rows, "</table></div>"]
+        parts += ['<div class="table">', html_table(section.table), "</div>"]
     if section.figures:
-        plots = (f'<img class="plot" alt="{_safe(alt)}" src="{_data("svg+xml", svg)}">' for alt, svg in section.figures)
+        plots = (f'<img class="plot" alt="{safe(alt)}" src="{_data("svg+xml", svg)}">' for alt, svg in section.figures)
         parts += ['<div class="plots">', *plots, "</div>"]
     if section.cards:
         parts += [
@@ -140,12 +139,18 @@ def _section(section: Section) -> str:
     return "\n".join(["<section>", *parts, "</section>"])
 
 
-def _row(cells: Sequence[str], kind: str) -> str:
-    return f"<tr>{''.join(f'<{kind}>{_safe(cell)}</{kind}>' for cell in cells)}</tr>"
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """A table as HTML; the first row is the heading, and every cell is escaped."""
+    kinds = ("th", *["td"] * (len(rows) - 1))
+    lines = (
+        f"<tr>{''.join(f'<{kind}>{safe(cell)}</{kind}>' for cell in row)}</tr>"
+        for kind, row in zip(kinds, rows, strict=True)
+    )
+    return "\n".join(["<table>", *lines, "</table>"])
 
 
 def _photo(pixels: np.ndarray) -> str:
-    """(H, W, 3) of uint8 as a small JPEG inside an address; tiny inputs are enlarged to be seen."""
+    """(H, W, 3) of uint8 as a small JPEG in a data URL; tiny inputs are enlarged."""
     image = Image.fromarray(pixels)
     scale = WIDEST / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
@@ -160,6 +165,6 @@ def _data(kind: str, content: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _safe(text: str) -> str:
-    """Without markup, control characters, direction marks or broken bytes."""
+def safe(text: str) -> str:
+    """Escape text for HTML; control characters, direction marks and broken bytes become escapes."""
     return escape("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))

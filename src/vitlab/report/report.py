@@ -1,11 +1,12 @@
-"""The ledger as a table, each number beside what was expected and what the paper printed."""
+"""The ledger as a table: each measured number beside the expected and the published ones."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from vitlab.drawing.page import Section, page
-from vitlab.report.ledger import Entry
+from vitlab.drawing.page import Section, page, safe
+from vitlab.report.ledger import LEDGER, Entry, read
 from vitlab.report.published import published
 from vitlab.report.tables import Results, shown
 from vitlab.store import replacing
@@ -15,7 +16,30 @@ COLUMNS = (
     *("published", "when"),
 )
 ACCURACY = "top-1 %"  # how the metrics begin that are accuracies
-ABOUT = "One row for each measurement of the ledger, beside what was expected and what the paper printed."
+ABOUT = "One row for each measurement of the ledger, beside the expected number and those of the paper."
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """The table of a ledger, and remarks on lines that are not entries. A notebook displays the table."""
+
+    table: Results
+    remarks: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return "\n".join([repr(self.table), *self.remarks])
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_() + "".join(f"<p>{safe(remark)}</p>" for remark in self.remarks)
+
+
+def read_report(ledger: str | Path = LEDGER, out: str | Path | None = None) -> Report:
+    """Read a ledger as a table; with `out`, also write it to that folder as Markdown, HTML, CSV and JSON."""
+    entries, remarks = read(Path(ledger))
+    found = Report(render(entries), tuple(remarks))
+    if out is not None:
+        write(Path(out), found.table)
+    return found
 
 
 def render(entries: Sequence[Entry]) -> Results:
@@ -24,12 +48,12 @@ def render(entries: Sequence[Entry]) -> Results:
 
 
 def write(out: Path, table: Results) -> None:
-    """The table as files of every kind."""
+    """Write the table in every form."""
     forms = {
         "report.csv": table.to_csv(),
         "report.md": table.to_markdown(),
         "report.json": table.to_json(),
-        "report.html": page("What was measured", ABOUT, [_section(table)]),
+        "report.html": page("Measured results", ABOUT, [_section(table)]),
     }
     for name, text in forms.items():
         with replacing(out / name) as temporary:
@@ -37,7 +61,7 @@ def write(out: Path, table: Results) -> None:
 
 
 def _section(table: Results) -> Section:
-    """The whole table, numbers as people read them, without columns that are empty."""
+    """The table as a section of a page, without empty columns."""
     columns = zip(table.columns, *([shown(cell) for cell in row] for row in table.rows), strict=True)
     rows = list(zip(*(column for column in columns if not table.rows or any(column[1:])), strict=True))
     count = len(table.rows)
@@ -53,14 +77,14 @@ def _row(entry: Entry) -> tuple[str | int | float | None, ...]:
 
 
 def _standard_error(entry: Entry) -> float | None:
-    """Of an accuracy in percent, from the number of samples alone: how far off is still nothing to wonder about."""
+    """The sampling error of an accuracy in percent, from the number of samples."""
     if not entry.metric.startswith(ACCURACY) or not entry.n or not 0 <= entry.got <= 100:
         return None
     return math.sqrt(entry.got * (100 - entry.got) / entry.n)
 
 
 def _published(entry: Entry) -> str:
-    """Every number the paper prints for this model and task; they differ by the data of pre-training and the run."""
+    """Every published number for this model and task; they differ in pre-training data and run."""
     if not entry.task or not entry.metric.startswith(ACCURACY):
         return ""
     printed = []

@@ -1,4 +1,4 @@
-"""A table of results in every form it is read in; names that come from outside are data there, never instructions."""
+"""Tables of results for terminal, notebook, CSV, Markdown and JSON; untrusted names stay text in all of them."""
 
 import csv
 import io
@@ -7,19 +7,22 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rich.console import Console
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
-Cell = str | int | float | None
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would run, were it the beginning of a name
+from vitlab.drawing.page import html_table
 
-# Characters that begin markup, a link or another cell in Markdown.
+Cell = str | int | float | None
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a cell that begins with one of these is a formula in a spreadsheet
+
+# Characters that start markup, a link or a new cell in Markdown.
 MARKS = {ord(c): f"&#{ord(c)};" for c in "\\`*[]|"} | {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
-    """Rows of cells under columns; a missing value is None."""
+    """A table: rows of cells under named columns, None for a missing value. A notebook displays it."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -28,19 +31,33 @@ class Results:
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"a row does not have {len(self.columns)} cells")
 
+    def __repr__(self) -> str:
+        """The table as plain text."""
+        screen = Console(file=io.StringIO(), width=1000, color_system=None)
+        with screen.capture() as capture:
+            screen.print(self.terminal())
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+    def _repr_html_(self) -> str:
+        return html_table(self.text())
+
+    def text(self) -> list[list[str]]:
+        """The heading and the rows as text for people."""
+        cells = ([_on_screen(c, cell) for c, cell in zip(self.columns, row, strict=True)] for row in self.rows)
+        return [list(self.columns), *cells]
+
     def terminal(self) -> TerminalTable:
-        """For a console; control characters and escapes are shown, not obeyed."""
+        """The table for a console; control characters and escape sequences are printed as text."""
         table = TerminalTable(box=None, header_style="bold")
         for place, column in enumerate(self.columns):
             is_number = any(isinstance(row[place], int | float) for row in self.rows)
             table.add_column(Text(column), justify="right" if is_number else "left", no_wrap=is_number)
-        for row in self.rows:
-            cells = zip(self.columns, row, strict=True)
-            table.add_row(*(Text(printable(_on_screen(column, cell))) for column, cell in cells))
+        for cells in self.text()[1:]:
+            table.add_row(*(Text(printable(cell)) for cell in cells))
         return table
 
     def to_csv(self) -> str:
-        """With full precision; a name that a spreadsheet would take for a formula gets a quote in front."""
+        """CSV with full precision; a name that looks like a formula gets a leading quote."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([_spreadsheet(column) for column in self.columns])
@@ -48,19 +65,19 @@ class Results:
         return file.getvalue()
 
     def to_markdown(self) -> str:
-        """A pipe table whose cells can hold neither markup nor another cell."""
+        """A Markdown table whose cells are escaped."""
         lines = [_line(map(_markdown, self.columns)), _line("---" for _ in self.columns)]
         lines += [_line(_markdown(shown(cell)) for cell in row) for row in self.rows]
         return "\n".join(lines) + "\n"
 
     def to_json(self) -> str:
-        """A list of objects with full precision; NaN is null."""
+        """A JSON list of objects with full precision; NaN becomes null."""
         listed = [{column: _finite(cell) for column, cell in zip(self.columns, row, strict=True)} for row in self.rows]
         return json.dumps(listed, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def shown(cell: Cell) -> str:
-    """A cell for people: numbers to four places, small ones to three digits, nothing for what is missing."""
+    """A cell as text: four decimals, three significant digits for small numbers, nothing for a missing value."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return ""
     if isinstance(cell, float):
@@ -71,14 +88,14 @@ def shown(cell: Cell) -> str:
 
 
 def _on_screen(column: str, cell: Cell) -> str:
-    """As `shown`, but percents to two places, which stand under each other; the files have them all."""
+    """As `shown`, but percentages with two decimals, so that they line up."""
     if column.endswith("%") and isinstance(cell, float) and math.isfinite(cell):
         return f"{cell:.2f}"
     return shown(cell)
 
 
 def printable(text: str) -> str:
-    """Text of a stranger without control characters, direction marks or broken bytes."""
+    """Untrusted text with control characters, direction marks and broken bytes as escapes."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

@@ -88,6 +88,13 @@ class Display(_Counted):
             self.say(f"step {step:,} of {self.total:,}  {now}{left}")
 
 
+def default_console(console: Console | None = None, *, quiet: bool = False) -> Console:
+    """The console that a call from Python prints its progress to: standard error, unless the caller has one."""
+    if quiet:
+        return Console(quiet=True)
+    return Console(stderr=True) if console is None else console
+
+
 def say(console: Console, line: str) -> None:
     """Print a line; an output that went away is no reason to stop a run."""
     with contextlib.suppress(OSError, SystemExit):  # rich leaves the program when a pipe is closed

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from vitlab.models.build import build_from_spec
 from vitlab.pixels import Preprocessing
 from vitlab.runs import progress as display
 from vitlab.runs.measure.features import features, write_features
-from vitlab.runs.measure.fewshot import FewShotOptions, fewshot
+from vitlab.runs.measure.fewshot import FewShotOptions, fewshot_table
 from vitlab.runs.measure.model_options import ModelOptions
 from vitlab.spec import ViTSpec
 from vitlab.world.group import World
@@ -35,6 +36,11 @@ SHAPES = "shapes?classes=4&images={}&size=16&seed={}"
 
 def quiet():
     return Console(record=True, width=300, file=io.StringIO())
+
+
+def fewshot(model, train, test, out, options, console):
+    given = {field.name: getattr(options, field.name) for field in fields(options) if field.name != "model"}
+    return fewshot_table(train, test, model, out, **given, console=console)
 
 
 class Noise(Source):
@@ -131,15 +137,16 @@ class Dated(Noise):
 
 
 def test_only_shards_whose_files_changed_are_made_again_and_it_is_said(tiny, tmp_path):
-    folder, said = FeatureFolder(tmp_path / "f", 20, 5), []
+    folder, screen = FeatureFolder(tmp_path / "f", 20, 5), quiet()
     write_features(tiny, HOW, Dated(20, bad={7}), folder, spec="noise", max_bad=0.1)
     mended = Dated(20, changed={7})
-    write_features(tiny, HOW, mended, folder, spec="noise", tell=said.append)
+    write_features(tiny, HOW, mended, folder, spec="noise", console=screen)
     assert mended.read == [5, 6, 7, 8, 9]
-    assert said == ["files changed since their features were made: 1 of 4 shards are made again"]
+    again = "files have changed since their features were computed: 1 of 4 shards are computed again"
+    assert again in screen.export_text()
     assert len(read_folder(tmp_path / "f").x) == 20
-    write_features(tiny, HOW, Dated(20, changed={7}, stop=0), folder, spec="noise", tell=said.append)
-    assert len(said) == 1
+    write_features(tiny, HOW, Dated(20, changed={7}, stop=0), folder, spec="noise", console=screen)
+    assert "changed" not in screen.export_text()
 
 
 def test_a_shard_whose_files_changed_does_not_survive_an_interruption(tiny, tmp_path):
@@ -228,9 +235,9 @@ def test_features_written_once_serve_few_shot_without_a_model(model, tmp_path, c
     assert f" {row['accuracy %']:.2f} " in told.out
     same = ["--train", str(tmp_path / "train"), "--test", str(tmp_path / "train"), "--out", str(tmp_path / "same")]
     assert main(["fewshot", *same, "--shots", "2"]) == 0
-    assert f"{tmp_path / 'train'} is learnt from and tested on" in capsys.readouterr().err
+    assert f"{tmp_path / 'train'} is both training and test set" in capsys.readouterr().err
     assert main(["fewshot", "--train", "shapes", "--test", "shapes", "--out", str(tmp_path / "x")]) == 2
-    assert "name the model" in capsys.readouterr().err
+    assert "give the model" in capsys.readouterr().err
 
 
 def write_photos(folder, bad=()):
@@ -273,8 +280,8 @@ def test_few_shot_learns_from_the_first_good_pictures_and_tests_on_all_good_ones
     assert answers(table) == answers(fewshot(model, good[:1], good[1:], tmp_path / "good", strict, quiet()))
     assert {row[7] for row in table.rows} == {17}
     said = console.export_text()
-    assert "4 bad of 18 images are left out: a/00.png, b/07.png, b/08.png, b/09.png" in said
-    assert "1 bad of 18 images are left out: a/05.png" in said
+    assert "4 of 18 images are unreadable and left out: a/00.png, b/07.png, b/08.png, b/09.png" in said
+    assert "1 of 18 images are unreadable and left out: a/05.png" in said
     assert answers(fewshot(model, [train], [test], tmp_path / "out", options, quiet())) == answers(table)  # from files
 
 
@@ -308,7 +315,7 @@ def test_few_shot_notices_pictures_overwritten_under_their_names(model, tmp_path
     assert "changed" not in console.export_text(clear=False)
     (tmp_path / "photos" / "ape/1.png").write_bytes(png(2, 2, bytes([200, 2, 0, 9])))  # now like the bee
     again = fewshot(model, [spec], [spec], tmp_path / "out", options, console)
-    assert console.export_text().count("files changed since their features were made: 1 of 1 shards") == 1
+    assert console.export_text().count("files have changed since their features were computed: 1 of 1 shards") == 1
     assert again == fewshot(model, [spec], [spec], tmp_path / "other", options, quiet())
     assert again != first
 
@@ -328,7 +335,7 @@ def test_features_and_few_shot_leave_a_folder_of_something_else_alone(model, tmp
     (tmp_path / "thesis" / "fewshot.csv").write_text("years of work")
     data = SHAPES.format(40, 0)
     with pytest.raises(FileExistsError, match="thesis holds other things"):
-        features(model, data, tmp_path / "thesis", ModelOptions(), quiet())
+        features(model, data, tmp_path / "thesis", console=quiet())
     with pytest.raises(FileExistsError, match="thesis holds other things"):
         fewshot(model, [data], [data], tmp_path / "thesis", FewShotOptions(shots=(1,)), quiet())
     assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["fewshot.csv"]
@@ -337,14 +344,14 @@ def test_features_and_few_shot_leave_a_folder_of_something_else_alone(model, tmp
 def test_long_extractions_tell_how_far_they_are(model, tmp_path, monkeypatch):
     monkeypatch.setattr(display, "QUIET", -1.0)
     screen = quiet()
-    features(model, SHAPES.format(40, 0), tmp_path / "out", ModelOptions(), screen, batch=16, shard=30)
+    features(model, SHAPES.format(40, 0), tmp_path / "out", console=screen, batch=16, shard=30)
     said = [line.split("  ")[0] for line in screen.export_text().splitlines() if "left" in line]
     assert said == [f"features of {done} of 40" for done in (16, 30, 40)]
     screen = quiet()
-    features(model, SHAPES.format(40, 0), tmp_path / "out", ModelOptions(), screen, batch=16, shard=30)
+    features(model, SHAPES.format(40, 0), tmp_path / "out", console=screen, batch=16, shard=30)
     assert "left" not in screen.export_text()  # all is there
     with pytest.raises(ValueError, match="max_bad 5 is a share of the images, between 0 and 1"):
-        features(model, SHAPES.format(40, 0), tmp_path / "other", ModelOptions(), quiet(), max_bad=5)
+        features(model, SHAPES.format(40, 0), tmp_path / "other", console=quiet(), max_bad=5)
 
 
 def test_features_made_in_two_ways_or_of_other_classes_are_no_pair(model, tmp_path):
@@ -358,7 +365,7 @@ def test_features_made_in_two_ways_or_of_other_classes_are_no_pair(model, tmp_pa
         "classes": (model, data.replace("classes=4", "classes=5"), "own"),
     }
     for name, (path, of, seen) in ways.items():
-        features(path, of, tmp_path / name, ModelOptions(preprocessing=seen), quiet())
+        features(path, of, tmp_path / name, preprocessing=seen, console=quiet())
 
     def refused(train, test, path=None):
         with pytest.raises(ValueError) as error:

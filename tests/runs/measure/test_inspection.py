@@ -264,7 +264,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["absent"], "cannot read absent"),
+            (["absent"], "absent: no such file or folder"),
             (["MODEL", "--out", "."], "exists already"),
             (["MODEL", "--maps", "-1", "--out", "OUT"], "maps -1"),
             (["MODEL", "--image", "15", "--out", "OUT"], "nearest sizes"),

@@ -68,13 +68,12 @@ def test_an_evaluation_beside_busy_programs_says_so_once(tmp_path, monkeypatch):
     save_model(model, tmp_path / "model")
     monkeypatch.setattr(evaluate, "Crowding", partial(Crowding, **busy_machine()))
     said = io.StringIO()
-    options = evaluate.EvaluateOptions(batch=1)
     evaluate.evaluate(
         [tmp_path / "model"],
         [f"folder:{tmp_path / 'photos'}"],
         tmp_path / "out",
-        options,
-        Console(file=said, width=1000),
+        batch=1,
+        console=Console(file=said, width=1000),
     )
     assert said.getvalue().count("other programs use 1.5 of 2 processors") == 1
     assert "OMP_WAIT_POLICY=PASSIVE before the command" in said.getvalue()

@@ -18,7 +18,7 @@ from vitlab.data.sources.catalogue import open_source
 from vitlab.models.build import build_from_spec
 from vitlab.report.ledger import read
 from vitlab.run_dir import RunDir
-from vitlab.runs.measure.evaluate import EvaluateOptions, evaluate
+from vitlab.runs.measure.evaluate import evaluate
 from vitlab.runs.progress import describe
 from vitlab.spec import ViTSpec
 from vitlab.train.loop import measure_of
@@ -135,17 +135,16 @@ def test_a_table_of_models_of_both_tasks_has_the_columns_of_both(folder, run, tm
     model.task = "single-label"
     vitlab.save_model(model, tmp_path / "single")
     console, data = Console(file=StringIO(), width=300), f"csv:{folder}/single.csv"
-    options = EvaluateOptions(batch=8)
-    rows = evaluate([run / "model", tmp_path / "single"], [data], tmp_path / "out", options, console)
+    found = evaluate([run / "model", tmp_path / "single"], data, tmp_path / "out", batch=8, console=console)
+    rows = found.rows
     with (tmp_path / "out" / "results.csv").open() as file:
         multi, single = csv.DictReader(file)
     assert (multi["top-1 %"], single["mAP %"]) == ("", "")
     assert float(single["top-1 %"]) == 100 * rows[1].scores.accuracy
     assert float(multi["mAP %"]) == 100 * rows[0].scores.numbers()["map"]
     (tmp_path / "map.json").write_text("{}")
-    options = EvaluateOptions(label_map=tmp_path / "map.json")
     with pytest.raises(ValueError, match="this one is multi-label"):
-        evaluate([run / "model"], [data], tmp_path / "other", options, console)
+        evaluate(run / "model", data, tmp_path / "other", label_map=tmp_path / "map.json", quiet=True)
 
 
 def test_the_sigmoid_loss_on_one_label_per_image_is_still_judged_by_accuracy(folder, tmp_path):

@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: its table, the files beside it, and its lines in the ledger."""
+"""The results of an evaluation: the table, the files in its folder, and its entries in the ledger."""
 
 import re
 from collections.abc import Sequence
@@ -7,13 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from vitlab.data.loading.accounting import Account
+from vitlab.metrics.answers import Mistake
 from vitlab.metrics.multilabel import AnyScores, MultiLabelScores
 from vitlab.metrics.scores import Scores
 from vitlab.report.ledger import Entry, append, check_ledger, versions
 from vitlab.report.tables import Cell, Results
+from vitlab.require import require
 from vitlab.store import json_writer, replacing
 
-TASKS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}  # kinds of data that are a task
+TASKS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}  # tasks of the paper
 DETAILS = re.compile(r"(\d{2,})-(classes|confusion)\.csv")
 WHAT = ("model", "data", "labels")
 SINGLE = ("top-1 %", "top-5 %", "class mean %")
@@ -23,20 +25,66 @@ COUNTS = ("count", "skipped", "bad")
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a model on a set, by one kind of labels."""
+    """One row of the table: a model on a data set, scored against one kind of labels."""
 
     model: str
     architecture: str
     data: str
-    labels: str  # own: the data's; ReaL; mapped: by a label map
+    labels: str  # "own": the data's; "ReaL"; "mapped": by a label map
     preprocessing: str
     names: tuple[str, ...]  # of the classes that compete
     scores: AnyScores
     account: Account
+    mistakes: tuple[Mistake, ...] = ()  # the worst first; single-label models only
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The headline numbers by name, fractions between 0 and 1: top1, top5, loss, ece, ...; or map, f1_micro, ..."""
+        return self.scores.numbers()
+
+    @property
+    def classes(self) -> Results:
+        """The results of each class."""
+        if isinstance(self.scores, MultiLabelScores):
+            return _precision_by_class(self, self.scores)
+        return _by_class(self, self.scores)
+
+    @property
+    def confusion(self) -> Results | None:
+        """Pairs of label and prediction with their counts, the most frequent first; None for a multi-label model."""
+        return None if isinstance(self.scores, MultiLabelScores) else _confusion(self, self.scores)
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """The results of `evaluate`, one row for each model, data set and kind of labels. A notebook displays the table."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def table(self) -> Results:
+        """The headline numbers of all rows, in percent."""
+        return results(self.rows)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The headline numbers of the only row, by name; see `Row.numbers`."""
+        require(len(self.rows) == 1, f"there are {len(self.rows)} rows; use .rows[number].numbers")
+        return self.rows[0].numbers
+
+    def save(self, out: str | Path) -> None:
+        """Write the table (CSV, Markdown, JSON), the classes, the confusion matrices and the unreadable images."""
+        write(Path(out), self.rows, self.table)
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
 
 
 def results(rows: Sequence[Row]) -> Results:
-    """The table; it has the columns of both tasks where there are models of both."""
+    """The table of the headline numbers; it has the columns of both tasks if there are models of both."""
     is_multi = [isinstance(row.scores, MultiLabelScores) for row in rows]
     columns = [*WHAT, *(() if all(is_multi) and rows else SINGLE), *(MULTI if any(is_multi) else ()), "loss"]
     columns += [*(() if all(is_multi) and rows else ["ECE %"]), *COUNTS]
@@ -44,8 +92,8 @@ def results(rows: Sequence[Row]) -> Results:
 
 
 def _cells(row: Row) -> dict[str, Cell]:
-    """What a row has, by column."""
-    numbers, bad = row.scores.numbers(), len(row.account.quarantined)
+    """The cells of a row by column."""
+    numbers, bad = row.numbers, len(row.account.quarantined)
     cells: dict[str, Cell] = {"model": row.model, "data": row.data, "labels": row.labels, "loss": numbers["loss"]}
     named = {
         **dict(zip(SINGLE, ("top1", "top5", "class_mean"), strict=True)),
@@ -58,7 +106,7 @@ def _cells(row: Row) -> dict[str, Cell]:
 
 
 def write(out: Path, rows: Sequence[Row], table: Results) -> None:
-    """The table in its forms, and the details of every row; those of an earlier, longer table are removed."""
+    """Write the table in all forms and the details of every row; removes those of an earlier, longer table."""
     details = [
         {
             "model": row.model,
@@ -66,7 +114,7 @@ def write(out: Path, rows: Sequence[Row], table: Results) -> None:
             "data": row.data,
             "labels": row.labels,
             "preprocessing": row.preprocessing,
-            "numbers": {name: None if value != value else value for name, value in row.scores.numbers().items()},
+            "numbers": {name: None if value != value else value for name, value in row.numbers.items()},
             "account": row.account.to_json(),
         }
         for row in rows
@@ -86,13 +134,12 @@ def write(out: Path, rows: Sequence[Row], table: Results) -> None:
         if (match := DETAILS.fullmatch(file.name)) and int(match[1]) > len(rows):
             file.unlink()
     for number, row in enumerate(rows, 1):
-        confusion = out / f"{number:02d}-confusion.csv"
-        if isinstance(row.scores, MultiLabelScores):
-            _put(out / f"{number:02d}-classes.csv", _precision_by_class(row, row.scores).to_csv())
-            confusion.unlink(missing_ok=True)  # of an earlier evaluation; several labels have none
+        _put(out / f"{number:02d}-classes.csv", row.classes.to_csv())
+        confusion, path = row.confusion, out / f"{number:02d}-confusion.csv"
+        if confusion is None:
+            path.unlink(missing_ok=True)  # of an earlier evaluation
         else:
-            _put(out / f"{number:02d}-classes.csv", _by_class(row, row.scores).to_csv())
-            _put(confusion, _confusion(row, row.scores).to_csv())
+            _put(path, confusion.to_csv())
 
 
 def _precision_by_class(row: Row, scores: MultiLabelScores) -> Results:
@@ -130,7 +177,7 @@ def _put(path: Path, text: str) -> None:
 def record(
     rows: Sequence[Row], ledger: Path, command: str, expected: float | None = None, expected_from: str = ""
 ) -> None:
-    """Add the top-1 accuracy, or the mAP, of every row to the ledger; `expected` is for one row alone."""
+    """Add the top-1 accuracy, or the mAP, of every row to the ledger; `expected` needs a single row."""
     check_ledger(ledger, expected, expected_from, len(rows))
     when, made_by = datetime.now(UTC).isoformat(timespec="seconds"), versions()
     entries = [
@@ -138,7 +185,7 @@ def record(
             model=row.architecture,
             data=row.data,
             metric=_metric(row),
-            got=100 * row.scores.numbers()["map" if isinstance(row.scores, MultiLabelScores) else "top1"],
+            got=100 * row.numbers["map" if isinstance(row.scores, MultiLabelScores) else "top1"],
             n=row.scores.count,
             command=command,
             expected=expected,

@@ -1,10 +1,9 @@
-"""Where few-shot, neighbours and probe get their features: from files, or from images by the model."""
+"""The features that few-shot, neighbours and probe work on: read from files, or computed from images by a model."""
 
 import contextlib
 import hashlib
 import json
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
@@ -22,23 +21,23 @@ from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import take
 from vitlab.metrics.fewshot import SHOTS, ChooseL2, Draw, shot_numbers
 from vitlab.models.build import Model
-from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
 from vitlab.require import require
 from vitlab.runs.measure.features import SHARD, making, write_features
-from vitlab.runs.measure.model_options import ModelOptions, load
+from vitlab.runs.measure.model_options import ModelLike, ModelOptions, load
 from vitlab.runs.measure.scoring import fingerprint_of
-from vitlab.runs.progress import Images
 from vitlab.strict_json import to_json
 from vitlab.world.group import ALONE, World
+
+FEW_SHOT = ModelOptions(preprocessing="few-shot")
 
 
 @dataclass(frozen=True)
 class FewShotOptions:
-    """How to evaluate features; see `vitlab fewshot --help`."""
+    """How to evaluate features; see `fewshot_table`."""
 
-    model: ModelOptions = field(default_factory=lambda: ModelOptions(preprocessing="few-shot"))
+    model: ModelOptions = FEW_SHOT
     shots: tuple[int, ...] = SHOTS
     seeds: tuple[int, ...] = ()  # none: the first samples of every class
     draw: Draw = "big-vision"
@@ -51,46 +50,43 @@ class FewShotOptions:
 
     def __post_init__(self) -> None:
         require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is a share of the images, between 0 and 1")
-        require(
-            bool(self.shots) or bool(self.neighbours or self.probe), "nothing to do: give shots, neighbours or probe"
-        )
-        require(
-            min(self.neighbours, self.probe) >= 0, f"{self.neighbours} neighbours and {self.probe} steps are no counts"
-        )
+        require(bool(self.shots or self.neighbours or self.probe), "nothing to do: give shots, neighbours or probe")
+        counts = f"neighbours {self.neighbours} and probe {self.probe}"
+        require(min(self.neighbours, self.probe) >= 0, f"{counts} must not be negative")
 
     @property
     def draws(self) -> tuple[int | None, ...]:
-        """The seeds, or the first samples alone."""
+        """The seeds, or None for the first samples of every class."""
         return self.seeds or (None,)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """What can be learnt from: the labels of all samples of a set, and the features of those that are needed."""
+    """Training samples: the labels of all samples of a set, and the features of those that are needed."""
 
     labels: np.ndarray  # (N,)
-    is_usable: np.ndarray  # (N,) False for what is known to be bad
-    numbers: np.ndarray  # (n,) which of the N have features, rising
+    is_usable: np.ndarray  # (N,) False for samples known to be bad
+    numbers: np.ndarray  # (n,) which of the N have features, ascending
     x: np.ndarray  # (n, D)
 
     def shots(self, shots: int, seed: int | None, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
-        """Features and labels of so many samples a class."""
+        """Features and labels of this many samples per class."""
         numbers = shot_numbers(self.labels, shots, seed, self.is_usable, draw).numpy()
         return self.x[np.searchsorted(self.numbers, numbers)], self.labels[numbers]
 
 
 class Maker:
-    """Opens features, or makes them of images by the model, once, in folders under `out`."""
+    """Reads features, or computes them from images once and keeps them in folders under `out`."""
 
     def __init__(
-        self, model: Path | None, out: Path, options: FewShotOptions, console: Console, world: World = ALONE
+        self, model: ModelLike | None, out: Path, options: FewShotOptions, console: Console, world: World = ALONE
     ) -> None:
-        self.path, self.out, self.options, self.console, self.world = model, out, options, console, world
+        self.given, self.out, self.options, self.console, self.world = model, out, options, console, world
         self.sources: dict[str, Source] = {}
         self.loaded: tuple[Model, Preprocessing] | None = None
 
     def pool(self, name: str) -> Pool:
-        """The training samples that are needed: the shots alone where nothing asks for more."""
+        """The training samples that are needed: only the shots, unless neighbours or probe need all."""
         if is_vectors(name):
             found = open_vectors(name)
             return Pool(found.y, np.ones(len(found.y), bool), np.arange(len(found.y)), found.x)
@@ -102,14 +98,14 @@ class Maker:
             found, has_features = self._features(take(source, asked), name, account)
             parts.append((asked[has_features], found.x))
             is_read[asked] = True
-            is_usable[np.delete(asked, has_features)] = False  # others are needed in the place of these
+            is_usable[np.delete(asked, has_features)] = False  # other samples replace these
         self._tell(account, name)
         numbers, x = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         order = np.argsort(numbers)
         return Pool(labels, is_usable, numbers[order], x[order])
 
     def vectors(self, name: str) -> Vectors:
-        """All features of a test set."""
+        """The features of a whole test set."""
         if is_vectors(name):
             return open_vectors(name)
         account = Account(len(self._source(name)))
@@ -118,12 +114,12 @@ class Maker:
         return found
 
     def check(self, train: str, test: str) -> None:
-        """Raise unless both have the same classes and are made by one model in one way; files of others do not say.
+        """Raise unless both have the same classes, model and preprocessing, as far as their files state them.
 
-        Classes of images are matched by name, so that a test set need not have all of them.
+        Classes of images are matched by name, so a test set may lack some of them.
         """
         if not is_vectors(train) and not is_vectors(test):
-            with contextlib.suppress(ValueError):  # told below, with what the two have
+            with contextlib.suppress(ValueError):  # reported below, with both lists of classes
                 self.sources[test] = renumbered(self._source(test), self._source(train).class_names)
         ours, theirs = self._making(train), self._making(test)
         for what, problem, shown, advice in AGREEMENT:
@@ -132,7 +128,7 @@ class Maker:
                 raise ValueError(f"{problem}: {train!r} has {a}, {test!r} has {b}; {advice}")
 
     def _needed(self, labels: np.ndarray, is_usable: np.ndarray) -> np.ndarray:
-        """The numbers of training samples that something asks for."""
+        """The numbers of the training samples that are needed."""
         if self.options.neighbours or self.options.probe:
             return np.flatnonzero(is_usable)
         most = max(self.options.shots)
@@ -143,7 +139,7 @@ class Maker:
     def _tell(self, account: Account, name: str) -> None:
         if bad := account.quarantined:
             named = ", ".join(printable(sample) for sample in list(bad)[:SHOWN]) + ", ..." * (len(bad) > SHOWN)
-            told = f"{printable(name)}: {len(bad):,} bad of {account.found:,} images are left out: {named}"
+            told = f"{printable(name)}: {len(bad):,} of {account.found:,} images are unreadable and left out: {named}"
             self.console.print(Text(told, style="yellow"))
 
     def _making(self, name: str) -> dict[str, Any]:
@@ -158,40 +154,35 @@ class Maker:
         return self.sources[name]
 
     def _features(self, source: Source, name: str, account: Account) -> tuple[Vectors, np.ndarray]:
-        """The features of a set or a part of it, and the numbers in it of the samples that have some."""
+        """The features of a set or a part of it, and the numbers of the samples that have features."""
         model, how = self._model(name)
         identity = [fingerprint_of(model), to_json(how), name, fingerprint(source)]
         path = self.out / "features" / hashlib.sha256(json.dumps(identity, allow_nan=False).encode()).hexdigest()[:16]
         folder = FeatureFolder(path, len(source), SHARD)
-        with Images(self.console, "features of") as shown:
-            write_features(
-                model,
-                how,
-                source,
-                folder,
-                spec=name,
-                batch=self.options.batch,
-                workers=self.options.workers,
-                max_bad=self.options.max_bad,
-                account=account,
-                world=self.world,
-                tell=partial(self.console.print, style="yellow", markup=False),
-                say=shown.show,
-            )
+        write_features(
+            model,
+            how,
+            source,
+            folder,
+            spec=name,
+            batch=self.options.batch,
+            workers=self.options.workers,
+            max_bad=self.options.max_bad,
+            account=account,
+            world=self.world,
+            console=self.console,
+        )
         return read_folder(path), folder.numbers()
 
     def _model(self, name: str) -> tuple[Model, Preprocessing]:
-        require(self.path is not None, f"{name!r} are images: name the model that makes features of them")
+        require(self.given is not None, f"{name!r} are images; give the model that computes their features (--model)")
         if self.loaded is None:
-            self.loaded = load(cast(Path, self.path), self.options.model)
-            model, how = self.loaded
-            about = f"{printable(str(self.path))}: {name_of(model.spec)}, preprocessing: {how}"
-            self.console.print(Text(about, style="dim"))
+            self.loaded = load(cast(ModelLike, self.given), self.options.model, self.console)
         return self.loaded
 
 
 def _classes(own: dict[str, Any], other: dict[str, Any]) -> str:
-    """How many, and the first that is not the other's."""
+    """How many, and the first that differs."""
     names, theirs = own["class_names"], other["class_names"]
     first = next((f", number {n} is {a!r}" for n, (a, b) in enumerate(zip(names, theirs, strict=False)) if a != b), "")
     return f"{len(names)} classes{first}"
@@ -207,15 +198,18 @@ def _preprocessing(own: dict[str, Any], other: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in mine.items() if value != theirs.get(name))
 
 
-AGREEMENT = (  # what a pair must have in common: the card's entry, what is wrong, how it is shown, what to do
+AGREEMENT = (  # what a pair must share: the entry in the card, the problem, how to show it, what to do
     ("class_names", "the classes differ", _classes, "use sets of the same classes in the same order"),
-    ("weights", "the weights differ", _weights, "make both with the same model"),
-    ("preprocessing", "the preprocessing differs", _preprocessing, "make both with the same --preprocessing"),
+    ("weights", "the weights differ", _weights, "compute both with the same model"),
+    ("preprocessing", "the preprocessing differs", _preprocessing, "compute both with the same --preprocessing"),
 )
 
 
 def _labels(source: Source, name: str) -> np.ndarray:
     """(n,) class numbers, without reading an image."""
     labels = [source.label(number) for number in range(len(source))]
-    require(all(len(of) == 1 for of in labels), f"{name!r} has samples with several labels or none; few-shot needs one")
+    require(
+        all(len(of) == 1 for of in labels),
+        f"{name!r} has samples with several labels or none; few-shot needs exactly one",
+    )
     return np.array([label for (label,) in labels], np.int64)

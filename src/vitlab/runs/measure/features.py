@@ -1,33 +1,34 @@
-"""Features of every sample of a set, in shards that are there whole or not at all: `vitlab features`."""
+"""Features of every image of a data set, in shards: `vitlab.features`, `vitlab features`."""
 
 import json
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from operator import add
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from vitlab.data.feature_files import CARD, FeatureFolder
+from vitlab.data.feature_files import CARD, FeatureFolder, Vectors, read_folder
 from vitlab.data.fingerprint import fingerprint, state
-from vitlab.data.loading.accounting import Account
+from vitlab.data.loading.accounting import Account, Quarantined
 from vitlab.data.loading.batches import Batch, evaluation_batches, on_device
 from vitlab.data.source import Source
-from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import Subset
 from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.metrics.scoring import outputs
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
-from vitlab.report.tables import printable
 from vitlab.require import require
-from vitlab.runs.measure.model_options import ModelOptions, load
+from vitlab.runs.measure.model_options import ImageSize, ModelLike, ModelOptions, PreprocessingName, load
 from vitlab.runs.measure.scoring import fingerprint_of
+from vitlab.runs.measure.session import DataLike, measuring, open_set
 from vitlab.runs.progress import Images
+from vitlab.spec import ConventionName
 from vitlab.store import refuse_strange
 from vitlab.strict_json import to_json
 from vitlab.world.group import ALONE, World
@@ -35,35 +36,64 @@ from vitlab.world.group import ALONE, World
 SHARD = 4096  # samples; 12 MB of ViT-B
 
 
+@dataclass(frozen=True)
+class Features:
+    """The features of a data set, in the shards of a folder; `bad` samples have none."""
+
+    path: Path
+    samples: int
+    width: int
+    bad: tuple[Quarantined, ...] = field(repr=False)
+    temporary: TemporaryDirectory[str] | None = field(default=None, repr=False)  # removed with this object
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        """All features and labels in memory: `x` (n, D), `y` (n,), `ids` and `class_names`."""
+        return read_folder(self.path)
+
+
 def features(
-    model: Path,
-    spec: str,
-    out: Path,
-    options: ModelOptions,
-    console: Console,
+    model: ModelLike,
+    data: DataLike,
+    out: str | Path | None = None,
     *,
+    preprocessing: PreprocessingName = "own",
+    conventions: ConventionName | None = None,
+    image: ImageSize | None = None,
+    max_bad: float = 0.0,
+    max_pixels: int | None = None,
+    shard: int = SHARD,
     batch: int = 32,
     workers: int = 0,
-    max_bad: float = 0.0,
-    shard: int = SHARD,
-    world: World = ALONE,
-) -> FeatureFolder:
-    """Write the features of a data set to a folder; called again, it makes what is missing or outdated."""
+    device: str = "auto",
+    console: Console | None = None,
+    quiet: bool = False,
+) -> Features:
+    """Compute the features of every image: what the model's head would receive.
+
+    `model` is a name of released weights, a path or a module; `data` is a spec such as "folder:photos", a source, or a
+    map-style torch Dataset. The features are written to the folder `out` in shards of `shard` samples, or to a
+    temporary folder that lasts as long as the result. Called again with the same folder, it computes the shards that
+    are missing or outdated. `max_bad` is the share of images that may be unreadable; see `ModelOptions` for how the
+    model is loaded. Under torchrun all ranks share the work. `quiet` prints no progress.
+    """
     require(0 <= max_bad <= 1, f"max_bad {max_bad} is a share of the images, between 0 and 1")
-    world.first(lambda: refuse_strange(out, (CARD,)))
-    loaded, how = load(model, options)
-    source = open_source(spec)
-    console.print(Text(f"{printable(str(model))}: {name_of(loaded.spec)}, preprocessing: {how}", style="dim"))
-    folder = FeatureFolder(out, len(source), shard)
-    console.print(Text(f"{folder.shards - len(folder.missing()):,} of {folder.shards:,} shards are there"))
-    tell = partial(console.print, style="yellow", markup=False)
-    how_much = {"batch": batch, "workers": workers, "max_bad": max_bad}
-    with Images(console, "features of") as shown:
-        write_features(loaded, how, source, folder, spec=spec, **how_much, world=world, tell=tell, say=shown.show)
-    if bad := len(folder.bad()):
-        console.print(Text(f"{bad:,} of {len(source):,} have no features: the shards' arrays `bad` name them"))
-    console.print(Text(f"{printable(str(out))}: {len(source) - bad:,} samples, {loaded.spec.width} features each"))
-    return folder
+    with measuring(device, console, quiet=quiet) as (world, screen):
+        require(out is not None or world.ranks == 1, "several ranks need a common folder; give out")
+        temporary = TemporaryDirectory(prefix="vitlab-features-") if out is None else None
+        path = Path(temporary.name if temporary is not None else cast(Path, out))
+        world.first(partial(refuse_strange, path, (CARD,)))
+        loaded, how = load(model, ModelOptions(conventions, image, preprocessing, device), screen)
+        name, source = open_set(data, max_pixels)
+        folder = FeatureFolder(path, len(source), shard)
+        there = folder.shards - len(folder.missing())
+        screen.print(Text(f"{there:,} of {folder.shards:,} shards exist already"))
+        how_much = {"batch": batch, "workers": workers, "max_bad": max_bad}
+        write_features(loaded, how, source, folder, spec=name, **how_much, world=world, console=screen)
+        bad = folder.bad()
+        if bad:
+            screen.print(Text(f"{len(bad):,} of {len(source):,} images have no features: the arrays `bad` name them"))
+    return Features(path, len(source) - len(bad), loaded.spec.width, tuple(bad), temporary)
 
 
 def write_features(
@@ -78,61 +108,64 @@ def write_features(
     max_bad: float = 0.0,
     account: Account | None = None,
     world: World = ALONE,
-    tell: Callable[[str], object] = lambda text: None,
-    say: Callable[[int, int], object] = lambda done, total: None,
+    console: Console | None = None,
 ) -> None:
-    """Make the shards of a folder that are missing or whose files changed; ranks take them in turn, and all wait.
+    """Compute the shards of a folder that are missing or whose image files have changed; ranks take turns.
 
-    `say` hears how many images of this rank are done, of how many. `account` is that of a larger set, where the source
-    is a part of one: the share of bad images is judged there.
+    Where the source is part of a larger set, `account` is that of the set, whose share of bad images counts. Without a
+    `console` nothing is printed.
     """
+    console = console or Console(quiet=True)
     card = {
         **making(model, how, source),
         "data": fingerprint(source),
         "spec": spec,
         "width": model.spec.width,
     }
-    world.first(lambda: folder.open(card))
+    world.first(partial(folder.open, card))
     parts = {number: _part(source, folder.part(number)) for number in range(world.rank, folder.shards, world.ranks)}
     states = {number: state(part) for number, part in parts.items()}
     outdated = [number for number in parts if folder.state(number) not in (None, states[number])]
     for number in outdated:
         folder.file(number).unlink()
-    if number := world.total(len(outdated)):  # all have removed theirs before one looks at what is there
-        again = f"{number:,} of {folder.shards:,} shards are made again"
-        tell(f"files changed since their features were made: {again}")
+    if number := world.total(len(outdated)):  # all ranks have removed theirs before one looks for missing shards
+        again = f"{number:,} of {folder.shards:,} shards are computed again"
+        console.print(Text(f"files have changed since their features were computed: {again}", style="yellow"))
     account = account or Account(len(source))
     account.add((), [(0, sample) for sample in folder.bad()], max_bad)
     device = next(model.parameters()).device
     missing = [number for number in folder.missing() if number in parts]
     done, total = 0, sum(len(parts[number]) for number in missing)
-    if missing:
-        say(done, total)
-    for number in missing:
-        batches = evaluation_batches(
-            parts[number],
-            batch=batch,
-            size=model.spec.image,
-            preprocessing=how,
-            workers=workers,
-            account=account,  # of the whole set: its share of bad images is what is judged
-            max_bad=max_bad,
-        )
-        made = outputs(model, on_device(batches, device), as_model_input(source, how), model.features)
-        arrays = []
-        for one, x in made:
-            require(bool(x.isfinite().all()), "the model gave NaN or infinity for features; it diverged in training")
-            arrays.append((cast(Batch, one), x.float().cpu().numpy().astype(np.float32)))
-            done += len(arrays[-1][0].ids) + len(arrays[-1][0].bad)
-            say(done, total)
-        folder.write(number, arrays, states[number])
+    with Images(console, "features of") as display:
+        if missing:
+            display.show(done, total)
+        for number in missing:
+            batches = evaluation_batches(
+                parts[number],
+                batch=batch,
+                size=model.spec.image,
+                preprocessing=how,
+                workers=workers,
+                account=account,  # of the whole set, whose share of bad images counts
+                max_bad=max_bad,
+            )
+            made = outputs(model, on_device(batches, device), as_model_input(source, how), model.features)
+            arrays = []
+            for one, x in made:
+                require(
+                    bool(x.isfinite().all()), "the features contain NaN or infinity: the model diverged in training"
+                )
+                arrays.append((cast(Batch, one), x.float().cpu().numpy().astype(np.float32)))
+                done += len(arrays[-1][0].ids) + len(arrays[-1][0].bad)
+                display.show(done, total)
+            folder.write(number, arrays, states[number])
     world.meet()
     if world.ranks > 1:
         account.add((), [(0, sample) for sample in folder.bad()], max_bad)  # those of all ranks
 
 
 def making(model: Model, how: Preprocessing, source: Source) -> dict[str, object]:
-    """What the card of features says about how they were made, as JSON values: that of a pair must agree in it."""
+    """How features were computed, as JSON values for their card; training and test features must agree in it."""
     return {
         "weights": fingerprint_of(model),
         "architecture": name_of(model.spec),
