@@ -14,10 +14,10 @@ demo: .venv/demo.stamp  ## pre-train, fine-tune, compare, look inside: one repor
 	@$(BIN)/vitlab demo
 
 test: .venv/test.stamp  ## all tests
-	@VITLAB_REQUIRE_PEERS=1 $(BIN)/python -m pytest -n 2
+	@VITLAB_REQUIRE_PEERS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 fast: .venv/test.stamp  ## the tests that take seconds
-	@$(BIN)/python -m pytest -n 2 -m "not slow"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 check: .venv/test.stamp  ## ruff, pyrefly and the import rules
 	@$(BIN)/ruff check .

@@ -1,11 +1,16 @@
 import os
 import shutil
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch, and for commands that tests start: as below
+# Before torch is loaded, and for the commands that tests start: several test processes share the cores, so each takes
+# one thread, which sleeps while it waits.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
@@ -14,10 +19,17 @@ from vitlab.data import contents
 from vitlab.models.build import build_from_spec
 from vitlab.spec import ViTSpec
 
+# Many processes import the package: compile it once, whatever the shell asks for. Shells ignore interrupts in commands
+# that they start in the background, and so would the commands that tests interrupt.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """Several test processes share two cores: more threads each only fight."""
+    """Use one thread per test process: several share the cores."""
     torch.set_num_threads(1)
 
 
