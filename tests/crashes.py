@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -250,17 +251,22 @@ def on_step(step: int, act: Callable[..., None], *arguments: object) -> None:
 # -- Deaths inside a save ------------------------------------------------------------------------
 
 
-def die_at(fatal: int, diary: Path, window: tuple[str, str, str]) -> None:
+def die_at(
+    fatal: int, diary: Path, window: tuple[str, str, str], run: Path | None = None, copies: Path | None = None
+) -> None:
     """Wrap all that changes files, so that the process is gone at point number `fatal`; the diary lists all points.
 
     Points count from the first operation on what `window` names first until one on what it names second, and again
-    from one on what it names last.
+    from one on what it names last. With `copies`, the run is copied there at every point, under the point's number.
     """
     begin, end, again = window
-    is_counting, passed = False, 0
+    is_counting, passed, is_copying = False, 0, False
+    alone = threading.RLock()  # a copy is of one moment
 
     def point(what: str, path: object) -> None:
-        nonlocal is_counting, passed
+        nonlocal is_counting, passed, is_copying
+        if is_copying:
+            return
         name = str(path)
         is_counting = begin in name or again in name or (is_counting and end not in name)
         if not is_counting or name.endswith(EVENTS):
@@ -269,6 +275,10 @@ def die_at(fatal: int, diary: Path, window: tuple[str, str, str]) -> None:
             file.write(f"{passed} {what} {Path(name).name}\n")
         if passed == fatal:
             os._exit(77)
+        if run is not None and copies is not None:
+            is_copying = True
+            shutil.copytree(run, copies / str(passed))
+            is_copying = False
         passed += 1
 
     def around(operation: str) -> None:
@@ -276,9 +286,10 @@ def die_at(fatal: int, diary: Path, window: tuple[str, str, str]) -> None:
 
         def wrapped(first: object, *rest: object, **options: object) -> None:
             path = Path(f"/proc/self/fd/{first}").readlink() if isinstance(first, int) else first
-            point(f"before {operation}", path)
-            real(first, *rest, **options)
-            point(f"after {operation}", path)
+            with alone:
+                point(f"before {operation}", path)
+                real(first, *rest, **options)
+                point(f"after {operation}", path)
 
         setattr(os, operation, wrapped)
 
@@ -286,22 +297,24 @@ def die_at(fatal: int, diary: Path, window: tuple[str, str, str]) -> None:
         around(operation)
 
     def write_text(path: Path, text: str, encoding: str | None = None) -> None:
-        point("before write", path)
-        with path.open("w", encoding=encoding) as file:
-            file.write(text[: len(text) // 2])
-            file.flush()
-            point("inside write", path)
-            file.write(text[len(text) // 2 :])
-        point("after write", path)
+        with alone:
+            point("before write", path)
+            with path.open("w", encoding=encoding) as file:
+                file.write(text[: len(text) // 2])
+                file.flush()
+                point("inside write", path)
+                file.write(text[len(text) // 2 :])
+            point("after write", path)
 
     def write_tensors(tensors: dict[str, torch.Tensor], path: Path, **options: object) -> None:
-        point("before write", path)
-        save_file(tensors, path, **options)
-        whole = path.read_bytes()
-        os.truncate(path, len(whole) // 2)
-        point("inside write", path)
-        path.write_bytes(whole)
-        point("after write", path)
+        with alone:
+            point("before write", path)
+            save_file(tensors, path, **options)
+            whole = path.read_bytes()
+            os.truncate(path, len(whole) // 2)
+            point("inside write", path)
+            path.write_bytes(whole)
+            point("after write", path)
 
     Path.write_text = write_text
     checkpoint_files.save_file = folder.save_file = write_tensors

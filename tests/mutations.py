@@ -1,7 +1,7 @@
-"""Weights of every format that loads, damaged at random and loaded: `python tests/mutations.py FOLDER KIND COUNT SEED`.
+"""Weights of every format that loads, damaged at random and loaded.
 
-It is a process of its own, so that a crash of the interpreter is seen as one. Progress goes to standard error, the
-account of all outcomes to standard output as JSON.
+This runs in a process of its own, so that a crash of the interpreter is seen as one. Progress goes to standard error,
+the account of all outcomes to a JSON file.
 """
 
 import json
@@ -11,6 +11,7 @@ import re
 import resource
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -209,11 +210,15 @@ def soak(kind: str, folder: Path, count: int, rng: random.Random) -> Account:
     return account
 
 
-if __name__ == "__main__":
+def write_account(kind: str, folder: Path, count: int, seed: int, out: Path) -> None:
+    """Damage and load `count` files, and write their account; or write why that failed, and end with code 1."""
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     warnings.simplefilter("ignore", WeightsWarning)
-    where, kind, count, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    result = asdict(soak(kind, where, count, random.Random(seed)))
-    del result["seen"]
-    sys.stdout.write(json.dumps(result))
+    try:
+        account = asdict(soak(kind, folder, count, random.Random(seed)))
+    except BaseException:
+        out.with_suffix(".failed").write_text(traceback.format_exc())
+        os._exit(1)
+    del account["seen"]
+    out.write_text(json.dumps(account))

@@ -84,9 +84,10 @@ def test_a_bad_picture_is_named_and_the_others_are_answered(model, pictures, tmp
     assert [g.index for g in found[-1].guesses] == [g.index for g in alone.guesses]
 
 
-def test_a_long_thin_picture_does_not_stop_the_others(model, pictures, tmp_path):
+def test_a_long_thin_picture_does_not_stop_the_others(pictures, tmp_path):
     Image.new("RGB", (4000, 40)).save(tmp_path / "thin.png")
-    model.resize(1024)
+    spec = ViTSpec(64, 1, 24, 40, 3, (1024, 1024), 5, conventions=CONVENTIONS["timm"])  # few tokens
+    model = build_from_spec(spec)
     found = predict(model, [tmp_path / "thin.png", pictures[0]])
     assert [answer.reason for answer in found] == ["aspect_ratio", ""]
 

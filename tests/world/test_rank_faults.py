@@ -13,7 +13,7 @@ import crashes
 import ranks
 from vitlab.recipe import Execution
 
-TRIALS = int(os.environ.get("VITLAB_TRIALS", "5"))
+TRIALS = int(os.environ.get("VITLAB_TRIALS", "2"))
 STEPS = 10
 NUMBER = 2
 
