@@ -98,13 +98,58 @@ def test_doctor_says_how_threads_wait_and_who_decided_it(capsys, monkeypatch):
     assert "PASSIVE, because other programs use 1.5 of 2 processors when vitlab was started" in waiting()
 
 
+TUNE = ("finetune", "m", "--data", "digits")
+
+
 @pytest.mark.parametrize(
-    "arguments", [[], ["--nonsense"], ["models", "--classs", "5"], ["models", "--head", "big"], ["predict"]]
+    ("words", "told"),
+    [
+        ((), "vitlab needs a command; its commands are demo, models"),
+        (("--nonsense",), "vitlab has no flag --nonsense; its commands are demo, models"),
+        (("data",), "vitlab data needs a command; its commands are check, index, kinds"),
+        (("models", "--classs", "5"), "vitlab models has no flag --classs; did you mean --classes?"),
+        (("models", "--head", "big"), "--head is 'big'; expected mlp or linear"),
+        (("models", "-x"), "vitlab models has no flag -x"),
+        (("predict",), "vitlab predict needs MODEL; see vitlab predict --help"),
+        (("finetune",), "vitlab finetune needs MODEL and --data SPEC"),
+        (("finetune", "m", "n", "--data", "digits"), "vitlab finetune does not take 'n'; it takes MODEL"),
+        (("finetune", "m", "--data"), "--data needs a value: --data SPEC"),
+        (("finetune", "m", "--data", "--yes"), "--data needs a value: --data SPEC"),
+        ((*TUNE, "--epochs", "1.5"), "--epochs is '1.5'; expected a whole number"),
+        ((*TUNE, "--seed=x"), "--seed is 'x'; expected a whole number"),
+        ((*TUNE, "--held_out", "half"), "--held-out is 'half'; expected a number"),
+        ((*TUNE, "--micro-batch", "1.5"), "--micro-batch is '1.5'; expected a whole number"),
+        ((*TUNE, "--precision", "fp8"), "--precision is 'fp8'; expected fp32 or bf16"),
+        ((*TUNE, "--no-report=1"), "--report is a switch and takes no value"),
+        (("fewshot", "--train", "a", "--test", "b", "--shots", "1", "x"), "--shots is 'x'; expected a whole number"),
+        (("fewshot", "--train", "a", "--test", "b", "--l2", "x"), "expected mean-rank or held-out or a number"),
+        (("transfer", "m", "--cifar10", "a"), "--cifar10 needs a value: --cifar10 TRAIN TEST"),
+        (("data", "check"), "vitlab data check needs SPEC"),
+        (("report", "extra"), "vitlab report does not take 'extra'; it takes flags only"),
+    ],
 )
-def test_unknown_words_are_refused(arguments, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code != 0
+def test_words_that_a_command_cannot_take_are_one_line(words, told, capsys):
+    assert main(list(words)) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("vitlab: ")
+    assert told in shown.err
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize("words", [*([name] for name in COMMANDS), *(["data", name] for name in DATA_COMMANDS)])
+def test_help_shows_every_flag_once(words, capsys):
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    shown = re.findall(r"^│ (--[\w-]+)(?:, (--no-[\w-]+))?", capsys.readouterr().out, re.MULTILINE)
+    names = [flag.removeprefix("--").removeprefix("no-") for flag, _ in shown]
+    assert len(names) == len(set(names))
+    assert [pair for pair in shown if pair[1]] in ([], [("--report", "--no-report")])  # on by default, so both
+
+
+def test_a_switch_can_be_taken_back(capsys):
+    assert main(["models", "--json", "--no-json"]) == 0
+    assert capsys.readouterr().out.split()[:2] == ["model", "paper"]
 
 
 @pytest.mark.parametrize("help", [[], ["--help"], ["-h"]])
@@ -165,7 +210,7 @@ def test_what_takes_its_time_is_said_before_it_does():
     """Torch takes seconds to load: a line comes first. Elsewhere than on a terminal it stays."""
     words = [sys.executable, "-c", WATCHED, "predict", "absent", "x.png"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.stderr.startswith("loading PyTorch ...\n<torch>vitlab: cannot read absent")
+    assert done.stderr.startswith("loading PyTorch ...\n<torch>vitlab: absent: no such file")
     assert done.returncode == 2
 
 
@@ -197,8 +242,7 @@ def test_flags_are_read_before_anything_is_loaded():
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_TORCH - {"data"}))
 def test_a_command_that_announces_nothing_loads_no_torch(name, tmp_path):
-    more = {"index": [str(tmp_path)], "report": ["--ledger", str(tmp_path / "absent")]}.get(name, [])
-    words = [*(["data"] if name in DATA_COMMANDS else []), name, *more]
+    words = [name, *(["--ledger", str(tmp_path / "absent")] if name == "report" else [])]
     done = subprocess.run([sys.executable, "-c", WATCHED, *words], capture_output=True, text=True, check=False)
     assert "<torch>" not in done.stderr
     assert "Traceback" not in done.stderr

@@ -62,7 +62,7 @@ MAY_IMPORT = {
         ),
         *("busy", "data", "train", "metrics", "drawing", "inspection", "deploy", "report", "__init__"),
     },
-    "commands": {"spec", "recipe", "paper", "counting", "interrupts"},
+    "commands": {"spec", "strict_json", "recipe", "paper", "counting", "interrupts"},
     "__init__": {"counting", "paper"},
     "cli": {"__init__", "commands", "interrupts"},
     "__main__": {"busy", "cli", "interrupts"},

@@ -2,13 +2,12 @@
 
 import contextlib
 import difflib
-import functools
 import io
 import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,14 @@ from rich.text import Text
 from vitlab import __version__
 from vitlab.commands.data import DATA_COMMANDS, data
 from vitlab.commands.evaluation import EVALUATION
-from vitlab.commands.flags import check_flags, check_values, with_field_flags
+from vitlab.commands.flags import (
+    OF_A_RECIPE,
+    as_shown,
+    check_values,
+    check_words,
+    with_field_flags,
+    without_negations,
+)
 from vitlab.commands.looking import LOOKING
 from vitlab.commands.sweeping import SWEEPING
 from vitlab.commands.terminal import complain, console, explained, load_torch, printable
@@ -91,7 +97,7 @@ EXIT_CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (  # of other 
     ((ValueError, OSError, ModuleNotFoundError), INVALID),
     ((ArithmeticError, MemoryError), FAILED),
 )
-WITHOUT_TORCH = {"models", "recipes", "report", "data", "kinds", "index"}
+WITHOUT_TORCH = {"models", "recipes", "report", "data"}
 TOGETHER = {"pretrain", "finetune", "resume", "evaluate", "features", "fewshot"}  # on many ranks, under torchrun
 
 
@@ -150,26 +156,22 @@ def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str
         return tyro.extras.subcommand_cli_from_dict(
             commands, prog=program, description=about, args=words, console_outputs=is_heard
         )
-    check_flags(name, commands[name], words[1:])
-    command = commands[name] if name in WITHOUT_TORCH else _after_torch(commands[name])
-    # One command alone: a flag that is not known is not looked for in the others.
-    return tyro.cli(command, prog=f"{program} {name}", args=words[1:], console_outputs=is_heard)
-
-
-def _after_torch(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same command, whose flags are read before torch is loaded and which says that this takes its time."""
-
-    @functools.wraps(command)
-    def run(*given: Any, **named: Any) -> Any:
-        load_torch()
-        return command(*given, **named)
-
-    return run
+    command, own, words = commands[name], f"{program} {name}", words[1:]
+    if {"-h", "--help"}.isdisjoint(words):
+        check_words(own, command, words, has_recipe=name in OF_A_RECIPE)
+        words = without_negations(command, words)
+    command = as_shown(command, before=None if name in WITHOUT_TORCH else load_torch)
+    return tyro.cli(command, prog=own, args=words, console_outputs=is_heard)
 
 
 def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> None:
     """Raise for a first word that is no command, whatever follows it, with the commands that may have been meant."""
+    listed = f"its commands are {', '.join(commands)}"
     given = next((word for word in words if not word.startswith("-")), "")
+    strange = next((word for word in words if word not in ("-h", "--help")), "") if not given else ""
+    if not words or strange:
+        problem = f"has no flag {strange}" if strange else "needs a command"
+        raise ValueError(f"{program} {problem}; {listed}")
     if not given or given in commands:
         return
     full = {name: f"vitlab {name}" for name in COMMANDS} | {name: f"vitlab data {name}" for name in DATA_COMMANDS}
@@ -178,7 +180,7 @@ def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> 
     if known := ALSO_CALLED.get(given.lower()):
         near = [full[name] for name in known]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise ValueError(f"{program} has no command {given!r:.80}; {hint}its commands are {', '.join(commands)}")
+    raise ValueError(f"{program} has no command {given!r:.80}; {hint}{listed}")
 
 
 @contextlib.contextmanager

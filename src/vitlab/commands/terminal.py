@@ -15,14 +15,14 @@ from vitlab.errors import InvalidValue
 from vitlab.spec import ConventionName, parse_size
 
 
-def _default(formatted: str) -> str:
-    """What help says of a default; nothing of one that stands for nothing."""
+def shown_default(formatted: str) -> str:
+    """The note that help adds for a default; none for an empty one."""
     return "" if formatted in ("", "''", "None") else f"(default: {formatted})"
 
 
 def shown_as(metavar: str) -> object:
     """How a parameter looks in help: by a word for what it takes, without a default that says nothing."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=_default)
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint=shown_default)
 
 
 Size = Annotated[str, shown_as("SIDE|HEIGHTxWIDTH")]
