@@ -10,11 +10,13 @@ from vitlab.paper.models import list_models
 
 if TYPE_CHECKING:
     from vitlab.data.sources.catalogue import open_data
+    from vitlab.data.sources.shards import index_shards
     from vitlab.deploy.predict import predict, preprocess
     from vitlab.inspection.rollout import explain
     from vitlab.metrics.fewshot import fewshot
     from vitlab.models.build import build_model
     from vitlab.report.report import read_report
+    from vitlab.runs.measure.check_data import check_data, data_kinds
     from vitlab.runs.measure.evaluate import evaluate
     from vitlab.runs.measure.features import features
     from vitlab.runs.measure.fewshot import fewshot_table
@@ -24,12 +26,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "build_model",
+    "check_data",
     "count",
+    "data_kinds",
     "evaluate",
     "explain",
     "features",
     "fewshot",
     "fewshot_table",
+    "index_shards",
     "list_models",
     "load_model",
     "open_data",
@@ -49,6 +54,12 @@ def __getattr__(name: str) -> object:
         from vitlab.weights.save import save_model as found
     elif name == "open_data":
         from vitlab.data.sources.catalogue import open_data as found
+    elif name == "check_data":
+        from vitlab.runs.measure.check_data import check_data as found
+    elif name == "data_kinds":
+        from vitlab.runs.measure.check_data import data_kinds as found
+    elif name == "index_shards":
+        from vitlab.data.sources.shards import index_shards as found
     elif name == "predict":
         from vitlab.deploy.predict import predict as found
     elif name == "preprocess":

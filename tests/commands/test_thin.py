@@ -35,8 +35,6 @@ STATEMENTS = {
 # Commands that still hold more than flags and printing.
 NOT_YET: set[str] = {
     "cli.demo",
-    "data.data_check",
-    "data.data_index",
     "looking.Loading",
     "looking.predict",
     "looking._named",

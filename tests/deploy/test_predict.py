@@ -269,7 +269,7 @@ class TestCommand:
         assert [answer["image"] for answer in answers] == [*below, *matched, "-"]
         assert [answer["reason"] for answer in answers if answer["reason"]] == ["unsupported_format"]
         assert f"1 of {len(answers)} pictures could not be read" in told.err
-        assert "left out: 1 other_suffix .txt" in told.err
+        assert "left out: 1 .txt file" in told.err
         with torch.inference_mode():
             assert answers[-1]["guesses"][0]["index"] == predict(load_model(folder), pictures[1])[0].guesses[0].index
 

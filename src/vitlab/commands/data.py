@@ -21,22 +21,32 @@ def data_check(
     max_pixels: MaybeWhole = None,
     workers: int = 2,
 ) -> int:
-    """Look at every sample: counts, classes, sizes, bad files, and a contact sheet before and after augmentation.
+    """Check every sample: counts, classes, sizes, unreadable files, and a contact sheet before and after augmentation.
 
     Args:
         spec: The data, such as folder:photos, cifar10:DIR?split=test or fractals?classes=10&images=200.
-        against: Other data, such as the training set: samples that are in both are listed.
+        against: Other data, such as the training set; samples that are in both are listed.
         out: Folder for the contact sheet and the report; older ones are replaced.
         image: Size of the pictures after augmentation.
-        max_pixels: Pixels that an image may have; each format has its own limit if left out.
-        workers: Processes that decode.
+        max_pixels: The most pixels an image may have; default: the limit of each format.
+        workers: Processes that decode images.
     """
-    from vitlab.data.sources.catalogue import with_max_pixels
     from vitlab.runs.measure.check_data import check_data
 
-    spec, against = with_max_pixels(spec, max_pixels), with_max_pixels(against, max_pixels)
-    bad = check_data(spec, against, out, size_of(image) or (224, 224), workers, console())
-    return 1 if bad else 0
+    found = check_data(
+        spec,
+        against or None,
+        out=out,
+        image=size_of(image) or (224, 224),
+        max_pixels=max_pixels,
+        workers=workers,
+        console=console(),
+    )
+    for line in found.lines():
+        console().print(Text(str(line), style=line.style))
+    console().print(Text(f"\n{out / 'contact-sheet.png'}: samples before and after augmentation"))
+    console().print(Text(f"{out / 'report.json'}: everything above, with every bad sample"))
+    return 1 if found.problems else 0
 
 
 def data_index(folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]) -> None:
@@ -45,21 +55,20 @@ def data_index(folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metav
     Args:
         folder: The folder with the .tar files; the index is written into it.
     """
-    from vitlab.data.sources.shards import ShardSource, index_shards
+    from vitlab.data.sources.shards import index_shards
 
-    excluded = index_shards(folder)
-    output = console()
-    output.print(Text(f"indexed {len(ShardSource(folder)):,} samples; use them as shards:{printable(str(folder))}"))
-    for rule, number in sorted(excluded.items()):
-        output.print(Text(f"excluded {number:,} {rule}"))
+    made = index_shards(folder)
+    console().print(Text(f"indexed {made.samples:,} samples; open them as {printable(made.spec)}"))
+    for line in made.excluded.lines():
+        console().print(Text(f"excluded {line}"))
 
 
 def data_kinds() -> None:
-    """List every kind of data that can be named, with its options."""
-    from vitlab.data.sources.catalogue import described
+    """List every kind of data that can be opened by name, with its options."""
+    from vitlab.runs.measure.check_data import data_kinds as listed
 
-    for line in described():
-        console().print(Text(line))
+    for form, what in listed().rows:
+        console().print(Text(f"{form} ({what})"))
 
 
 DATA_COMMANDS: dict[str, Any] = {"check": data_check, "index": data_index, "kinds": data_kinds}

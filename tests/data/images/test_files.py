@@ -24,7 +24,7 @@ def test_a_folder_is_its_images_at_any_depth_sorted_and_the_rest_is_counted(phot
     names = ("a.PNG", "b.jpg", "below/c.webp", "below/deep/d.heic")
     assert found(str(photos), excluded=left_out) == [f"{photos}/{name}" for name in names]
     assert left_out == {"hidden": 1, "other_suffix": 2, "linked_folder": 1}
-    assert "1 other_suffix .json, 1 other_suffix .txt" in left_out.described()
+    assert "1 .json file, 1 .txt file" in left_out.described()
 
 
 def test_a_pattern_is_its_matches_sorted(photos):
@@ -55,11 +55,11 @@ def test_what_holds_no_image_is_refused_with_what_it_holds(photos):
     (photos / "words" / "a.txt").touch()
     with pytest.raises(ValueError, match=r"empty' has no images in it; it is empty"):
         found(photos / "empty")
-    with pytest.raises(ValueError, match=r"words' has no images in it; left out: 1 other_suffix \.txt"):
+    with pytest.raises(ValueError, match=r"words' has no images in it; left out: 1 \.txt file"):
         found(photos / "words")
     with pytest.raises(ValueError, match=r"no file matches '.*\*\.gif'"):
         found(f"{photos}/*.gif")
-    with pytest.raises(ValueError, match=r"no image matches '.*\*\.txt'; left out: 1 other_suffix \.txt"):
+    with pytest.raises(ValueError, match=r"no image matches '.*\*\.txt'; left out: 1 \.txt file"):
         found(f"{photos}/*.txt")
 
 

@@ -251,11 +251,11 @@ class TestBadImages:
         account = Account(found=43, excluded=Counter({"other_suffix": 3}))
         evaluate(Numbers(40, bad={5, 17}), account=account)
         assert account.is_balanced()
-        assert list(account.lines()) == [
-            "found        43",
-            "used         38",
-            "quarantined  2 truncated",
-            "excluded     3 other_suffix",
+        assert list(account.entries()) == [
+            ("found", "43"),
+            ("used", "38"),
+            ("quarantined", "2 truncated"),
+            ("excluded", "3 files that are no images"),
         ]
         account.used[0] -= 1
         assert not account.is_balanced()

@@ -5,11 +5,13 @@ import tarfile
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+import vitlab
 from vitlab.cli import main
 from vitlab.data.loading.batches import evaluation_batches
-from vitlab.data.sources.catalogue import ENCODED, KINDS, described, open_source, with_max_pixels
+from vitlab.data.sources.catalogue import ENCODED, KINDS, described_kinds, open_source, with_max_pixels
 from vitlab.data.splits import take
 from vitlab.pixels import Preprocessing
 
@@ -103,8 +105,8 @@ def test_a_plain_path_gets_a_proposal(photos):
 
 
 def test_every_kind_is_described():
-    assert len(described()) == len(KINDS)
-    assert all("(" in line for line in described())
+    assert len(described_kinds()) == len(KINDS)
+    assert all(described_kinds().values())
 
 
 def test_the_pixel_limit_is_an_option_of_every_kind_of_image_files(photos):
@@ -119,7 +121,7 @@ def test_the_pixel_limit_is_an_option_of_every_kind_of_image_files(photos):
         (batch,) = evaluation_batches(limited, batch=64, size=(8, 8), preprocessing=Preprocessing(), max_bad=1.0)
         assert len(batch.ids) == 0  # the smallest is 40 x 30
         assert {bad.reason for _, bad in batch.bad} == {"too_many_pixels"}
-    assert all("max_pixels=" in line for line in described() if line.split(":")[0] in ENCODED)
+    assert all("max_pixels=" in line for line in described_kinds() if line.split(":")[0] in ENCODED)
 
 
 def test_a_pixel_limit_is_added_to_a_spec_and_refused_where_it_has_no_effect():
@@ -133,6 +135,31 @@ def test_a_pixel_limit_is_added_to_a_spec_and_refused_where_it_has_no_effect():
         with_max_pixels("folder:x", 0)
 
 
+def test_a_data_set_is_checked_from_python_and_shows_in_a_notebook(photos, tmp_path):
+    (photos / "cat" / "<b>.png").write_bytes(b"nothing")
+    found = vitlab.check_data(f"folder:{photos}", against=vitlab.open_data(f"folder:{photos}"))
+    assert (found.problems, len(found.duplicates)) == (14, 13)  # a file that is no image is one all the same
+    assert "bad          'cat/<b>.png' not an image" in repr(found)
+    shown = found._repr_html_()
+    assert "&lt;b&gt;.png" in shown
+    assert "<b>" not in shown
+    assert not list(tmp_path.glob("*/report.json"))
+    found.save(tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["classes"] == {"cat": 6, "dog": 6}
+
+
+def test_any_dataset_is_checked_and_float_tensors_have_no_pictures():
+    pictures = [(Image.new("RGB", (5, 4), (n, 0, 0)), n % 2) for n in range(6)]
+    assert vitlab.check_data(pictures).survey.sizes == {(5, 4): 6}
+    with pytest.raises(ValueError, match="no pictures to check"):
+        vitlab.check_data([(torch.zeros(3, 4, 4), 0)])
+
+
+def test_kinds_of_data_are_a_table():
+    forms = [form for form, _ in vitlab.data_kinds().rows]
+    assert {form.partition(":")[0].partition("?")[0] for form in forms} == set(KINDS)
+
+
 class TestCheck:
     def test_what_is_excluded_is_named_with_its_rule_and_the_way_out(self, photos, tmp_path, capsys):
         for number in range(4):
@@ -140,28 +167,27 @@ class TestCheck:
         (photos / "dog" / "notes.txt").touch()
         assert main(["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]) == 0
         printed = capsys.readouterr().out
-        assert "excluded     5 other_suffix" in printed
-        named = "excluded     other_suffix .heic: 4 files ('cat/IMG_"
+        named = "excluded     4 .heic files ('cat/IMG_"
         assert named in printed
         (line,) = [line for line in printed.splitlines() if line.startswith(named)]
         assert line.endswith(
             "HEIC is not supported; convert to JPEG or PNG, for example with heif-convert IN.heic OUT.jpg"
         )
-        assert "excluded     other_suffix .txt: 1 file ('dog/notes.txt')" in printed
+        assert "excluded     1 .txt file ('dog/notes.txt')" in printed
         report = json.loads((tmp_path / "out" / "report.json").read_text())
         assert [(row["suffix"], row["count"]) for row in report["excluded"]] == [(".heic", 4), (".txt", 1)]
 
     def test_a_pixel_limit_is_a_flag(self, photos, tmp_path, capsys):
         words = ["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]
         assert main([*words, "--max-pixels", "1199"]) == 1
-        assert "quarantined  12 too_many_pixels" in capsys.readouterr().out
+        assert "quarantined  12 too many pixels" in capsys.readouterr().out
 
     def test_counts_sizes_and_bad_files_and_a_contact_sheet(self, photos, tmp_path, capsys):
         (photos / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff nonsense")
         (photos / "dog" / "notes.txt").write_text("not an image")
         assert main(["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]) == 1
         printed = capsys.readouterr().out
-        books = ("found        14", "used         12", "quarantined  1 truncated", "excluded     1 other_suffix")
+        books = ("found        14", "used         12", "quarantined  1 truncated", "excluded     1 .txt file")
         for line in (*books, "40 x 30", "12 PNG"):
             assert line in printed
         assert "'cat/broken.jpg' truncated" in printed
@@ -178,11 +204,10 @@ class TestCheck:
         command = ["data", "check", "--out", str(tmp_path / "out"), "--workers", "0"]
         assert main([*command, f"folder:{photos}"]) == 0
         said = capsys.readouterr().out
-        assert "empty folder, no class: 'eel'" in said
-        assert "excluded     1 empty_class_folder" in said
+        assert "excluded     1 class folder without images ('eel')" in said
         (photos / "table.csv").write_text("path,label\ncat/0.png,2\n")
         assert main([*command, f"csv:{photos}/table.csv"]) == 0
-        assert "no sample of class: '1'" in capsys.readouterr().out
+        assert "no sample    of class '1'" in capsys.readouterr().out
 
     def test_the_same_image_in_two_classes_is_named(self, photos, tmp_path, capsys):
         first = (photos / "cat" / "0.png").read_bytes()
@@ -190,9 +215,9 @@ class TestCheck:
         (photos / "cat" / "again.png").write_bytes(first)
         assert main(["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]) == 1
         said = capsys.readouterr().out
-        assert "conflicts    1 samples are the same image as one of another class" in said
-        assert "same image: 'cat/0.png' and 'dog/copy.png'" in said
-        assert "copies       1 samples are the same image as another of their class" in said
+        assert "conflicts    1 sample is the same image as one of another class" in said
+        assert "same image   'cat/0.png' and 'dog/copy.png'" in said
+        assert "copies       1 sample is the same image as another of the same class" in said
         report = json.loads((tmp_path / "out" / "report.json").read_text())
         assert (report["conflicts"], report["copies"]) == ([["cat/0.png", "dog/copy.png"]], 1)
 
@@ -212,7 +237,7 @@ class TestCheck:
         command = ["data", "check", f"folder:{tmp_path / 'test'}", "--against", f"folder:{photos}"]
         assert main([*command, "--out", str(tmp_path / "o"), "--workers", "0"]) == 1
         printed = capsys.readouterr().out
-        assert "duplicates   1 samples are also in" in printed
+        assert "duplicates   1 sample is also in" in printed
         assert "'cat/stolen.png' is 'dog/3.png' there" in printed
 
     def test_classes_that_differ_from_the_other_set_are_a_finding(self, photos, tmp_path, capsys):

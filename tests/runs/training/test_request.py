@@ -443,7 +443,7 @@ class TestBadImages:
         spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
         console = quiet()
         create(tmp_path / "run", spec, console, is_wanted=False)
-        assert "warning: other_suffix .heic: 1 file" in said(console)
+        assert "warning: left out 1 .heic file" in said(console)
         assert "HEIC is not supported; convert to JPEG or PNG" in said(console)
 
     def test_a_run_made_when_numbers_were_sorted_as_text_continues_as_it_was(self, trained, photos, tmp_path):

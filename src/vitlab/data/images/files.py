@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vitlab.data.images.gate import SUFFIXES as FORMATS
+from vitlab.data.images.refusals import SUFFIXES as FORMATS
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.sources.folders import SUFFIXES, images_below
 

@@ -33,24 +33,12 @@ from vitlab.data.images.refusals import (
     DECODE_PER_PIXEL,
     LARGEST_DECODE,
     LARGEST_FILE,
+    SUFFIXES,
     BadImage,
     Note,
     Reason,
 )
 from vitlab.data.images.structure import check_size, check_structure, gif_frames, sniff
-
-SUFFIXES = {
-    **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
-    **dict.fromkeys((".png", ".apng"), "PNG"),
-    **dict.fromkeys((".tif", ".tiff"), "TIFF"),
-    **dict.fromkeys((".heic", ".heif"), "HEIC"),
-    **dict.fromkeys((".jp2", ".j2k", ".jpx", ".jpf"), "JPEG 2000"),
-    ".avif": "AVIF",
-    ".jxl": "JPEG XL",
-    ".webp": "WEBP",
-    ".gif": "GIF",
-    ".bmp": "BMP",
-}
 
 
 @dataclass(frozen=True)

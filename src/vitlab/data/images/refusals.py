@@ -21,6 +21,18 @@ MOST_PIECES = {  # which Pillow walks in Python; LARGEST_FILE has room for fewer
 }
 DECODE_PER_PIXEL = 16  # bytes of memory allowed for each pixel of a limit that a user sets
 ALLOWED = ", ".join(MOST_PIXELS)
+SUFFIXES = {
+    **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
+    **dict.fromkeys((".png", ".apng"), "PNG"),
+    **dict.fromkeys((".tif", ".tiff"), "TIFF"),
+    **dict.fromkeys((".heic", ".heif"), "HEIC"),
+    **dict.fromkeys((".jp2", ".j2k", ".jpx", ".jpf"), "JPEG 2000"),
+    ".avif": "AVIF",
+    ".jxl": "JPEG XL",
+    ".webp": "WEBP",
+    ".gif": "GIF",
+    ".bmp": "BMP",
+}
 # Picture formats that are recognised but not read, and a command that turns such a file into one that is.
 CONVERSIONS = {
     "HEIC": "heif-convert IN.heic OUT.jpg",

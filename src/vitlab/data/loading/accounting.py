@@ -6,26 +6,52 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from vitlab.data.images.refusals import CONVERSIONS, SUFFIXES
 from vitlab.errors import TooManyBadImages
 
 TRAINING_LIMIT = 0.05  # of the samples; more bad images than that stop a training
 FEW = 10  # bad images that never stop a training, unless none at all is allowed
 SHOWN = 10  # bad samples that a message names
 KINDS, EXAMPLES = 50, 3  # suffixes of excluded files that are counted apart, and names that are kept of each
+RULES = {  # why a source leaves something out: one, and several
+    "hidden": ("hidden file or folder", "hidden files or folders"),
+    "system_folder": ("system folder", "system folders"),
+    "other_suffix": ("file that is no image", "files that are no images"),
+    "linked_folder": ("link to a folder", "links to folders"),
+    "no_class_folder": ("file outside the class folders", "files outside the class folders"),
+    "empty_class_folder": ("class folder without images", "class folders without images"),
+    "link": ("link in a tar file", "links in tar files"),
+    "device": ("device in a tar file", "devices in tar files"),
+    "other": ("special member of a tar file", "special members of tar files"),
+    "unsafe_name": ("tar member with an unsafe name", "tar members with unsafe names"),
+    "pickle": ("pickle", "pickles"),
+    "other_member": ("tar member that is neither image nor label", "tar members that are neither image nor label"),
+    "duplicate_key": ("image with the key of an earlier one", "images with the key of an earlier one"),
+    "missing_label": ("image without a label", "images without a label"),
+    "bad_label": ("image whose label is no class number", "images whose label is no class number"),
+    "label_without_image": ("label without an image", "labels without an image"),
+    "truncated": ("tar file that ends too early", "tar files that end too early"),
+    "damaged": ("damaged tar file", "damaged tar files"),
+}
 
 
 @dataclass(frozen=True)
 class Quarantined:
-    """A sample that was asked for and could not be used; `sha256` is that of its bytes, where they could be read."""
+    """A sample that could not be used; `sha256` is that of its bytes, if they could be read."""
 
     id: str
     reason: str
     detail: str
     sha256: str = ""
 
+    @property
+    def why(self) -> str:
+        """The reason in words."""
+        return self.reason.replace("_", " ")
+
 
 def training_limit(max_bad: float, samples: int) -> float:
-    """The share of the samples that may be bad in a training: `max_bad`, where a few are always allowed.
+    """The share of the samples that may be bad in a training: `max_bad`, or more if that is only a few samples.
 
     A few are 10, or half of the samples of a smaller set. A `max_bad` of 0 allows none.
     """
@@ -33,7 +59,7 @@ def training_limit(max_bad: float, samples: int) -> float:
 
 
 class Excluded(Counter[str]):
-    """What a source leaves out, counted by rule; `kinds` counts by rule and suffix, with the first names of each."""
+    """What a source leaves out, counted by rule; `kinds` counts by rule and suffix and keeps the first names."""
 
     def __init__(self, counted: Mapping[str, int] | None = None) -> None:
         super().__init__(counted or {})
@@ -47,18 +73,28 @@ class Excluded(Counter[str]):
         self._add(rule, suffix, 1, [name])
 
     def add(self, other: "Excluded") -> None:
-        """Count what another has counted."""
+        """Add the counts of another."""
         self.update(other)
         for (rule, suffix), (count, names) in other.kinds.items():
             self._add(rule, suffix, count, names)
 
     def described(self) -> str:
-        """In a few words: how many are left out, by rule and suffix."""
-        said = [f"{count:,} {rule}{f' {suffix}' if suffix else ''}" for (rule, suffix), (count, _) in self.listed()]
+        """What is left out, in a few words, such as "left out: 2 .txt files"; empty if nothing is."""
+        said = [_counted(rule, suffix, count) for (rule, suffix), (count, _) in self.listed()]
         return f"left out: {', '.join(said)}" if said else ""
 
+    def lines(self) -> list[str]:
+        """What is left out, a line for each rule and suffix: how many, the first names, and what to do if anything."""
+        if not self.kinds:  # read from a file that has no names
+            return [_counted(rule, "", count) for rule, count in sorted(self.items())]
+        return [_explained(*kind, *found) for kind, found in self.listed()]
+
+    def unread_pictures(self) -> list[str]:
+        """The lines about pictures with a suffix that is not read, such as .heic."""
+        return [_explained(*kind, *found) for kind, found in self.listed() if kind[1] in SUFFIXES]
+
     def listed(self) -> list[tuple[tuple[str, str], tuple[int, list[str]]]]:
-        """Rule and suffix with the number and the first names of what is left out, by rule, the most first."""
+        """((rule, suffix), (count, first names)) of what is left out, by rule, the largest count first."""
         return sorted(self.kinds.items(), key=lambda item: (item[0][0], -item[1][0], item[0][1]))
 
     def _add(self, rule: str, suffix: str, count: int, names: list[str]) -> None:
@@ -68,12 +104,25 @@ class Excluded(Counter[str]):
         self.kinds[rule, suffix] = (before + count, [*known, *names][:EXAMPLES])
 
 
+def _counted(rule: str, suffix: str, count: int) -> str:
+    one, several = (f"{suffix} file", f"{suffix} files") if suffix else RULES.get(rule, (rule, rule))
+    return f"{count:,} {one if count == 1 else several}"
+
+
+def _explained(rule: str, suffix: str, count: int, names: list[str]) -> str:
+    such = ", ".join(map(repr, names)) + (" ..." if count > len(names) else "")
+    files = f"{_counted(rule, suffix, count)} ({such})"
+    format = SUFFIXES.get(suffix, "")
+    way = CONVERSIONS.get(format)
+    return f"{files}; {format} is not supported; convert to JPEG or PNG, for example with {way}" if way else files
+
+
 @dataclass
 class Account:
-    """The books of a run over a data set, epoch by epoch.
+    """What became of the samples of a data set in a run, epoch by epoch.
 
     `found` and `excluded` are known when the source is opened; the rest grows as samples are read. A sample that is bad
-    in every epoch is listed once and booked in each.
+    in every epoch is listed once and counted in each.
     """
 
     found: int
@@ -84,13 +133,13 @@ class Account:
 
     @property
     def samples(self) -> int:
-        """How many there are to be used: what was found and is not excluded."""
+        """The number of samples to be used: those found without those excluded."""
         return self.found - self.excluded.total()
 
     def add(self, used: Iterable[int], bad: Iterable[tuple[int, Quarantined]], max_bad: float) -> None:
-        """Book the epochs of used samples, and bad samples with theirs.
+        """Count the epochs of used samples, and bad samples with their epochs.
 
-        Raises TooManyBadImages when over `max_bad` of the samples that are not excluded are bad.
+        Raises TooManyBadImages when more than `max_bad` of the samples that are not excluded are bad.
         """
         self.used.update(used)
         for epoch, sample in bad:
@@ -100,31 +149,31 @@ class Account:
             raise TooManyBadImages(self._complaint(max_bad))
 
     def clear(self) -> None:
-        """Forget what was booked; what was found and excluded stays."""
-        for booked in (self.used, self.bad, self.quarantined):
-            booked.clear()
+        """Reset the counts of samples that were read; what was found and excluded stays."""
+        for counted in (self.used, self.bad, self.quarantined):
+            counted.clear()
 
     def take(self, other: "Account") -> None:
-        """Add what another has booked of the same data, such as another rank; judged by the next `add`."""
+        """Add the counts of another account of the same data, such as another rank's; the next `add` checks them."""
         self.used.update(other.used)
         self.bad.update(other.bad)
         self.quarantined.update(other.quarantined)
 
     def is_balanced(self, epoch: int = 0) -> bool:
-        """Whether every sample found was used, quarantined or excluded in an epoch that is over, without repeats."""
+        """Whether every sample was used, quarantined or excluded in a finished epoch without repeats."""
         return self.samples == self.used[epoch] + self.bad[epoch]
 
-    def lines(self, epoch: int = 0) -> Iterator[str]:
-        """The books of an epoch as text, one line an entry."""
-        yield f"found        {self.found:,}"
-        yield f"used         {self.used[epoch]:,}"
-        for reason, count in sorted(Counter(bad.reason for bad in self.quarantined.values()).items()):
-            yield f"quarantined  {count:,} {reason}"
+    def entries(self, epoch: int = 0) -> Iterator[tuple[str, str]]:
+        """The account of an epoch as text: (what became of samples, how many and why)."""
+        yield "found", f"{self.found:,}"
+        yield "used", f"{self.used[epoch]:,}"
+        for why, count in sorted(Counter(bad.why for bad in self.quarantined.values()).items()):
+            yield "quarantined", f"{count:,} {why}"
         for rule, count in sorted(self.excluded.items()):
-            yield f"excluded     {count:,} {rule}"
+            yield "excluded", _counted(rule, "", count)
 
     def to_json(self) -> dict[str, object]:
-        """The books as JSON values, every bad sample named."""
+        """The account as JSON values, with every bad sample."""
         return {
             "found": self.found,
             "used": {str(epoch): count for epoch, count in sorted(self.used.items())},
@@ -135,7 +184,7 @@ class Account:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Account":
-        """The books that `to_json` wrote."""
+        """The account that `to_json` wrote."""
         listed = [Quarantined(**sample) for sample in values["quarantined"]]
         return cls(
             found=values["found"],
@@ -146,7 +195,7 @@ class Account:
         )
 
     def _most(self, max_bad: float) -> int:
-        return math.floor(max_bad * self.samples + 1e-6)  # 10 of 49 is a share that is rounded
+        return math.floor(max_bad * self.samples + 1e-6)  # a share such as 10 of 49 is rounded
 
     def _complaint(self, max_bad: float) -> str:
         listed, most = list(self.quarantined.values()), self._most(max_bad)
@@ -157,5 +206,5 @@ class Account:
 
 def names(bad: Sequence[Quarantined], shown: int) -> str:
     """The first `shown` bad samples with their reasons, and how many more there are."""
-    named = ", ".join(f"{sample.id!r} ({sample.reason})" for sample in bad[:shown])
+    named = ", ".join(f"{sample.id!r} ({sample.why})" for sample in bad[:shown])
     return f"{named} and {len(bad) - shown} more" if len(bad) > shown else named

@@ -62,7 +62,7 @@ def _opened(spec: str) -> Source:
         hint = f"; did you mean {near[0]!r}?" if near else "."
         if not near and Path(spec).exists():
             hint = f"; did you mean 'folder:{spec}'?"
-        forms = ", ".join(line.partition(" (")[0] for line in described())
+        forms = ", ".join(described_kinds())
         raise ValueError(f"no data is named {spec!r}{hint} Known kinds are {forms}; vitlab data kinds explains them")
     opener, parameters = KINDS[kind], _parameters(kind)
     arguments = _options(kind, match["options"] or "", parameters)
@@ -99,15 +99,15 @@ def _parameters(kind: str) -> dict[str, inspect.Parameter]:
     return own
 
 
-def described() -> list[str]:
-    """A line for every kind of data, with its options."""
-    lines = []
+def described_kinds() -> dict[str, str]:
+    """What every kind of data is, by its form with all options, such as `npz:PATH?split=`."""
+    described = {}
     for kind, opener in KINDS.items():
         parameters = _parameters(kind)
         options = "&".join(f"{name}=" for name in parameters if name != "path")
         form = f"{kind}:PATH" if "path" in parameters else kind
-        lines.append(f"{form}{'?' if options else ''}{options} ({inspect.getdoc(opener)})")
-    return lines
+        described[f"{form}{'?' if options else ''}{options}"] = " ".join((inspect.getdoc(opener) or "").split())
+    return described
 
 
 def _options(kind: str, text: str, parameters: Any) -> dict[str, object]:

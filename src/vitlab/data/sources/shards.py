@@ -15,7 +15,6 @@ import re
 import shutil
 import struct
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,14 +68,24 @@ class _Found(NamedTuple):
     label: int
 
 
-def index_shards(folder: Path, index: Path | None = None) -> dict[str, int]:
-    """Walk every *.tar of `folder` once and write the index (default: beside them); what was left out, by reason."""
-    folder = Path(folder)
-    excluded: Counter[str] = Counter()
+class ShardIndex(NamedTuple):
+    """What `index_shards` has written."""
+
+    spec: str  # opens the shards
+    samples: int
+    excluded: Excluded
+
+
+def index_shards(folder: Path | str, index: Path | str | None = None) -> ShardIndex:
+    """Index the webdataset tar shards of a folder, so that any sample can be read by its number.
+
+    Every *.tar is read once. The index is written into the folder, or to the file `index`.
+    """
+    folder, spec, excluded = Path(folder), f"shards:{folder}{f'?index={index}' if index else ''}", Excluded()
     shards: list[tuple[str, int, int]] = []
     entries = classes = 0
     names = _shard_names(folder)
-    with replacing(index or folder / INDEX) as path, path.open("wb") as file, tempfile.TemporaryFile() as keys:
+    with replacing(Path(index or folder / INDEX)) as path, path.open("wb") as file, tempfile.TemporaryFile() as keys:
         file.write(bytes(HEADER.size))
         for name in names:
             tar = TarFile(folder / name)
@@ -85,7 +94,7 @@ def index_shards(folder: Path, index: Path | None = None) -> dict[str, int]:
             file.write(records.tobytes())
             entries += len(records)
             classes = max(classes, int(records["label"].max(initial=-1)) + 1)
-        require(entries > 0, f"{folder} has no labelled images in its shards; left out: {dict(excluded)}")
+        require(entries > 0, f"{folder} has no labelled images in its shards; left out: {', '.join(excluded.lines())}")
         key_bytes = keys.tell()
         keys.seek(0)
         shutil.copyfileobj(keys, file)
@@ -93,7 +102,7 @@ def index_shards(folder: Path, index: Path | None = None) -> dict[str, int]:
         file.write(meta)
         file.seek(0)
         file.write(HEADER.pack(MAGIC, entries, key_bytes, len(meta)))
-    return dict(excluded)
+    return ShardIndex(spec, entries, excluded)
 
 
 def _shard_names(folder: Path) -> list[str]:
@@ -113,7 +122,7 @@ def _records(shard: int, found: list[_Found], keys: IO[bytes]) -> np.ndarray:
     return records
 
 
-def _samples(tar: TarFile, excluded: Counter[str]) -> Iterator[_Found]:
+def _samples(tar: TarFile, excluded: Excluded) -> Iterator[_Found]:
     """The labelled images of one shard, in its order; everything else adds to `excluded`."""
     images: dict[bytes, Member] = {}
     labels: dict[bytes, dict[bytes, int | None]] = {}

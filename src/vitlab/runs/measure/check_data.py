@@ -1,133 +1,211 @@
-"""Look at every sample of a data set before training on it: `vitlab data check`."""
+"""Look at every sample of a data set before training on it: `vitlab data check`, and the kinds of data there are."""
 
+import html
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
+from PIL import Image
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
+from torch.utils.data import Dataset
 
-from vitlab.data.fingerprint import check_class_names, describe
-from vitlab.data.images.gate import SUFFIXES
-from vitlab.data.images.refusals import CONVERSIONS
+from vitlab.data.fingerprint import DataCard, check_class_names, describe
 from vitlab.data.source import Source
-from vitlab.data.sources.catalogue import open_source
+from vitlab.data.sources.catalogue import described_kinds, open_data, with_max_pixels
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
 from vitlab.data.transforms.resizing import check_result
 from vitlab.pixels import Augmentation
-from vitlab.runs.progress import announced
+from vitlab.report.tables import Results
+from vitlab.require import require
+from vitlab.runs.progress import Images, announced
 from vitlab.store import json_writer, make_folder, replacing
 from vitlab.strict_json import to_json
 
 SHOWN = 10  # classes, bad samples, duplicates and sizes that are listed
+REPORT, SHEET = "report.json", "contact-sheet.png"
 
 
-def check_data(spec: str, against: str, out: Path, size: tuple[int, int], workers: int, console: Console) -> int:
-    """Print and record what is in the data; return how many things are wrong with it."""
-    check_result(size)
-    with announced(console, f"opening {spec} ..."):
-        source = open_source(spec)
-        other = open_source(against) if against else None
-    make_folder(out)
+class Line(NamedTuple):
+    """One line about a data set; `style` says whether it is worth a look or wrong."""
+
+    label: str
+    text: str
+    style: Literal["", "yellow", "red"] = ""
+
+    def __str__(self) -> str:
+        return f"{self.label:<12} {self.text}"
+
+
+@dataclass(frozen=True, repr=False)
+class DataCheck:
+    """What is in a data set, and what is wrong with it; a notebook displays it as a table."""
+
+    source: Source
+    card: DataCard
+    survey: Survey
+    against: str  # the other data set, if one was given
+    duplicates: Sequence[tuple[str, str]]  # ids of samples in the other set and in this one
+    class_differences: Sequence[str]
+    contact_sheet: Image.Image  # samples before and after augmentation
+
+    @property
+    def problems(self) -> int:
+        """How many things are wrong: bad images, images of two classes, samples of the other set, other classes."""
+        bad = len(self.survey.account.quarantined)
+        return bad + len(self.survey.conflicts) + len(self.duplicates) + len(self.class_differences)
+
+    def lines(self) -> Iterator[Line]:
+        """The findings, one line each; of long lists the first ten."""
+        account, found = self.survey.account, self.survey
+        yield from (Line(label, text) for label, text in account.entries() if label != "excluded")
+        for line in self.source.excluded.lines():
+            yield Line("excluded", line, "yellow")
+        yield from self._classes()
+        kinds = [*found.formats.most_common(), *((NOTES.get(note, note), n) for note, n in found.notes.most_common())]
+        yield Line("formats", ", ".join(f"{count:,} {kind}" for kind, count in kinds))
+        means = " ".join(f"{mean:.4f}" for mean in found.channel_means())
+        yield Line("mean colour", f"{means} (red green blue, 0 to 1)")
+        sizes = [f"{width} x {height} ({count:,})" for (width, height), count in found.sizes.most_common()]
+        yield Line("sizes", _some(sizes, ", "))
+        bad = [f"{sample.id!r} {sample.why}: {sample.detail}" for sample in account.quarantined.values()]
+        yield from _listed("bad", bad)
+        if found.copies:
+            yield Line("copies", f"{_samples(found.copies)} the same image as another of the same class")
+        if found.conflicts:
+            yield Line("conflicts", f"{_samples(len(found.conflicts))} the same image as one of another class", "red")
+            yield from _listed("same image", [f"{first!r} and {second!r}" for first, second in found.conflicts])
+        if self.against:
+            yield Line("duplicates", f"{_samples(len(self.duplicates))} also in {self.against!r}")
+        yield from _listed("duplicate", [f"{own!r} is {theirs!r} there" for theirs, own in self.duplicates])
+        yield from _listed("classes", self.class_differences)
+        yield Line("fingerprint", self.card.fingerprint)
+
+    def to_json(self) -> dict[str, object]:
+        """Everything that was found, as JSON values, with every bad sample."""
+        left_out = self.source.excluded.listed()
+        return {
+            "card": to_json(self.card),
+            "account": self.survey.account.to_json(),
+            **self.survey.to_json(self.source.class_names),
+            "excluded": [
+                {"rule": rule, "suffix": suffix, "count": count, "such_as": names}
+                for (rule, suffix), (count, names) in left_out
+            ],
+            "duplicates": list(self.duplicates),
+            "class_differences": list(self.class_differences),
+        }
+
+    def save(self, folder: Path | str) -> None:
+        """Write report.json and contact-sheet.png into a folder; older ones are replaced."""
+        make_folder(Path(folder))
+        with replacing(Path(folder) / REPORT) as temporary:
+            json_writer(self.to_json())(temporary)
+        with replacing(Path(folder) / SHEET) as temporary:
+            self.contact_sheet.save(temporary, "PNG")
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.lines()))
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th>{html.escape(line.label)}</th><td style='text-align: left; color: {line.style or 'inherit'}'>"
+            f"{html.escape(line.text)}</td></tr>"
+            for line in self.lines()
+        )
+        return f"<table>{rows}</table>"
+
+    def _classes(self) -> Iterator[Line]:
+        counts = [(self.survey.class_counts[label], name) for label, name in enumerate(self.source.class_names)]
+        if not counts:
+            return
+        (least, rarest), (most, commonest) = min(counts), max(counts)
+        span = f"from {least:,} samples ({rarest!r}) to {most:,} ({commonest!r})"
+        yield Line("classes", f"{len(counts):,}, {span}")
+        yield from _listed("no sample", [f"of class {name!r}" for count, name in counts if count == 0])
+
+
+NOTES = {
+    "format_mismatch": "with the suffix of another format",
+    "animated": "animated, of which the first frame is used",
+    "broken_exif": "with damaged EXIF data",
+}
+
+
+def check_data(
+    data: str | Source | Dataset[Any],
+    against: str | Source | Dataset[Any] | None = None,
+    *,
+    out: Path | str | None = None,
+    image: tuple[int, int] = (224, 224),
+    max_pixels: int | None = None,
+    workers: int = 0,
+    console: Console | None = None,
+) -> DataCheck:
+    """Look at every sample of a data set: counts, classes, sizes, unreadable files, and samples that are also in
+    another set.
+
+    `data` and `against` are what `open_data` takes. `image` is the size of the pictures on the contact sheet after
+    augmentation. With `out`, a report and the contact sheet are written into that folder. With a `console`, progress
+    is shown there.
+    """
+    check_result(image)
+    output = console or Console(quiet=True)
+    with announced(output, f"opening {data if isinstance(data, str) else type(data).__name__} ..."):
+        source = _opened(data, max_pixels)
+        other = None if against is None else _opened(against, max_pixels)
+    require(not source.is_prepared, "the data set gives float tensors, so there are no pictures to check")
+    if out is not None:
+        make_folder(Path(out))  # an error before an hour of reading, not after
     found = empty_survey(source)
-    columns = (TextColumn("looking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=len(source))
+    with Images(output, "checking") as display:
         for done in survey(source, found, workers=workers):
-            progress.update(task, completed=done)
-    for line in found.account.lines():
-        console.print(Text(line))
-    left_out = source.excluded.listed()
-    for (rule, suffix), (count, names) in left_out:
-        console.print(Text(f"excluded     {explained(rule, suffix, count, names)}", style="yellow"))
-    _print_classes(found, source, console)
-    _print_pictures(found, console)
-    bad = list(found.account.quarantined.values())
-    _print_some("bad", [f"{sample.id!r} {sample.reason}: {sample.detail}" for sample in bad], console)
-    _print_copies(found, source, console)
-    leaked, differences = ([], []) if other is None else _compare(other, source, against, console)
-    card = describe(source, spec)
-    console.print(Text(f"fingerprint  {card.fingerprint}"))
-    report = {
-        "card": to_json(card),
-        "account": found.account.to_json(),
-        **found.to_json(source.class_names),
-        "excluded": [
-            {"rule": rule, "suffix": suffix, "count": count, "such_as": names}
-            for (rule, suffix), (count, names) in left_out
-        ],
-        "duplicates": leaked,
-        "class_differences": differences,
-    }
-    with replacing(out / "report.json") as temporary:
-        json_writer(report)(temporary)
-    with replacing(out / "contact-sheet.png") as temporary:
-        contact_sheet(source, size, Augmentation()).save(temporary, "PNG")
-    console.print(Text(f"\n{out / 'contact-sheet.png'}: samples before and after augmentation"))
-    console.print(Text(f"{out / 'report.json'}: everything above, every bad sample named"))
-    return len(bad) + len(found.conflicts) + len(leaked) + len(differences)
+            display.show(done, len(source))
+    checked = DataCheck(
+        source=source,
+        card=describe(source, source.spec),
+        survey=found,
+        against="" if other is None else other.spec,
+        duplicates=() if other is None else exact_duplicates(other, source),
+        class_differences=() if other is None else _class_differences(other, source),
+        contact_sheet=contact_sheet(source, image, Augmentation()),
+    )
+    if out is not None:
+        checked.save(out)
+    return checked
 
 
-def explained(rule: str, suffix: str, count: int, names: list[str]) -> str:
-    """One kind of files that the source leaves out: how many, which, why, and the way out where there is one."""
-    such = ", ".join(map(repr, names)) + (" ..." if count > len(names) else "")
-    what = "folder" if rule in ("system_folder", "linked_folder", "empty_class_folder") else "file"
-    number = f"{count:,} {what}{'' if count == 1 else 's'}"
-    files = f"{rule}{f' {suffix}' if suffix else ''}: {number} ({such})"
-    format = SUFFIXES.get(suffix, "") if rule == "other_suffix" else ""
-    way = CONVERSIONS.get(format)
-    return f"{files}; {format} is not supported; convert to JPEG or PNG, for example with {way}" if way else files
+def data_kinds() -> Results:
+    """List every kind of data that `open_data` opens by name, with its options."""
+    return Results(("data", "what it is"), tuple(described_kinds().items()))
 
 
-def _compare(other: Source, source: Source, name: str, console: Console) -> tuple[list[tuple[str, str]], list[str]]:
-    """Samples that are in both sets, and what is wrong with the classes if they are not the same."""
-    differences = []
+def _opened(data: str | Source | Dataset[Any], max_pixels: int | None) -> Source:
+    if isinstance(data, str):
+        return open_data(with_max_pixels(data, max_pixels))
+    require(max_pixels is None, "max_pixels applies to data given as a string; set it where you open the data")
+    return open_data(data)
+
+
+def _class_differences(other: Source, source: Source) -> list[str]:
     try:
         check_class_names(other.class_names, source.class_names)
     except ValueError as error:
-        differences.append(str(error))
-    leaked = exact_duplicates(other, source)
-    console.print(Text(f"duplicates   {len(leaked):,} samples are also in {name!r}"))
-    _print_some("duplicate", [f"{own!r} is {theirs!r} there" for theirs, own in leaked], console)
-    _print_some("classes", differences, console)
-    return leaked, differences
+        return [str(error)]
+    return []
 
 
-def _print_classes(found: Survey, source: Source, console: Console) -> None:
-    names = source.class_names
-    counts = [(found.class_counts[label], name) for label, name in enumerate(names)]
-    if not counts:
-        return
-    (least, rarest), (most, commonest) = min(counts), max(counts)
-    console.print(Text(f"classes      {len(names):,}, from {least:,} samples ({rarest!r}) to {most:,} ({commonest!r})"))
-    _print_some("empty folder, no class", [repr(name) for name in source.empty_folders], console)
-    _print_some("no sample of class", [repr(name) for count, name in counts if count == 0], console)
+def _samples(count: int) -> str:
+    return f"{count:,} sample is" if count == 1 else f"{count:,} samples are"
 
 
-def _print_copies(found: Survey, source: Source, console: Console) -> None:
-    """The same image again: with the same labels it is counted, with others its ids are named."""
-    if found.copies:
-        console.print(Text(f"copies       {found.copies:,} samples are the same image as another of their class"))
-    if found.conflicts and source.class_names:
-        console.print(Text(f"conflicts    {len(found.conflicts):,} samples are the same image as one of another class"))
-        _print_some("same image", [f"{first!r} and {second!r}" for first, second in found.conflicts], console)
+def _some(listed: Sequence[str], separator: str) -> str:
+    more = f" and {len(listed) - SHOWN:,} more" if len(listed) > SHOWN else ""
+    return f"{separator.join(listed[:SHOWN])}{more}"
 
 
-def _print_pictures(found: Survey, console: Console) -> None:
-    kinds = (found.formats + found.notes).most_common()
-    console.print(Text("formats      " + ", ".join(f"{count:,} {kind}" for kind, count in kinds)))
-    means = " ".join(f"{mean:.4f}" for mean in found.channel_means())
-    console.print(Text(f"mean colour  {means} (red green blue, 0 to 1)"))
-    table = Table("width x height", "samples", box=None, header_style="bold")
-    for (width, height), count in found.sizes.most_common(SHOWN):
-        table.add_row(f"{width} x {height}", f"{count:,}")
-    console.print(table)
-    if len(found.sizes) > SHOWN:
-        console.print(Text(f" and {len(found.sizes) - SHOWN:,} other sizes"))
-
-
-def _print_some(what: str, lines: list[str], console: Console) -> None:
-    for line in lines[:SHOWN]:
-        console.print(Text(f"{what}: {line}", style="red"))
-    if len(lines) > SHOWN:
-        console.print(Text(f"and {len(lines) - SHOWN:,} more"))
+def _listed(label: str, texts: Sequence[str]) -> Iterator[Line]:
+    for text in texts[:SHOWN]:
+        yield Line(label, text, "red")
+    if len(texts) > SHOWN:
+        yield Line(label, f"and {len(texts) - SHOWN:,} more", "red")

@@ -5,11 +5,9 @@ from collections.abc import Generator, Iterable, Sequence
 from rich.console import Console
 
 from vitlab.data.class_names import Renumbered
-from vitlab.data.images.gate import SUFFIXES
 from vitlab.data.loading.accounting import Account, Quarantined, names, training_limit
 from vitlab.data.loading.batches import Batch
 from vitlab.run_dir import QUARANTINE, RunDir
-from vitlab.runs.measure.check_data import explained
 from vitlab.runs.progress import say
 from vitlab.runs.training.data import Material
 from vitlab.strict_json import read_json
@@ -102,9 +100,8 @@ def _known(run: RunDir, of: str) -> set[str]:
 def tell_classes(console: Console, material: Material) -> None:
     """Say which pictures are of a format that is not read, which folders have no image, and which classes a validation
     or test set does not have."""
-    for (rule, suffix), (count, some) in material.sets["data"].excluded.listed():
-        if rule == "other_suffix" and suffix in SUFFIXES:
-            say(console, f"warning: {explained(rule, suffix, count, some)}")
+    for line in material.sets["data"].excluded.unread_pictures():
+        say(console, f"warning: left out {line}")
     if empty := material.train.empty_folders:
         say(console, f"warning: folders without images are no classes: {_named(empty)}; add images or remove them")
     for name, source in (("validation", material.validation), ("test", material.test)):
