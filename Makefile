@@ -31,8 +31,8 @@ gpu-check: .venv/test.stamp  ## train on this machine's accelerator and compare 
 wheel: .venv/test.stamp  ## build dist/vitlab-*.whl
 	@$(BIN)/python -m build --wheel --no-isolation
 
-docs: .venv/docs.stamp  ## the API reference from docstrings, into docs/_build
-	@$(BIN)/sphinx-build -q -b html docs/api docs/_build
+docs: .venv/docs.stamp  ## the documentation site, into docs/_build
+	@$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build
 	@echo "open docs/_build/index.html"
 
 soak: .venv/test.stamp  ## the long proofs; output goes to evidence/
@@ -55,7 +55,7 @@ mutants: .venv/test.stamp  ## small faults in the numeric core that the tests mu
 	  > evidence/mutants.txt; code=$$?; cat evidence/mutants.txt; exit $$code
 
 clean:  ## remove the virtual environment and what tools left behind
-	rm -rf .venv dist docs/_build docs/api/modules .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv dist docs/_build docs/api docs/generated .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

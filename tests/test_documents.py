@@ -1,9 +1,12 @@
-"""What the documents say is what the code does."""
+"""What the documents say is what the code does: tables, links, flags, commands, Python."""
 
 import importlib.util
 import inspect
 import re
-import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,33 +15,78 @@ from PIL import Image
 
 import vitlab
 from test_house import LAZY, MAY_IMPORT
-from vitlab.cli import COMMANDS, DATA_COMMANDS, main
+from vitlab.cli import COMMANDS, DATA_COMMANDS
 from vitlab.commands.flags import RECIPE_FIELDS
 from vitlab.data.sources.catalogue import open_source
 from vitlab.models.build import build_from_spec
-from vitlab.paper.models import model_spec
 from vitlab.recipe import Execution
-from vitlab.spec import CONVENTIONS, ViTSpec
+from vitlab.spec import CONVENTIONS
 from vitlab.weights.released.catalogue import find_release
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+README = ROOT / "README.md"
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "howto").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *PAGES])
+OF_TORCHRUN = {"nproc-per-node", "max-restarts", "nodes"}
+OF_OTHERS = {"lr", "sched", "warmup-epochs", "grad-accum-steps", "amp", "amp-dtype", "grad-checkpointing"} | {
+    "model-ema",
+    "resume",
+    "reprob",
+}  # timm's, on the page for its users
 
 
-def test_the_models_of_the_readme_are_those_of_the_code():
-    expected = []
-    for name in vitlab.list_models():
-        spec = model_spec(name)
-        layers = spec.layers if isinstance(spec, ViTSpec) else sum(spec.stages)
-        heads = getattr(spec, "heads", "-")
-        linear = vitlab.count(name, head="linear")
-        parameters = f"{linear.parameters:,}"
-        if isinstance(spec, ViTSpec) and not spec.distilled and "DeiT" not in name:
-            parameters += f" / {vitlab.count(name, head='mlp').parameters:,}"
-        expected.append(f"| {name} | {layers} | {spec.width} | {heads} | {parameters} | {linear.macs / 1e9:,.2f} |")
-    readme = (ROOT / "README.md").read_text()
-    table = re.search(r"<!-- models -->\n(.*?)<!-- /models -->", readme, re.DOTALL)[1]
-    assert table.strip().splitlines()[2:] == expected
+def script(name: str):
+    """A script of docs/, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+outputs = script("outputs")
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+# -- Words, links and tables ----------------------------------------------------------------------
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text().split()) <= 1500
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_and_test_files_exist(document):
+    text = document.read_text()
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
+        if not link.startswith(("generated/", "../generated/")):  # made by `make docs`
+            assert (document.parent / link).exists(), link
+    for name in re.findall(r"`((?:tests|evidence|bench|results)/[\w/.]+\.\w+)", text):
+        assert (ROOT / name).exists(), name
+
+
+def test_every_page_is_in_the_index():
+    listed = re.findall(r"^([\w/-]+)$", (ROOT / "docs" / "index.md").read_text(), re.MULTILINE)
+    pages = {page.relative_to(ROOT / "docs").with_suffix("").as_posix() for page in PAGES} - {"index"}
+    assert pages <= set(listed)
+    assert all((ROOT / "docs" / f"{page}.md").exists() for page in set(listed) - {"generated/api"} if "gen" not in page)
+
+
+@pytest.mark.parametrize("page", script("results").pages(), ids=name_of)
+def test_the_tables_of_results_are_those_of_the_evidence(page):
+    text = page.read_text()
+    assert text == script("results").with_tables(text), "run: python docs/results.py"
+    assert "| --- |" in text
+
+
+def test_the_accuracy_of_the_readme_names_the_conventions_it_was_measured_with():
+    rows = {row[2:6]: row for row in README.read_text().splitlines() if "200 ImageNet" in row}
+    for row, how in ((rows["ViT-"], CONVENTIONS["timm"]), (rows["DeiT"], CONVENTIONS["deit"])):
+        side = f"shorter side to {int(224 / how.preprocessing.fraction)} {how.preprocessing.interpolation}"
+        for said in (side, "crop 224", f"{how.gelu} GELU"):
+            assert said in row
 
 
 def test_the_tables_of_the_page_on_scale_are_those_of_the_model():
@@ -48,88 +96,6 @@ def test_the_tables_of_the_page_on_scale_are_those_of_the_model():
     page = (ROOT / "docs" / "scale.md").read_text()
     printed = re.search(r"<!-- tables -->\n(.*?)<!-- /tables -->", page, re.DOTALL)[1]
     assert printed.strip() == "\n".join(scale.tables()).strip()
-
-
-def test_the_accuracy_of_the_readme_names_the_conventions_it_was_measured_with():
-    (row,) = [line for line in (ROOT / "README.md").read_text().splitlines() if "(77.0 %)" in line]
-    timm, deit = CONVENTIONS["timm"], CONVENTIONS["deit"]
-    for how in (timm, deit):
-        assert f"{int(224 / how.preprocessing.fraction)}" in row
-    for said in ("200 ImageNet", timm.preprocessing.interpolation, "shorter side", "crop 224", f"{timm.gelu} GELU"):
-        assert said in row
-
-
-def test_the_readme_names_every_command():
-    readme = (ROOT / "README.md").read_text()
-    assert all(f"`vitlab {command}" in readme for command in COMMANDS)
-
-
-def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    vitlab.save_model(vitlab.build_model("ViT-Ti/16", image=64), "B_16.npz", "google-npz")
-    for code in re.findall(r"```py(?:thon)?\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
-        exec(code, {})  # our own README
-    assert vitlab.load_model("out/").spec.image == (384, 384)
-
-
-OF_TORCHRUN = {"nproc-per-node", "max-restarts"}
-
-
-def test_every_flag_of_the_readme_exists():
-    commands = [*COMMANDS.values(), *DATA_COMMANDS.values()]
-    known = {name for command in commands for name in inspect.signature(command).parameters}
-    flags = re.findall(r"(?<![\w-])--([a-z][\w.-]*)", (ROOT / "README.md").read_text())
-    assert "max-bad" in flags
-    for flag in flags:
-        name = flag.replace("-", "_").partition(".")[0]
-        assert name in known | RECIPE_FIELDS | set(Execution.__annotations__) or flag in OF_TORCHRUN, flag
-
-
-def readme_commands() -> list[list[str]]:
-    """The words of every line of a ```sh block, without the comments."""
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    return [words for block in blocks for line in block.splitlines() if (words := shlex.split(line, comments=True))]
-
-
-@pytest.fixture
-def what_the_readme_has(tmp_path, tiny_spec):
-    """Small things by the names of the README: weights, folders of photographs, a cat, what the demo leaves."""
-    start = build_from_spec(replace(tiny_spec, image=(32, 32), patch=16))
-    vitlab.save_model(start, tmp_path / "B_16.npz", "google-npz")
-    vitlab.save_model(start, tmp_path / "cache" / find_release("augreg-Ti_16-i1k-224").file, "google-npz")
-    shapes = open_source("shapes?classes=2&images=24&size=40")
-    for number in range(24):
-        sample = shapes.item(number)
-        folder = tmp_path / ("photos" if number < 12 else "test-photos") / ("cat", "dog")[sample.labels[0]]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(sample.data).save(folder / f"{number}.png")
-    Image.fromarray(shapes.item(0).data).save(tmp_path / "cat.jpg")
-    vitlab.save_model(start, tmp_path / "demo-out" / "2-fine-tuned" / "model")
-    Image.fromarray(shapes.item(0).data).save(tmp_path / "demo-out" / "digit-0-is-5.png")
-    return tmp_path
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_readme_run(what_the_readme_has, monkeypatch):
-    monkeypatch.chdir(what_the_readme_has)
-    monkeypatch.setenv("VITLAB_CACHE", "cache")
-    for program, *words in readme_commands():
-        if program == "make":  # CI runs these; here they only have to exist
-            assert re.search(rf"^{words[0]}:.*##", (ROOT / "Makefile").read_text(), re.MULTILINE), words
-        else:
-            assert program.removeprefix(".venv/bin/") == "vitlab"
-            assert main(words) == 0, shlex.join(words)
-    assert vitlab.load_model("runs/photos/model").class_names == ("cat", "dog")
-    assert Path("inside/report.html").exists()
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
-def test_links_and_test_files_exist(document):
-    text = document.read_text()
-    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", text):
-        assert (document.parent / link).exists(), link
-    for name in re.findall(r"`(tests/[\w/]+\.py)", text):
-        assert (ROOT / name).exists(), name
 
 
 def test_the_import_table_of_the_tour_is_the_one_that_is_enforced():
@@ -142,3 +108,97 @@ def test_the_import_table_of_the_tour_is_the_one_that_is_enforced():
         if allowed in ("all above", "nothing of ours", "standard library"):
             continue
         assert set(allowed.split(", ")) == MAY_IMPORT[part] | LAZY.get(part, set()), part
+
+
+# -- References that `make docs` generates ---------------------------------------------------------
+
+
+def test_the_reference_names_every_command_recipe_model_and_public_name(tmp_path):
+    reference = script("reference")
+    reference.write_references(tmp_path)
+    text = {path.stem: path.read_text() for path in tmp_path.iterdir()}
+    for command in {*COMMANDS, *(f"data {name}" for name in DATA_COMMANDS)} - {"data"}:
+        assert f"## vitlab {command}\n\n```text\nusage: vitlab {command}" in text["commands"]
+    assert "`ViT-B/16@imagenet21k`" in text["recipes"]
+    assert "| `--schedule.peak` |" in text["recipes"]
+    assert all(f"| {name} |" in text["models"] for name in vitlab.list_models())
+    assert "| ViT-B/16 | 12 | 768 | 12 | 86,567,656 / 87,158,248 | 17.56 |" in text["models"]
+    assert "`folder:PATH" in text["data-kinds"]
+    assert sorted(re.findall(r":: vitlab\.(\w+)$", text["api"], re.MULTILINE)) == sorted(vitlab.__all__)
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("furo", reason="make docs installs Sphinx, furo and myst-parser")
+    pytest.importorskip("myst_parser", reason="make docs installs Sphinx, furo and myst-parser")
+    folders = ("-d", str(tmp_path / "trees"), str(ROOT / "docs"), str(tmp_path / "html"))
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", *folders]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "vitlab.explain" in (tmp_path / "html" / "generated" / "api.html").read_text()
+    assert "usage: vitlab finetune" in (tmp_path / "html" / "generated" / "commands.html").read_text()
+
+
+# -- Commands and Python ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("document", [README, *PAGES], ids=name_of)
+def test_every_flag_exists(document):
+    commands = [*COMMANDS.values(), *DATA_COMMANDS.values()]
+    known = {name for command in commands for name in inspect.signature(command).parameters}
+    known |= RECIPE_FIELDS | set(Execution.__annotations__) | {"help"}
+    for flag in re.findall(r"(?<![\w-])--([a-z][\w.-]*[\w])", document.read_text()):
+        name = flag.replace("-", "_").partition(".")[0]
+        assert name in known or flag in OF_TORCHRUN | OF_OTHERS, flag
+
+
+@pytest.mark.parametrize("document", [README, *PAGES], ids=name_of)
+def test_what_is_made_or_installed_exists(document):
+    makefile = (ROOT / "Makefile").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for target in re.findall(r"(?:^|`)make ([a-z-]+)", document.read_text(), re.MULTILINE):
+        assert re.search(rf"^{target}:.*##", makefile, re.MULTILINE), target
+    for extra in re.findall(r"vitlab\[(\w+)\]", document.read_text()):
+        assert extra in extras, extra
+
+
+@pytest.fixture(scope="module")
+def after_the_tutorial(tmp_path_factory):
+    """The folder that the tutorial leaves: scans of digits by class, a small trained model."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("VITLAB_OFFLINE", "1")
+        ran = list(outputs.run_blocks(outputs.TUTORIAL.read_text()))
+    assert len(ran) >= 6
+    return folder
+
+
+RUNNABLE = [page for page in PAGES if any(b.language in ("sh", "python") for b in outputs.blocks(page.read_text()))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in RUNNABLE if page != outputs.TUTORIAL], ids=name_of)
+def test_the_commands_and_the_python_of_the_page_run(page, after_the_tutorial, tmp_path, monkeypatch):
+    monkeypatch.chdir(shutil.copytree(after_the_tutorial, tmp_path / "work"))
+    monkeypatch.setenv("VITLAB_OFFLINE", "1")
+    assert list(outputs.run_blocks(page.read_text()))
+
+
+@pytest.mark.slow
+def test_the_commands_and_the_python_of_the_readme_run(tmp_path, tiny_spec, monkeypatch):
+    """With small things by the names of the README: released weights, photographs, what the demo leaves."""
+    start = build_from_spec(replace(tiny_spec, image=(32, 32), patch=16))
+    vitlab.save_model(start, tmp_path / "cache" / find_release("augreg-Ti_16-i1k-224").file, "google-npz")
+    shapes = open_source("shapes?classes=2&images=24&size=40")
+    for number in range(24):
+        sample = shapes.item(number)
+        folder = tmp_path / ("photos" if number < 12 else "test-photos") / ("cat", "dog")[sample.labels[0]]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(sample.data).save(folder / f"{number}.png")
+    Image.fromarray(shapes.item(0).data).save(tmp_path / "cat.jpg")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITLAB_CACHE", "cache")
+    assert len(list(outputs.run_blocks(README.read_text()))) >= 3
+    assert vitlab.load_model("runs/photos/model").class_names == ("cat", "dog")
+    assert Path("inside/report.html").exists()

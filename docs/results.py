@@ -1,0 +1,174 @@
+"""Write the tables of results into README.md and docs/results.md, from the committed evidence/ and results/.
+
+python docs/results.py writes them; tests/test_documents.py fails where a table and the evidence disagree.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from vitlab.spec import CONVENTIONS
+
+ROOT = Path(__file__).resolve().parents[1]
+Row = tuple[str, str, str]  # what, result, the command and the file that holds its output
+
+
+def evidence(name: str, pattern: str) -> tuple[str, ...]:
+    """The groups of the last match of `pattern` in a file of evidence/."""
+    found = list(re.finditer(pattern, (ROOT / "evidence" / f"{name}.txt").read_text("utf-8"), re.MULTILINE))
+    assert found, f"evidence/{name}.txt has no {pattern!r}"
+    return found[-1].groups()
+
+
+def demo_rows() -> list[tuple[str, ...]]:
+    """Labels per class, pre-trained, from scratch, difference: the table that the demo printed."""
+    line = r"^\s*(1|5|10|50|all)\s+(\S+ ± \S+ %)\s+(\S+ ± \S+ %)\s+([+-]\S+)\s*$"
+    return re.findall(line, (ROOT / "evidence" / "demo.txt").read_text("utf-8"), re.MULTILINE)
+
+
+def accuracy_rows() -> Iterator[Row]:
+    """What was trained or scored, with failures."""
+    demo = {row[0]: row[1:] for row in demo_rows()}
+    for labels in ("1", "10", "all"):
+        tuned, scratch, _ = demo[labels]
+        which = "all labels" if labels == "all" else f"{labels} label{'s' if labels != '1' else ''} per class"
+        yield (
+            f"Handwritten digits, {which}: pre-trained on letters, and from scratch (3 seeds)",
+            f"{tuned} and {scratch}",
+            "`make demo`, `evidence/demo.txt`",
+        )
+    mean, deviation = evidence("learning_digits", r"mean (\S+)%, standard deviation (\S+)%")
+    yield (
+        "Digits, ViT-Ti/2 from fresh weights, 3,000 steps (5 seeds)",
+        f"{mean} ± {deviation} %",
+        "`bench/learning.py digits`, `evidence/learning_digits.txt`",
+    )
+    (tuned,) = evidence("learning_cifar", r"^fine-tuned from ImageNet: (\S+)%")
+    (scratch,) = evidence("learning_cifar", r"^from scratch: (\S+)%")
+    yield (
+        "CIFAR-10, 1,000 images, 100 steps: ViT-Ti/16 with ImageNet weights, and from scratch",
+        f"{tuned} % and {scratch} % (one run each)",
+        "`bench/learning.py cifar`, `evidence/learning_cifar.txt`",
+    )
+    for line in (ROOT / "results" / "ledger.jsonl").read_text("utf-8").splitlines():
+        entry = json.loads(line)
+        name = "DeiT-Ti/16" if "DeiT" in entry["weights"] else "ViT-Ti/16 AugReg"
+        (conventions,) = re.findall(r"--conventions (\w+)", entry["command"])
+        how = CONVENTIONS[conventions]
+        side = int(224 / how.preprocessing.fraction)
+        seen = f"shorter side to {side} {how.preprocessing.interpolation}, centre crop 224, {how.gelu} GELU"
+        yield (
+            f"{name} on {entry['n']} ImageNet validation photographs (not in this repository), with {conventions}'s "
+            f"conventions: {seen}",
+            f"{entry['got']} % (standard error 3 points); {entry['expected_from']}: {entry['expected']}",
+            "`vitlab evaluate`, `results/ledger.jsonl`",
+        )
+    gain, spread = evidence("masked_patches", r"minus fresh weights is \+(\S+)% ± (\S+)%")
+    yield (
+        "Digits, 10 labels per class: gain from masked-patch pre-training over fresh weights (3 seeds)",
+        f"{gain} ± {spread} points: no clear gain",
+        "`bench/masked.py`, `evidence/masked_patches.txt`",
+    )
+    for name, what in (
+        ("distillation", "all labels, 400 steps"),
+        ("distillation_few", "a tenth of the labels, 300 steps"),
+        ("distillation_few_1000", "a tenth of the labels, 1,000 steps"),
+    ):
+        scores = []
+        for way in ("no teacher", "hard distillation", "soft distillation"):
+            mean, deviation = evidence(name, rf"^{way}: mean (\S+)%, standard deviation (\S+)%")
+            scores.append(f"{float(mean):.1f} ± {float(deviation):.1f}")
+        yield (
+            f"Digits, {what}: no teacher, hard and soft distillation (3 seeds)",
+            f"{', '.join(scores)} %",
+            f"`bench/distillation.py`, `evidence/{name}.txt`",
+        )
+
+
+def robustness_rows() -> Iterator[Row]:
+    """What was broken on purpose, and what it costs."""
+    kills, runs, lost = evidence("kills", r"^(\d+) kills in (\d+) runs, .*; (\d+) checkpoints lost")
+    yield (
+        f"{kills} kills of {runs} trainings",
+        f"{lost} checkpoints lost; every run ended with the same bits as the unbroken one",
+        "`make soak`, `evidence/kills.txt`",
+    )
+    trials = re.findall(r"^(\d+) trials", (ROOT / "evidence" / "ranks.txt").read_text("utf-8"), re.MULTILINE)
+    yield (
+        f"{sum(map(int, trials))} faults of ranks: killed, frozen, failing, stopped",
+        "every run reported the cause, continued and ended with the same bits",
+        "`make soak`, `evidence/ranks.txt`",
+    )
+    files, formats, crashes = evidence("mutations", r"^in all: (\S+) mutated files of (\d+) formats.* (\d+) crashes")
+    yield (
+        f"{files} damaged weight files of {formats} formats",
+        f"{crashes} crashes",
+        "`make soak`, `evidence/mutations.txt`",
+    )
+    possible, made, caught, slow, left, reasons = evidence(
+        "mutants", r"^all +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+)$"
+    )
+    yield (
+        f"{made} of {int(possible):,} small faults put into the numeric core",
+        f"{int(caught) + int(slow)} caught by the tests; of the other {left}, {reasons} change nothing that one rank "
+        "computes and the rest have a test now",
+        "`make mutants`, `evidence/mutants.txt`",
+    )
+    (exact,) = evidence("inference", r"ViT-B/16, batch 8[^/]*?/s\n(?:.*\n)*?.*exact GELU +(\S+)")
+    (again,) = evidence("inference", r"ViT-B/16, batch 8[^/]*?/s\n(?:.*\n)*?.*timm again +(\S+)")
+    yield (
+        "Inference speed of ViT-B/16, batch 8, 2 CPU threads, as a multiple of timm's",
+        f"{exact} with exact GELU (timm again: {again})",
+        "`bench/inference.py`, `evidence/inference.txt`",
+    )
+    first, second = (evidence("huge", rf"^rank {rank}: peak (\S+) GiB")[0] for rank in (0, 1))
+    yield (
+        "One step of ViT-H/14 (634 M parameters) sharded over two CPU ranks, one image each",
+        f"peak memory {first} and {second} GiB",
+        "`bench/huge.py ViT-H/14`, `evidence/huge.txt`",
+    )
+    (peak,) = evidence("inspection_memory", r"ViT-L/16 at 384(?:.*\n)*? *128 pictures: peak (\S+) GB")
+    yield (
+        "Inspecting ViT-L/16 at 384 pixels with 128 images",
+        f"peak memory {peak} GB",
+        "`bench/inspect_memory.py`, `evidence/inspection_memory.txt`",
+    )
+
+
+def tables() -> dict[str, str]:
+    """Every table by the name of its marks."""
+    accuracy, robustness = list(accuracy_rows()), list(robustness_rows())
+    heading = ("what", "result", "made by")
+    return {
+        "demo": _table(("labels per class", "pre-trained", "from scratch", "difference"), demo_rows()),
+        "accuracy": _table(heading, accuracy),
+        "robustness": _table(heading, robustness),
+        "short": _table(heading, [*accuracy[:7], *robustness[:3]]),
+    }
+
+
+def with_tables(page: str) -> str:
+    """The page with every table between its marks."""
+    for name, text in tables().items():
+        mark = f"<!-- results: {name} -->\n"
+        page = re.sub(
+            f"{mark}.*?<!-- end -->\n", lambda _, new=f"{mark}{text}<!-- end -->\n": new, page, flags=re.DOTALL
+        )
+    return page
+
+
+def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [heading, ("---",) * len(heading), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def pages() -> list[Path]:
+    """Every document that has a table of results."""
+    documents = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [page for page in documents if "<!-- results: " in page.read_text("utf-8")]
+
+
+if __name__ == "__main__":
+    for page in pages():
+        page.write_text(with_tables(page.read_text("utf-8")), "utf-8")
