@@ -93,7 +93,7 @@ def test_doctor_says_how_threads_wait_and_who_decided_it(capsys, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     assert waiting() == "threads spin; OMP_WAIT_POLICY=PASSIVE lets them sleep"
     monkeypatch.setenv("GOMP_SPINCOUNT", "5")
-    assert waiting() == "as asked for: GOMP_SPINCOUNT=5"
+    assert waiting() == "as requested: GOMP_SPINCOUNT=5"
     monkeypatch.setattr(doctor, "chosen", ["other programs use 1.5 of 2 processors"])
     assert "PASSIVE, because other programs use 1.5 of 2 processors when vitlab was started" in waiting()
 

@@ -34,11 +34,11 @@ def test_a_new_run_leaves_the_data_json_of_others_alone(in_memory):
     (in_memory / "data.json").write_text(json.dumps(card))
     check_new(in_memory)
     (in_memory / "thesis.txt").write_text("years of work")
-    with pytest.raises(FileExistsError, match="holds other things"):
+    with pytest.raises(FileExistsError, match="contains other files"):
         check_new(in_memory)
     (in_memory / "thesis.txt").unlink()
     (in_memory / "data.json").write_text('{"mine": 1}')
-    with pytest.raises(FileExistsError, match="holds other things"):
+    with pytest.raises(FileExistsError, match="contains other files"):
         check_new(in_memory)
 
 

@@ -150,7 +150,7 @@ def test_a_file_that_claims_no_bytes_is_read_within_bounds():
 def test_missing_files_and_impossible_paths_are_told_apart(tmp_path):
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "none")
-    with pytest.raises(NotRegular, match="not a possible path"):
+    with pytest.raises(NotRegular, match="not a valid path"):
         open_regular("a\0b")
 
 

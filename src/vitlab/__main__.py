@@ -1,4 +1,4 @@
-"""`vitlab` and `python -m vitlab`, which is also how torchrun starts it: torchrun --nproc-per-node 2 -m vitlab ..."""
+"""Entry point of `vitlab`, `python -m vitlab` and `torchrun --nproc-per-node 2 -m vitlab`."""
 
 import sys
 
@@ -7,7 +7,7 @@ from vitlab.interrupts import leave_when_interrupted
 
 
 def start() -> int:
-    """Run the command line; it is imported here, so that an interrupt has an answer while that takes its time."""
+    """Run the command line; it is imported here, so that Ctrl-C ends the process cleanly during the import."""
     leave_when_interrupted()
     choose_before_torch()
     from vitlab.cli import main

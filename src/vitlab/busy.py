@@ -1,9 +1,9 @@
-"""How busy the processors are with other programs, and how torch's threads should then wait. Standard library only.
+"""Detect that other programs use the processors, and choose how torch's threads wait then. Standard library only.
 
-Threads of torch that wait for each other spin, because waking a sleeping thread takes longer than a small operation.
-Beside other programs a spinning thread keeps the processor from the one that it waits for, and a step takes many times
-as long (evidence/busy.txt). OMP_WAIT_POLICY=PASSIVE lets them sleep. It has to be set before torch is loaded, and it
-changes no result.
+Torch's threads spin while they wait for each other, because waking a sleeping thread takes longer than a small
+operation. If other programs compete for the processors, a spinning thread keeps one from the thread it waits for, and
+a step takes many times as long (evidence/busy.txt). OMP_WAIT_POLICY=PASSIVE lets threads sleep instead. It must be set
+before torch is imported, and changes no result.
 """
 
 import os
@@ -17,16 +17,16 @@ from pathlib import Path
 from types import ModuleType
 
 POLICY = "OMP_WAIT_POLICY"
-SETTINGS = (POLICY, "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # whoever sets one has decided
-SHARE = 0.25  # of the threads; so many without a processor of their own are too many
-SHORTEST = 0.1  # seconds between two readings; the kernel counts hundredths
-WATCHED = 15.0  # seconds between two looks while something runs
-chosen: list[str] = []  # why threads of this process sleep, once that was chosen for it
+SETTINGS = (POLICY, "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # if one is set, the user has decided
+SHARE = 0.25  # of the threads: too many if these have no processor of their own
+SHORTEST = 0.1  # seconds between two readings; the kernel counts in hundredths
+WATCHED = 15.0  # seconds between two readings during a run
+chosen: list[str] = []  # why threads of this process sleep, once that is chosen
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Seconds so far: by the clock, of this process on processors, and of all programs on those it may use."""
+    """Seconds so far: wall clock, processor time of this process, and of all programs on its processors."""
 
     clock: float
     own: float
@@ -35,14 +35,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class Place:
-    """What a process may use: so many processors, for so much of the time (`quota`, in processors), in `threads`."""
+    """What a process may use: processors, a `quota` of processor time (in processors), and `threads`."""
 
     processors: int
     quota: float
     threads: int
 
     def crowd(self, others: float) -> str:
-        """Why threads that spin are slow here while other programs use `others` processors; empty if they are not."""
+        """Why spinning threads are slow while other programs use `others` processors; empty if they are not."""
         free = min(self.processors - others, self.quota)
         if self.threads < 2 or self.threads - free < SHARE * self.threads:
             return ""
@@ -52,14 +52,14 @@ class Place:
 
 
 def place(environment: Mapping[str, str] = os.environ) -> Place:
-    """The place of this process."""
+    """What this process may use."""
     processors = len(_own_processors())
     asked = environment.get("OMP_NUM_THREADS", "").partition(",")[0]
     return Place(processors, _quota() or float(processors), int(asked) if asked.isdecimal() else processors)
 
 
 def read() -> Reading | None:
-    """Where things stand now; None where the system does not tell (it is Linux that does)."""
+    """Take a reading; None on systems other than Linux."""
     try:
         lines = Path("/proc/stat").read_text().splitlines()
         ticks = os.sysconf("SC_CLK_TCK")
@@ -69,7 +69,7 @@ def read() -> Reading | None:
 
 
 def busy_ticks(lines: Sequence[str], processors: frozenset[int]) -> int:
-    """What /proc/stat counts of the processors as user, nice, system, interrupts, and stolen by other machines."""
+    """Busy ticks of the processors in /proc/stat: user, nice, system, interrupts and steal."""
     total = 0
     for line in lines:
         name, *values = line.split()
@@ -85,7 +85,7 @@ def others_between(before: Reading, after: Reading) -> float:
 
 
 def is_decided(environment: Mapping[str, str]) -> bool:
-    """Whether the user, or a launcher of several ranks, has said how threads wait, or there is only one."""
+    """Whether the user or a launcher has decided how threads wait, or there is only one thread."""
     ranks = environment.get("WORLD_SIZE", "1")
     return any(name in environment for name in SETTINGS) or ranks != "1" or environment.get("OMP_NUM_THREADS") == "1"
 
@@ -94,7 +94,7 @@ def is_decided(environment: Mapping[str, str]) -> bool:
 
 
 class BeforeTorch(MetaPathFinder):
-    """Chooses how threads wait in the moment before torch is imported; commands without torch pay nothing for it."""
+    """Choose how threads wait right before torch is imported; commands without torch pay nothing."""
 
     def __init__(
         self,
@@ -108,9 +108,9 @@ class BeforeTorch(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Nothing: the others find torch."""
+        """Find nothing, so that the other finders import torch."""
         if fullname == "torch" and self.begin is not None:
-            begin, self.begin = self.begin, None  # it stays in the list, which Python is walking through
+            begin, self.begin = self.begin, None  # not removed: Python is iterating over the list
             time.sleep(max(begin.clock + SHORTEST - time.monotonic(), 0.0))
             now = self.look()
             if now is not None:
@@ -119,14 +119,14 @@ class BeforeTorch(MetaPathFinder):
 
 
 def choose_before_torch(look: Callable[[], Reading | None] = read) -> None:
-    """From now on other programs are looked at, and importing torch chooses how its threads wait."""
+    """Watch other programs from now on, and choose how threads wait when torch is imported."""
     begin = None if is_decided(os.environ) else look()
     if begin is not None and "torch" not in sys.modules:
         sys.meta_path.insert(0, BeforeTorch(begin, look))
 
 
 def choose(here: Place, others: float, environment: MutableMapping[str, str]) -> None:
-    """Let threads sleep where spinning would be slow, and say so; what the user has set stays."""
+    """Let threads sleep if spinning would be slow, and print so; a user's own setting is kept."""
     why = here.crowd(others)
     if why and not is_decided(environment):
         environment[POLICY] = "PASSIVE"
@@ -139,9 +139,9 @@ def choose(here: Place, others: float, environment: MutableMapping[str, str]) ->
 
 
 class Crowding:
-    """Notices, once, that other programs have come to use the processors of a long computation.
+    """Notice, once, that other programs compete with a long computation for its processors.
 
-    `helpers` are processes of our own, such as data workers: as many processors are not counted as others'.
+    `helpers` counts processes of our own, such as data workers, that are not other programs.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Crowding:
         self._last = None if is_decided(environment) else look()
 
     def notice(self) -> str:
-        """What is the matter, the first time that it is; else nothing."""
+        """The reason, the first time that there is one; else empty."""
         if self._last is None or self._clock() - self._last.clock < WATCHED:
             return ""
         before, self._last = self._last, self._look()
@@ -171,7 +171,7 @@ class Crowding:
 
 
 def advice(why: str, again: str) -> str:
-    """A crowd in a sentence, with what to do about it."""
+    """The reason in a sentence, with what to do about it."""
     return f"{why}: threads that wait for each other slow this down; {POLICY}=PASSIVE {again} lets them sleep"
 
 
@@ -185,7 +185,7 @@ def _own_processors() -> frozenset[int]:
 
 
 def _quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Processors that a container may use, as both versions of control groups say it; None is all."""
+    """Processors that a container may use, from control groups of either version; None for all."""
     try:
         most, period = (root / "cpu.max").read_text().split()
         return None if most == "max" else int(most) / int(period)

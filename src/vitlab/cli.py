@@ -1,4 +1,4 @@
-"""The command line: one table of commands, each a short function that loads what it needs when it is called."""
+"""The command line: a table of commands, each of which imports what it needs when it is called."""
 
 import contextlib
 import difflib
@@ -98,19 +98,26 @@ EXIT_CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (  # of other 
     ((ArithmeticError, MemoryError), FAILED),
 )
 WITHOUT_TORCH = {"models", "recipes", "report", "data"}
-TOGETHER = {"pretrain", "finetune", "resume", "evaluate", "features", "fewshot"}  # on many ranks, under torchrun
+TOGETHER = {
+    "pretrain",
+    "finetune",
+    "resume",
+    "evaluate",
+    "features",
+    "fewshot",
+}  # commands that run on several ranks, under torchrun
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; user errors are one line on standard error and exit code 2."""
+    """Run one command and return its exit code; a user error is one line on standard error and code 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a name that a terminal cannot show is no reason to stop
+            stream.reconfigure(errors="backslashreplace")  # for names that the terminal cannot show
     if arguments == ["--version"]:
         console().print(f"vitlab {__version__}", highlight=False)
         return 0
-    is_first = os.environ.get("RANK", "0") == "0"  # of several ranks one complains of what all have met
+    is_first = os.environ.get("RANK", "0") == "0"  # of several ranks, one reports what all raise
     commands, program = COMMANDS, "vitlab"
     about = "The Vision Transformer paper as a working laboratory. --version prints the version."
     if arguments[:1] == ["data"]:
@@ -165,7 +172,7 @@ def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str
 
 
 def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> None:
-    """Raise for a first word that is no command, whatever follows it, with the commands that may have been meant."""
+    """Raise if the first word is not a command, with the commands that may have been meant."""
     listed = f"its commands are {', '.join(commands)}"
     given = next((word for word in words if not word.startswith("-")), "")
     strange = next((word for word in words if word not in ("-h", "--help")), "") if not given else ""
@@ -185,7 +192,7 @@ def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> 
 
 @contextlib.contextmanager
 def _heard_or_not(arguments: list[str]) -> Iterator[None]:
-    """Help that nobody reads to its end, as in `vitlab finetune --help | head`, is no error."""
+    """Ignore a closed pipe while help is printed, as in `vitlab finetune --help | head`."""
     if {"-h", "--help"}.isdisjoint(arguments):
         yield
         return
@@ -195,13 +202,13 @@ def _heard_or_not(arguments: list[str]) -> Iterator[None]:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for output that Python flushes at exit
         raise SystemExit(0) from None
 
 
 @contextlib.contextmanager
 def _warnings_as_lines(*, is_heard: bool) -> Iterator[None]:
-    """What weights do not say and is assumed, as one line each; other warnings are shown as Python shows them."""
+    """Print a WeightsWarning as one line, and once; other warnings as Python does."""
     told: set[str] = set()
     with warnings.catch_warnings():
         usual = warnings.showwarning
@@ -221,7 +228,9 @@ def _check_ranks(arguments: list[str]) -> None:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks > 1 and arguments and arguments[0] in {*COMMANDS, *DATA_COMMANDS} - TOGETHER:
         known = ", ".join(sorted(TOGETHER))
-        raise NotForRanks(f"{arguments[0]} runs in one process, not on {ranks} ranks; those that do are {known}")
+        raise NotForRanks(
+            f"{arguments[0]} runs in one process, not on {ranks} ranks; commands for several ranks are {known}"
+        )
 
 
 if __name__ == "__main__":

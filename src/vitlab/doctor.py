@@ -1,4 +1,4 @@
-"""What is installed here and what torch can use: the first thing to look at when something does not work."""
+"""What is installed and what torch can use: the first thing to check when something does not work."""
 
 import importlib.metadata as metadata
 import os
@@ -11,7 +11,7 @@ from vitlab.busy import POLICY, SETTINGS, chosen, others_between, read
 
 
 def findings() -> Iterator[tuple[str, str]]:
-    """(what, how it is) lines, versions first."""
+    """Yield (name, value) lines, versions first."""
     yield "vitlab", metadata.version("vitlab")
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     for package, extra in _requirements():
@@ -22,11 +22,11 @@ def findings() -> Iterator[tuple[str, str]]:
     extras = sorted({extra for _, extra in _requirements() if extra})
     for extra in extras:
         missing = [package for package, of in _requirements() if of == extra and not _version(package)]
-        yield f"[{extra}]", f"lacks {', '.join(missing)}: pip install 'vitlab[{extra}]'" if missing else "there"
+        yield f"[{extra}]", f"lacks {', '.join(missing)}: pip install 'vitlab[{extra}]'" if missing else "installed"
 
 
 def _torch() -> Iterator[tuple[str, str]]:
-    """What torch can run on; imported here, so that doctor works where torch is missing."""
+    """What torch can run on; torch is imported here, so that doctor works without it."""
     import torch
 
     yield "device", _device()
@@ -36,11 +36,11 @@ def _torch() -> Iterator[tuple[str, str]]:
 
 
 def _waiting() -> str:
-    """What threads do while they wait for each other, and who decided it."""
+    """What threads do while they wait for each other, and why."""
     if chosen:
         return f"threads sleep: {POLICY}=PASSIVE, because {chosen[0]} when vitlab was started"
     given = [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]
-    return f"as asked for: {', '.join(given)}" if given else f"threads spin; {POLICY}=PASSIVE lets them sleep"
+    return f"as requested: {', '.join(given)}" if given else f"threads spin; {POLICY}=PASSIVE lets them sleep"
 
 
 def _others() -> str:
@@ -48,7 +48,7 @@ def _others() -> str:
     time.sleep(0.2)
     after = read()
     if before is None or after is None:
-        return "what other programs use is not told by this system"
+        return "unknown: this system does not report it"
     return f"other programs use {others_between(before, after):.1f} of {os.cpu_count()} processors"
 
 
@@ -61,7 +61,7 @@ def _device() -> str:
 
 
 def _requirements() -> list[tuple[str, str]]:
-    """(package, extra that asks for it or "") from the package's own metadata."""
+    """(package, extra that requires it or "") from the package metadata."""
     lines = metadata.requires("vitlab") or []
     parsed = (re.match(r"([A-Za-z0-9._-]+)[^;]*(?:;\s*extra == ['\"](\w+)['\"])?", line) for line in lines)
     return [(match[1], match[2] or "") for match in parsed if match]

@@ -57,7 +57,7 @@ class JobsFailed(VitlabError, RuntimeError):
 
 
 class LostRank(VitlabError, RuntimeError):
-    """A rank died or does not answer; the message names it if possible."""
+    """A rank died or does not respond; the message names it if possible."""
 
     exit_code = FAILED
 

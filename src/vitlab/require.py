@@ -1,7 +1,7 @@
-"""`require`: the one-line check of what a user or a file gives. Standard library only."""
+"""`require`: a one-line check of input from a user or a file. Standard library only."""
 
 
 def require(holds: bool, message: str) -> None:
-    """Raise a ValueError with `message` unless the claim holds."""
+    """Raise a ValueError with `message` unless `holds` is true."""
     if not holds:
         raise ValueError(message)

@@ -1,4 +1,4 @@
-"""The one way anything durable is written: under a temporary name, synced, hashed, then renamed."""
+"""Write durable files and folders: under a temporary name, synced, hashed, then renamed."""
 
 import contextlib
 import errno
@@ -20,14 +20,14 @@ from vitlab.user_files import broken_link, open_regular
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 LEFTOVER = re.compile(r"\..+\.(tmp-\d+|old)")
-_held: set[Path] = set()  # a process does not shut itself out by a record lock
+_held: set[Path] = set()  # record locks do not exclude the process that holds them
 Writer = Callable[[Path], object]
 Entry = dict[str, int | str]  # of a manifest: size and hash of a file
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`; when the block ends well it is synced and takes the name `path` at once."""
+    """Yield a temporary path beside `path`; if the block succeeds, it is synced and renamed to `path` atomically."""
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
@@ -38,7 +38,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Give a finished file beside `path` that name, synced before and after."""
+    """Rename a finished file to `path`, syncing before and after."""
     _make_readable(temporary)
     _sync(temporary)
     temporary.replace(path)
@@ -46,7 +46,7 @@ def publish(temporary: Path, path: Path) -> None:
 
 
 def write_folder(path: Path, files: Mapping[str, Writer]) -> None:
-    """Write a folder whole or not at all, with a manifest of sizes and SHA-256; an existing folder is an error."""
+    """Write a folder atomically, with a manifest of sizes and SHA-256; raises if `path` exists."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         begin_folder(path)
@@ -56,7 +56,7 @@ def write_folder(path: Path, files: Mapping[str, Writer]) -> None:
 
 
 def begin_folder(path: Path) -> Path:
-    """An empty temporary folder beside `path`, for one or several processes to write into."""
+    """Create an empty temporary folder beside `path`, which one or several processes may write to."""
     refuse_existing(path)
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
@@ -65,7 +65,7 @@ def begin_folder(path: Path) -> Path:
 
 
 def write_files(folder: Path, files: Mapping[str, Writer]) -> dict[str, Entry]:
-    """Write files, synced; returns their entries for the manifest."""
+    """Write and sync files; returns their entries for the manifest."""
     for name, write in files.items():
         write(folder / name)
         _make_readable(folder / name)
@@ -74,7 +74,7 @@ def write_files(folder: Path, files: Mapping[str, Writer]) -> dict[str, Entry]:
 
 
 def finish_folder(path: Path, temporary: Path, entries: Mapping[str, Entry]) -> None:
-    """Give a folder whose files are all written its manifest and its name."""
+    """Add the manifest to a folder whose files are all written, and rename it to `path`."""
     json_writer({name: entries[name] for name in sorted(entries)})(temporary / MANIFEST)
     _sync(temporary / MANIFEST)
     _sync(temporary)
@@ -83,7 +83,7 @@ def finish_folder(path: Path, temporary: Path, entries: Mapping[str, Entry]) -> 
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it that are missing; their names are synced: power may be lost."""
+    """Create a folder and its missing parents, synced so that they survive a power loss."""
     try:
         for folder in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
             folder.mkdir(exist_ok=True)
@@ -93,21 +93,21 @@ def make_folder(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder at once: half of one never has its name."""
+    """Remove a folder; it is renamed first, so that no partial folder has its name."""
     going = path.with_name(f".{path.name}.old")
     path.rename(going)
     _remove(going)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what processes that died left of their writing; only for who knows that none is alive."""
+    """Remove temporary files of dead processes; call it only if no process is writing here."""
     for path in folder.iterdir():
         if LEFTOVER.fullmatch(path.name):
             _remove(path)
 
 
 def refuse_unwritable(folder: Path) -> None:
-    """Raise where it is plain that a folder cannot be made or written into; nothing is made to find out."""
+    """Raise if a folder certainly cannot be created or written to; creates nothing."""
     if broken := broken_link(folder):
         raise FileExistsError(f"{broken}; choose another folder")
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -118,25 +118,25 @@ def refuse_unwritable(folder: Path) -> None:
 
 
 def refuse_existing(path: Path) -> None:
-    """Raise unless `path` is free: nothing here ever writes over what a user has."""
+    """Raise if `path` exists: a user's files are never overwritten."""
     if path.exists() or path.is_symlink():
         raise FileExistsError(f"{path} exists already; choose another name or remove it first")
 
 
 def refuse_strange(folder: Path, marks: Iterable[str]) -> None:
-    """Raise unless a folder is new, empty but for hidden files, or has one of `marks`, names that tell it is ours."""
+    """Raise unless a folder is new, empty except for hidden files, or contains one of `marks`, which identify ours."""
     if not folder.exists() or any((folder / mark).exists() for mark in marks):
         return
     if not folder.is_dir():
         raise FileExistsError(f"{folder} is a file; choose another name for the folder")
     if any(not path.name.startswith(".") for path in folder.iterdir()):
-        raise FileExistsError(f"{folder} holds other things; choose another folder, or an empty one")
+        raise FileExistsError(f"{folder} contains other files; choose an empty or a new folder")
 
 
 def verify_folder(path: Path, required: Iterable[str], part: tuple[int, int] = (0, 1)) -> None:
-    """Raise unless the manifest lists the required files and every file on it has its size and SHA-256.
+    """Raise unless the manifest lists the required files and every listed file has its size and SHA-256.
 
-    With `part` (i, n) only every n-th file from the i-th on is looked at: n processes share the work.
+    With `part` (i, n) only every n-th file from the i-th on is checked, so that n processes can share the work.
     """
     manifest = read_json(path / MANIFEST)
     require(isinstance(manifest, dict), f"{MANIFEST} of {path} is not an object")
@@ -156,27 +156,27 @@ def verify_folder(path: Path, required: Iterable[str], part: tuple[int, int] = (
 
 
 class Unwritable(OSError):  # noqa: N818 - says what is wrong
-    """A folder cannot be made or written into."""
+    """A folder cannot be created or written to."""
 
     def __init__(self, folder: Path, why: OSError) -> None:
         super().__init__(f"{folder} cannot be written ({why.strerror or why}); choose another folder")
 
 
 class Locked(OSError):  # noqa: N818 - says what is wrong
-    """Another process works in the folder."""
+    """Another process uses the folder."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Nobody else enters the folder this way while the block runs; a process that dies leaves it free.
+    """Hold an exclusive lock on a folder while the block runs; it is released when the process dies.
 
-    Raises Locked, naming the process that holds it.
+    Raises Locked, naming the process that holds the lock.
     """
     make_folder(folder)
     key = folder.resolve()
     if key in _held:
         raise Locked(f"{folder} is in use by this process already")
-    # A record lock: unlike flock's it is not inherited by data workers, which may outlive a killed run for seconds.
+    # A record lock is not inherited by data workers, unlike flock's: they may outlive a killed run for seconds.
     try:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
@@ -199,13 +199,13 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def sha256(path: Path) -> str:
-    """The file's SHA-256 in hexadecimal, read in pieces."""
+    """SHA-256 of a file in hexadecimal."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def json_writer(value: object) -> Writer:
-    """Write `value` as readable JSON, the same bytes every time."""
+    """A writer of `value` as indented JSON, with the same bytes every time."""
     text = json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
     return lambda path: path.write_text(text, encoding="utf-8")
 
@@ -218,13 +218,13 @@ def _remove(path: Path) -> None:
 
 
 def _make_readable(path: Path) -> None:
-    """The permissions any new file would have; safetensors makes its files private."""
+    """Set the permissions of any new file; safetensors creates private files."""
     path.chmod(0o666 & ~_umask())
 
 
 @functools.cache
 def _umask() -> int:
-    """Asked for once: asking sets it for a moment, which other threads would see."""
+    """The umask, read once: reading it changes it for a moment, which other threads would see."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

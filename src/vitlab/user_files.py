@@ -1,7 +1,7 @@
-"""The one way to open a file that a user names: regular files only, and never more of one than is allowed.
+"""Open files that a user names: regular files only, with a limit on how much is read.
 
-A FIFO makes `open` wait for ever, a device such as /dev/zero never ends, and a file may grow while it is read. Links
-are followed. Standard library only.
+Opening a FIFO blocks forever, a device such as /dev/zero never ends, and a file may grow while it is read. Symbolic
+links are followed. Standard library only.
 """
 
 import errno
@@ -21,19 +21,19 @@ KINDS = {
     stat.S_IFBLK: "a device",
 }
 LARGEST_LINE = 2**20  # bytes
-DIRECTORY_ENTRY = 512  # bytes that a member of an archive takes in its directory, at most; few names have 100
+DIRECTORY_ENTRY = 512  # bytes of a member in an archive's directory, at most; few names are as long as 100
 
 
 class NotRegular(OSError, ValueError):  # noqa: N818 - says what is wrong
-    """What stands at a path is no regular file."""
+    """The path is not a regular file."""
 
 
 def check_regular(path: str | Path) -> os.stat_result:
-    """Raise unless a regular file stands at `path`; nothing is opened. For libraries that open files themselves."""
+    """Raise unless `path` is a regular file, without opening it; for libraries that open files themselves."""
     try:
         status = os.stat(path)  # noqa: PTH116 - a str or a Path
     except ValueError:  # a NUL in it
-        raise NotRegular(f"{str(path)!r} is not a possible path; give the path of a file") from None
+        raise NotRegular(f"{str(path)!r} is not a valid path; give the path of a file") from None
     except OSError as error:
         raise _explained(path, error) from None
     kind = KINDS.get(stat.S_IFMT(status.st_mode), "" if stat.S_ISREG(status.st_mode) else "no file")
@@ -43,25 +43,25 @@ def check_regular(path: str | Path) -> os.stat_result:
 
 
 def broken_link(path: Path) -> str:
-    """What is wrong with a symbolic link that leads nowhere, or back to itself; empty for whatever else there is."""
+    """Say what is wrong with a dangling or circular symbolic link; empty for any other path."""
     return f"{path} is a symbolic link to nothing or to itself" if path.is_symlink() and not path.exists() else ""
 
 
 def open_regular(path: str | Path) -> io.BufferedReader:
-    """Open a regular file to read its bytes; whatever else stands there is refused without waiting for it."""
-    check_regular(path)  # before it is opened: to open a device may have effects
+    """Open a regular file for reading bytes; raises for anything else without blocking."""
+    check_regular(path)  # before opening: opening a device may have side effects
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as error:
         raise _explained(path, error) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was replaced in between
         os.close(descriptor)
-        raise NotRegular(f"{path} is no regular file any more; give the path of one")
+        raise NotRegular(f"{path} is no longer a regular file; give the path of one")
     return os.fdopen(descriptor, "rb")
 
 
 def read_regular(path: str | Path, largest: int) -> bytes:
-    """What a regular file of at most `largest` bytes holds; one that grows while it is read is refused too."""
+    """Read a regular file of at most `largest` bytes; raises for a larger one, also if it grows while it is read."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(largest + 1) if size <= largest else b""
@@ -71,13 +71,13 @@ def read_regular(path: str | Path, largest: int) -> bytes:
 
 
 def read_lines(path: str | Path, largest: int) -> list[str]:
-    """The lines of a UTF-8 text of at most `largest` bytes, without blanks around them; empty ones are left out."""
+    """The stripped, non-empty lines of a UTF-8 text file of at most `largest` bytes."""
     text = read_regular(path, largest).decode("utf-8-sig", errors="replace")
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def stream_lines(path: str | Path, longest: int = LARGEST_LINE) -> Iterator[bytes]:
-    """The lines of a regular file one by one, as far as it went when it was opened; none is longer than `longest`."""
+    """Yield the lines of a regular file, up to its size when opened; raises for one longer than `longest` bytes."""
     with open_regular(path) as file:
         left, number = os.fstat(file.fileno()).st_size, 0
         while left > 0:
@@ -91,7 +91,7 @@ def stream_lines(path: str | Path, longest: int = LARGEST_LINE) -> Iterator[byte
 
 
 def stream_text(path: str | Path) -> Iterator[str]:
-    """The lines of a UTF-8 text one by one with their ends as they are, for `csv`; bytes that are none survive."""
+    """Yield the lines of a UTF-8 text file with their line endings, for `csv`; invalid bytes are kept as surrogates."""
     with (
         open_regular(path) as file,
         io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text,
@@ -105,9 +105,9 @@ def stream_text(path: str | Path) -> Iterator[str]:
 
 
 def check_archive(path: str | Path, most: int) -> None:
-    """Raise unless a zip archive is a regular file whose directory has room for no more than about `most` members.
+    """Raise unless a zip archive is a regular file whose directory has room for at most about `most` members.
 
-    Only its last bytes are read: `zipfile` builds an object for every member that the directory lists.
+    Reads only its last bytes, because `zipfile` builds an object for every member listed.
     """
     with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)

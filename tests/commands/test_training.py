@@ -216,7 +216,7 @@ def test_a_folder_without_permission_is_told_by_its_name(tmp_path, capsys):
 
 def test_a_folder_of_other_things_or_a_finished_run_is_refused(tmp_path, capsys):
     (tmp_path / "photos.txt").write_text("mine")
-    assert "holds other things; choose another folder" in refusal(capsys, *SMALL, "--out", str(tmp_path))
+    assert "contains other files; choose an empty or a new folder" in refusal(capsys, *SMALL, "--out", str(tmp_path))
     assert [file.name for file in tmp_path.iterdir()] == ["photos.txt"]
     for name in ("run.json", "result.json"):
         (tmp_path / name).write_text("{}")

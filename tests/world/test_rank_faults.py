@@ -62,7 +62,7 @@ def test_when_a_rank_is_killed_the_others_name_it_and_end(in_memory, unbroken, c
         codes = ranks.codes_of(children)
         assert codes.pop(victim) == -signal.SIGKILL
         assert codes == [3]
-        assert re.search(rf"vitlab: rank {victim} is gone or does not answer", said.read_text())
+        assert re.search(rf"vitlab: rank {victim} is dead or not responding", said.read_text())
         go_on_and_compare(path, unbroken, children)
     with capsys.disabled():
         tell(f"{TRIALS} trials of a killed rank")
@@ -75,7 +75,7 @@ def test_when_a_rank_freezes_the_others_show_where_they_waited_and_end(in_memory
         other = children[1 - victim]
         assert crashes.code_of(other) == 3  # long before anybody's patience ends
         assert crashes.code_of(children[victim]) == -signal.SIGKILL  # a launcher has nobody to wait for
-        assert f"rank {victim} is gone or does not answer" in said.read_text()
+        assert f"rank {victim} is dead or not responding" in said.read_text()
         assert re.search(r"Current thread .*\n(  File .*\n)+", said.read_text())
         go_on_and_compare(path, unbroken, children)
     with capsys.disabled():
@@ -171,7 +171,7 @@ def test_three_ranks_continue_bit_for_bit_too(in_memory):
     codes = ranks.run_ranks(3, ranks.disturbed_command, path, ranks.TIMEOUT, *how, said=said)
     assert codes.pop(1) == -signal.SIGKILL
     assert sorted(codes) == [1, 3]
-    assert said.read_text().count("rank 1 is gone or does not answer") == 1
+    assert said.read_text().count("rank 1 is dead or not responding") == 1
     assert ranks.run_ranks(3, ranks.resume_command, path) == [0] * 3
     crashes.assert_same(path, unbroken)
 

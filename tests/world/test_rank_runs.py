@@ -282,7 +282,9 @@ def test_ranks_that_do_not_meet_say_where(monkeypatch, is_taken):
         place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         for name, value in place.items():
             monkeypatch.setenv(name, value)
-        said = f"the ranks did not meet at 127.0.0.1:{port} in 1 seconds: {'something answers' if is_taken else ''}"
+        said = (
+            f"the ranks did not connect at 127.0.0.1:{port} within 1 seconds: {'another program' if is_taken else ''}"
+        )
         with pytest.raises(LostRank, match=said), join("cpu", 1.0):
             pass
 

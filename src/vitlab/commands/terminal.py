@@ -1,4 +1,4 @@
-"""How commands speak: results on standard output, complaints on standard error, nothing of a stranger's raw."""
+"""What commands print: results on standard output, errors on standard error, untrusted text escaped."""
 
 import json as json_text
 import os
@@ -21,7 +21,7 @@ def shown_default(formatted: str) -> str:
 
 
 def shown_as(metavar: str) -> object:
-    """How a parameter looks in help: by a word for what it takes, without a default that says nothing."""
+    """How help shows a parameter: with this placeholder, and without an empty default."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=shown_default)
 
 
@@ -47,7 +47,7 @@ def one_line(error: BaseException) -> str:
 
 
 def explained(error: Exception) -> str:
-    """What a user is told of an error that ends a command: one line that names flags, not fields."""
+    """The line that reports an error which ends a command; it names flags, not fields."""
     if isinstance(error, InvalidValue) and error.field and not error.of:
         return one_line(ValueError(error.told(flag(error.field), error.meant and flag(error.meant))))
     hint = "; vitlab doctor lists what is missing" if isinstance(error, ModuleNotFoundError) else ""
@@ -60,7 +60,7 @@ def flag(field: str) -> str:
 
 
 def print_json(value: object) -> None:
-    """JSON on standard output, plain ASCII; a NaN or an infinity in it is a mistake of ours."""
+    """Print JSON in plain ASCII on standard output; raises for NaN and infinity."""
     sys.stdout.write(json_text.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n")
 
 
@@ -72,12 +72,12 @@ def console(*, is_error: bool = False) -> Console:
 
 
 def complain(message: str, style: str = "") -> None:
-    """A line on standard error, folded by nobody but the terminal."""
+    """Print a line on standard error, not wrapped."""
     Console(stderr=True).print(Text(message, style=style), soft_wrap=True)
 
 
 def load_torch() -> None:
-    """Load torch, which takes seconds, under a line that says so; nothing is said where it is loaded already."""
+    """Import torch, which takes seconds, and print a line meanwhile; silent if it is imported already."""
     from vitlab.runs.progress import announced
 
     if "torch" not in sys.modules:

@@ -1,1 +1,1 @@
-"""Map over runs or shards: one after the other here, in local processes, or on Ray."""
+"""Run jobs one after the other in this process, in local processes, or on Ray."""

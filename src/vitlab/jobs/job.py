@@ -1,4 +1,4 @@
-"""What a job is, and where jobs can run."""
+"""Jobs, and the kinds of workers that run them."""
 
 import io
 import signal
@@ -15,17 +15,17 @@ from vitlab.store import make_folder
 
 LOG = "log.txt"
 LOG_WIDTH = 200  # columns
-LOOK = 0.2  # seconds between two looks at the workers
+LOOK = 0.2  # seconds between two checks of the workers
 FAILED = 1
 Work = Callable[[Any, Console], int]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A piece of work in a folder of its own, which is done once one of its results is there.
+    """Work in its own folder, done once one of its `results` exists there.
 
-    `work` is a function of a module, so that another process finds it. It takes `argument` and a console, and returns
-    0, or the exit code of the signal that stopped it after it had saved what it had. Results appear whole or not at all
+    `work` is a module-level function, so that another process can import it. It takes `argument` and a console, and
+    returns 0, or the exit code of the signal that stopped it after it saved its state. Results are written atomically
     (`store.py`).
     """
 
@@ -36,11 +36,11 @@ class Job:
     results: tuple[str, ...] = ("result.json",)
 
     def is_done(self) -> bool:
-        """Whether one of the results is there."""
+        """Whether one of the results exists."""
         return any((self.folder / name).exists() for name in self.results)
 
     def run_with_log(self) -> int:
-        """Do the work with what it says, and why it failed, in the log of its folder; returns its exit code."""
+        """Do the work with its output and any traceback in the log of its folder; returns its exit code."""
         make_folder(self.folder)
         with (self.folder / LOG).open("a", encoding="utf-8") as log:
             try:
@@ -54,23 +54,23 @@ class Job:
 
 @dataclass(frozen=True)
 class Here:
-    """One job after the other in this process; what they print goes to the console."""
+    """One job after the other in this process; they print to the console."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """So many jobs at a time, each in a process of its own with its share of this process's threads."""
+    """`count` jobs at a time, each in its own process with an equal share of this process's threads."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Ray:
-    """So many jobs at a time on Ray: a `local` one, or the cluster at an address, which must see the same folders."""
+    """`count` jobs at a time on Ray: `local`, or the address of a cluster that sees the same folders."""
 
     address: str
     count: int
-    gpus: int = 0  # that a job needs
+    gpus: int = 0  # per job
 
 
 Workers = Here | Processes | Ray
@@ -78,14 +78,14 @@ Workers = Here | Processes | Ray
 
 @dataclass(frozen=True)
 class Ended:
-    """How the work on a job ended: its worker killed from outside, or by itself; with a few words if there are any."""
+    """How a job ended: by itself, or because its worker was killed; `words` say more."""
 
     killed: bool
     words: str = ""
 
 
 class Pool(Protocol):
-    """Workers that take `size` jobs at a time; a handle stands for a job that was begun."""
+    """Workers that run `size` jobs at a time; a handle stands for a started job."""
 
     size: int
 
@@ -96,7 +96,7 @@ class Pool(Protocol):
 
 
 def ended_with(code: int) -> Ended:
-    """What an exit code says; minus the signal for a process that one ended."""
+    """How a job ended, from its exit code; minus the signal number for a killed process."""
     if code < 0:
         return Ended(killed=True, words=f"killed by {signal.Signals(-code).name}")
     return Ended(

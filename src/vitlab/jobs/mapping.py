@@ -1,4 +1,4 @@
-"""Map over jobs. What is done is not done again, so a map that was killed anywhere is simply started again."""
+"""Run many jobs. Finished jobs are skipped, so an interrupted map continues when it is started again."""
 
 import contextlib
 from collections import Counter
@@ -17,7 +17,7 @@ Told = Callable[[Job, Event, str], None]
 
 
 class Crew:
-    """Workers for as many maps as the block has; they are called when there is something to do."""
+    """Workers for all maps of a `with` block; they start when the first job needs them."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
@@ -31,10 +31,10 @@ class Crew:
             self._pool.close()
 
     def map(self, jobs: Sequence[Job], console: Console, told: Told) -> int:
-        """Do the jobs that are not done; 0, or the exit code of the signal that stopped it: the same call continues.
+        """Run the unfinished jobs; returns 0, or the exit code of the signal that stopped it. The same call continues.
 
-        A job whose worker was killed is tried again twice; JobsFailed is raised when everything else is done. What
-        happens is `told`, with a few words.
+        A job whose worker was killed is retried twice. JobsFailed is raised once all other jobs are done. `told` is
+        called with every event.
         """
         waiting = [job for job in jobs if not job.is_done()]
         if not waiting:
@@ -43,7 +43,7 @@ class Crew:
             with Signals() as signals:
                 return _one_by_one(waiting, console, told, signals)
         pool = self._pool = self._pool or _opened(self.workers)
-        with Signals() as signals:  # after the pool: Ray catches signals too
+        with Signals() as signals:  # after the pool: Ray installs handlers too
             return _share_out(waiting, pool, told, signals)
 
 
@@ -91,7 +91,7 @@ def _share_out(waiting: list[Job], pool: Pool, told: Told, signals: Signals) -> 
             elif signals.stop:
                 continue
             elif how.killed and tries[job.name] <= RETRIES:
-                told(job, "killed", f"{how.words}; it is tried again")
+                told(job, "killed", f"{how.words}; retrying")
                 waiting.insert(0, job)
             else:
                 words = f"{how.words} {tries[job.name]} times" if how.killed else how.words or _last_line(job)
@@ -103,7 +103,7 @@ def _share_out(waiting: list[Job], pool: Pool, told: Told, signals: Signals) -> 
 
 
 def _last_line(job: Job) -> str:
-    """What the log of a job ends with: the error, if there was one."""
+    """The last line of a job's log: the error, if there was one."""
     with contextlib.suppress(OSError):
         lines = (job.folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
         if lines:

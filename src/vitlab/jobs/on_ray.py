@@ -1,4 +1,4 @@
-"""Jobs as tasks of Ray, on this machine or a cluster; needs the extra `ray`."""
+"""Jobs as Ray tasks, on this machine or a cluster; needs the extra `ray`."""
 
 import os
 import socket
@@ -9,11 +9,11 @@ from typing import Any
 from vitlab.jobs.job import LOOK, Ended, Job, Ray, ended_with
 
 ANSWER = 10.0  # seconds
-OBJECTS = 80 * 2**20  # bytes of a local Ray's store: what goes to and fro are words
+OBJECTS = 80 * 2**20  # bytes of a local Ray's object store: only short messages pass through it
 
 
 def require_ray() -> Any:
-    """The ray module, or an error that names the extra."""
+    """Import ray, or raise an error that names the extra."""
     try:
         import ray
     except ImportError:
@@ -22,12 +22,12 @@ def require_ray() -> Any:
 
 
 class RayPool:
-    """Every job is a task that Ray does not repeat by itself: how often a job is tried is counted in one place."""
+    """Every job is a Ray task without retries of its own: `mapping` counts the tries."""
 
     def __init__(self, workers: Ray) -> None:
         self.size = workers.count
         self._ray = require_ray()
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         if workers.address == "local":
             self._ray.init("local", num_cpus=self.size, include_dashboard=False, object_store_memory=OBJECTS, **quiet)
@@ -36,15 +36,17 @@ class RayPool:
                 _knock(workers.address)
                 self._ray.init(workers.address, **quiet)
             except (OSError, ValueError, RuntimeError) as error:
-                raise ValueError(f"no Ray answers at {workers.address!r}: {error}") from None
+                raise ValueError(
+                    f"no Ray cluster responds at {workers.address!r}: {error}; give local or HOST:PORT of a cluster"
+                ) from None
         self._remote = self._ray.remote(_run).options(num_cpus=1, num_gpus=workers.gpus, max_retries=0)
 
     def start(self, job: Job) -> Any:
-        """Hand the job over; Ray begins it when a worker is free."""
+        """Submit the job; Ray starts it when a worker is free."""
         return self._remote.remote(job)
 
     def ended(self, handles: list[Any]) -> Iterator[tuple[Any, Ended]]:
-        """The tasks that are done, or whose workers are dead."""
+        """Yield the tasks that are done or whose workers died."""
         if not handles:
             time.sleep(LOOK)
             return
@@ -52,12 +54,12 @@ class RayPool:
             yield handle, self._how(handle)
 
     def stop(self, handles: list[Any]) -> None:
-        """Ask politely: it arrives as SIGINT, and what they do is saved."""
+        """Cancel the tasks: they receive SIGINT and save their state."""
         for handle in handles:
             self._ray.cancel(handle)
 
     def close(self) -> None:
-        """A local Ray ends; a cluster goes on without us."""
+        """Shut a local Ray down, or disconnect from a cluster."""
         self._ray.shutdown()
 
     def _how(self, handle: Any) -> Ended:
@@ -68,12 +70,12 @@ class RayPool:
             return Ended(killed=True, words=f"its worker died ({type(error).__name__})")
         except lost.TaskCancelledError:
             return Ended(killed=True, words="cancelled")
-        except lost.RayError as error:  # before the job began: vitlab is missing there, or another version
+        except lost.RayError as error:  # before the job started: vitlab is missing there, or has another version
             return Ended(killed=False, words=" ".join(str(error).split())[-300:])
 
 
 def _knock(address: str) -> None:
-    """Raise at once when nobody listens at HOST:PORT: Ray itself would wait for minutes."""
+    """Raise at once if nothing listens at HOST:PORT: Ray itself would wait for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=ANSWER).close()

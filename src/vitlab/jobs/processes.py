@@ -1,4 +1,4 @@
-"""Local processes that take jobs. One that is killed is replaced; one whose parent is gone saves and ends."""
+"""Local worker processes. A killed worker is replaced; a worker whose parent dies saves and exits."""
 
 import contextlib
 import multiprocessing
@@ -19,14 +19,14 @@ from vitlab.store import make_folder
 
 @dataclass(frozen=True, eq=False)
 class Worker:
-    """A process, and the line to it."""
+    """A process and the pipe to it."""
 
     process: BaseProcess
     line: Connection
 
 
 class LocalPool:
-    """Spawned processes, which have nothing of this one's threads or state; they begin when there is work for them."""
+    """Spawned processes, which inherit no threads or state of this one; they start when there is work."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -35,10 +35,10 @@ class LocalPool:
         self._idle: list[Worker] = []
 
     def start(self, job: Job) -> Worker:
-        """Give the job to an idle worker that is alive, or to a new one."""
+        """Send the job to an idle worker, or to a new one."""
         while self._idle:
             worker = self._idle.pop()
-            with contextlib.suppress(OSError):  # it died while it was idle
+            with contextlib.suppress(OSError):  # it died while idle
                 worker.line.send(job)
                 return worker
         worker = self._new()
@@ -46,7 +46,7 @@ class LocalPool:
         return worker
 
     def ended(self, handles: list[Worker]) -> Iterator[tuple[Worker, Ended]]:
-        """The workers that are done with their jobs, or dead."""
+        """Yield the workers that are done with their jobs or have died."""
         waited = [what for worker in handles for what in (worker.line, worker.process.sentinel)]
         ready = connection.wait(waited, LOOK)
         for worker in handles:
@@ -62,12 +62,12 @@ class LocalPool:
             yield worker, ended_with(code)
 
     def stop(self, handles: list[Worker]) -> None:
-        """Ask politely: what they do is saved."""
+        """Terminate the workers; they save their state first."""
         for worker in handles:
             worker.process.terminate()
 
     def close(self) -> None:
-        """Idle workers end when the line to them does."""
+        """End the idle workers by closing their pipes."""
         for worker in self._idle:
             worker.line.close()
         for worker in self._idle:
@@ -82,22 +82,22 @@ class LocalPool:
 
 
 def _serve(line: Connection, threads: int) -> None:
-    """What a worker does until the line ends: jobs, with all output in their logs."""
-    os.setpgrp()  # a terminal's Ctrl-C is for the parent, which tells everybody once
+    """Run jobs until the pipe closes, with all output in their logs."""
+    os.setpgrp()  # a terminal's Ctrl-C goes to the parent only, which stops the workers
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     with contextlib.suppress(EOFError, OSError):
         while True:
             job: Job = line.recv()
             make_folder(job.folder)
-            with (job.folder / LOG).open("ab") as log:  # also what libraries write past Python
+            with (job.folder / LOG).open("ab") as log:  # also catches what C libraries write
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
             line.send(job.run_with_log())
 
 
 def _stop_with_parent() -> None:
-    """A polite stop when the parent is gone: nobody would take what this process makes."""
+    """Stop this process with SIGTERM when its parent dies."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,1 +1,1 @@
-"""The machine a run sees: its ranks, device and randomness. The only part that may know torch.distributed."""
+"""Ranks, device and random seeds of a run. The only part that may import torch.distributed."""

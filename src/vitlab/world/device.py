@@ -1,4 +1,4 @@
-"""Which device computes, and what of it decides the bits of a result."""
+"""The device that computes, the properties that decide the bits of a result, and random seeds."""
 
 import hashlib
 import platform
@@ -11,7 +11,7 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of a name such as `auto`, `cpu`, `cuda`, `cuda:1` or `mps`; one that is not there is an error."""
+    """The device with a name such as `auto`, `cpu`, `cuda`, `cuda:1` or `mps`; raises if it is not available."""
     kind = name.partition(":")[0]
     require(kind in DEVICES, f"no device is named {name!r}; known are {', '.join(DEVICES)}")
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -30,7 +30,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """What the bits of a result depend on besides the run itself."""
+    """Versions and hardware on which the bits of a result depend."""
     return {
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
@@ -42,7 +42,7 @@ def environment(device: torch.device) -> dict[str, str]:
 
 
 def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """What changed between two environments, as text."""
+    """What differs between two environments, as text."""
     names = sorted(set(before) | set(now))
     return [
         f"{name} was {before.get(name, 'unknown')} and is {now.get(name, 'unknown')}"
@@ -52,11 +52,11 @@ def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
 
 
 def seed_of(*key: object) -> int:
-    """63 bits from a key such as (seed, step, shard): another key, another stream."""
+    """Hash a key such as (seed, step, shard) to 63 bits: each key has its own stream of random numbers."""
     text = "/".join(map(str, key)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
 
 
 def seed_device(seed: int, step: int, *piece: int) -> None:
-    """Start the device's own generators, which dropout draws from, at this micro-batch."""
+    """Seed the device's generators, which dropout draws from, for one micro-batch."""
     torch.manual_seed(seed_of("device", seed, step, *piece))

@@ -1,7 +1,7 @@
-"""Stopped ranks of this machine: a launcher would wait for them long after all others have ended.
+"""Kill ranks of this machine that SIGSTOP has stopped, so that the launcher does not wait for them.
 
-torchrun sends SIGTERM to the ranks that are left and waits (30 seconds, or TORCH_ELASTIC_SHUTDOWN_TIMEOUT) before it
-kills them; a process that SIGSTOP has stopped takes no other signal. Linux only: elsewhere nothing is known or ended.
+torchrun sends SIGTERM to the remaining ranks and waits (30 seconds, or TORCH_ELASTIC_SHUTDOWN_TIMEOUT) before it kills
+them, but a stopped process does not handle SIGTERM. Works on Linux only; elsewhere nothing is found or killed.
 """
 
 import contextlib
@@ -9,11 +9,11 @@ import os
 import signal
 from pathlib import Path
 
-STOPPED = "T"  # by a signal; one that a debugger holds is "t"
+STOPPED = "T"  # by a signal; under a debugger it is "t"
 
 
 def own_process() -> list[str]:
-    """What tells this process from any other, for ranks that are children of the same launcher; empty if unknown."""
+    """Identify this process among the children of the same launcher; empty if unknown."""
     try:
         machine = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return [machine, str(Path("/proc/self/ns/pid").readlink()), str(os.getppid()), str(os.getpid()), _born("self")]
@@ -22,7 +22,7 @@ def own_process() -> list[str]:
 
 
 def end_frozen(told: list[str]) -> bool:
-    """Kill the process that `own_process` described if it is a stopped sibling of this one; whether it was."""
+    """Kill the process that `own_process` described if it is a stopped sibling; returns whether it was."""
     own = own_process()
     if not own or told[:3] != own[:3] or told == own:
         return False
@@ -35,10 +35,10 @@ def end_frozen(told: list[str]) -> bool:
 
 
 def _fields(pid: str) -> list[str]:
-    """State, parent and the rest of what the kernel says of a process; its name may hold anything."""
+    """State, parent and further fields of /proc/PID/stat; the name before them may contain anything."""
     return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def _born(pid: str) -> str:
-    """When a process was started, in ticks: a number that is given again is of another time."""
+    """Start time of a process in ticks, which tells it from a later process with the same number."""
     return _fields(pid)[19]

@@ -1,4 +1,4 @@
-"""Ranks that work together; alone, every exchange is the identity."""
+"""The ranks of a run and what they exchange; in a single process every exchange is the identity."""
 
 import contextlib
 import json
@@ -17,12 +17,12 @@ from vitlab.require import require
 from vitlab.world.device import pick_device
 from vitlab.world.watch import ANSWER, Watch, answered, attempt, first_line
 
-TIMEOUT = 60.0  # seconds that ranks wait for one that does not answer
+TIMEOUT = 60.0  # seconds that ranks wait for one that does not respond
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among `ranks`; `place` is its number on this machine, of `places`."""
+    """This process as one of `ranks`; `place` is its local rank, of `places` on this machine."""
 
     rank: int = 0
     ranks: int = 1
@@ -31,15 +31,15 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank prints, writes what all share, and holds the run's lock."""
+        """Whether this is rank 0, which prints, writes shared files and holds the run's lock."""
         return self.rank == 0
 
     def counts(self, value: int) -> list[int]:
-        """The number that each rank has, by rank."""
+        """One number from each rank, in the order of ranks."""
         return [value]
 
     def total(self, value: int) -> int:
-        """The sum over all ranks of a number that each has."""
+        """The sum over all ranks of one number from each."""
         return sum(self.counts(value))
 
     def sum(self, value: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class World:
         return value
 
     def fold(self, parts: list[Tensor], start: Tensor) -> Tensor:
-        """`start`, which is only read, plus the parts of the first rank, one by one, plus those of the next, and so on.
+        """Add to a copy of `start` the parts of rank 0 one by one, then those of rank 1, and so on.
 
         The order of the additions does not depend on which rank has which part, so neither do the bits.
         """
@@ -57,26 +57,29 @@ class World:
         return total
 
     def most(self, wishes: list[int]) -> list[int]:
-        """The largest of each wish over all ranks."""
+        """The largest value of each entry over all ranks."""
         return wishes
 
     def agree(self, wish: int) -> int:
-        """The largest wish of any rank: what all do."""
+        """The largest value of any rank, so that all do the same."""
         return self.most([wish])[0]
 
     def gather(self, value: object) -> list[Any]:
-        """The JSON value of each rank, by rank."""
+        """A JSON value from each rank, in the order of ranks."""
         return [value]
 
     def spread(self, tensor: Tensor) -> None:
-        """Fill the tensor with the first rank's values."""
+        """Fill the tensor with the values of rank 0."""
 
     def first(self, act: Callable[[], Any]) -> Any:
-        """What the first rank makes by this, a JSON value below 8 MiB; the others wait for it as long as it lives."""
+        """Call `act` on rank 0 only and return its result, a JSON value below 8 MiB, on every rank.
+
+        The others wait for as long as rank 0 is alive.
+        """
         return act()
 
     def meet(self) -> None:
-        """Wait for all ranks, as long as they live: some may be writing."""
+        """Wait for all ranks, for as long as they are alive: some may be writing."""
 
 
 ALONE = World()
@@ -84,7 +87,7 @@ ALONE = World()
 
 @dataclass(frozen=True)
 class Ranks(World):
-    """Several processes over torch.distributed; numbers travel by gloo, gradients by what the device has."""
+    """Several processes over torch.distributed: numbers over gloo, gradients over the device's own backend."""
 
     watch: Watch = field(kw_only=True)
     timeout: float = TIMEOUT
@@ -150,8 +153,8 @@ class Ranks(World):
         return f"turn/{self._turns[0]}"
 
 
-# A DDP module that lives longer than the group must not be its last owner: torch would end the group's threads while
-# it holds Python's lock, and wait for ever for one that needs this lock to let go of a tensor.
+# A DDP module that outlives the group must not be its last owner. Torch would then end the group's threads while it
+# holds the GIL, and deadlock with a thread that needs the GIL to release a tensor.
 _ended: list[object] = []
 
 
@@ -161,17 +164,17 @@ def is_one_of_many() -> bool:
 
 
 def restarts() -> int:
-    """How often this machine's launcher has started its ranks again after one of them failed; others' may differ."""
+    """How often this machine's launcher has restarted its ranks after a failure; other machines may differ."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def may_restart() -> bool:
-    """Whether the launcher starts the ranks again when they fail."""
+    """Whether the launcher restarts the ranks when they fail."""
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
 
 
 def device_of(world: World, name: str) -> torch.device:
-    """The device of a name; several ranks on one machine take one accelerator each."""
+    """The device with this name; several ranks on one machine take one GPU each."""
     device = pick_device(name)
     if device.type != "cuda" or device.index is not None or world.ranks == 1:
         return device
@@ -179,29 +182,29 @@ def device_of(world: World, name: str) -> torch.device:
 
 
 def _meet(limit: timedelta) -> tuple[dist.Store, int, int]:
-    """The store of all ranks, this one's number and how many there are."""
+    """Connect to the store of all ranks; returns it with this rank and the number of ranks."""
     seconds = limit.total_seconds()
     where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
-        # torch waits for ever for a program that takes the connection and is no store.
+        # Torch waits forever if another program accepts the connection.
         return answered(seconds + ANSWER, lambda: next(dist.rendezvous("env://", timeout=limit)))
     except (dist.DistError, TimeoutError) as error:
-        cause = first_line(error) or "something answers there, but not as a rank does; is the port another program's?"
-        raise LostRank(f"the ranks did not meet at {where} in {seconds:g} seconds: {cause}") from error
+        cause = first_line(error) or "another program seems to use this port; choose another --master-port"
+        raise LostRank(f"the ranks did not connect at {where} within {seconds:g} seconds: {cause}") from error
 
 
 @contextlib.contextmanager
 def join(device: str, timeout: float = TIMEOUT) -> Iterator[World]:
-    """The world that the launcher's environment describes, until the block ends.
+    """Join the ranks that the launcher's environment variables describe, until the block ends.
 
-    When one rank fails, it says why and all end: the others leave quietly, by SystemExit. A rank that is gone or does
-    not answer for `timeout` seconds is a LostRank, told by one of the others.
+    When a rank fails, it reports the error and all others exit silently, by SystemExit. When a rank dies or does not
+    respond for `timeout` seconds, one of the others raises LostRank.
     """
     if not is_one_of_many():
         yield ALONE
         return
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    require(not missing, f"WORLD_SIZE is set, {', '.join(missing)} is not; start ranks with torchrun")
+    require(not missing, f"WORLD_SIZE is set but {', '.join(missing)} is not; start the ranks with torchrun")
     limit = timedelta(seconds=timeout)
     store, rank, ranks = _meet(limit)
     place = int(os.environ.get("LOCAL_RANK", rank))
@@ -212,7 +215,7 @@ def join(device: str, timeout: float = TIMEOUT) -> Iterator[World]:
     watch = Watch(store, rank, ranks)
     try:
         backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
-        fresh = dist.PrefixStore(f"group/{attempt()}", store)  # addresses of ranks that have died may be in it
+        fresh = dist.PrefixStore(f"group/{attempt()}", store)  # the store may hold addresses of dead ranks
         dist.init_process_group(backend, store=fresh, rank=rank, world_size=ranks, timeout=limit)
         watch.know(range(rank - place, rank - place + places))
         watch.start()

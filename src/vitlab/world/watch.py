@@ -1,7 +1,7 @@
-"""Who is still there: every rank shows that it lives, and learns from the others' store when one has failed.
+"""Detect dead ranks: every rank sends heartbeats through a shared store and reads there when another has failed.
 
-The keys of the store: beat/R counts while rank R lives, failure says who failed first and why, answer/R that rank R
-has read it, told that all who live have, left/R that rank R is done, process/R which process it is.
+Keys of the store: beat/R is the heartbeat of rank R, failure names the rank that failed first and why, answer/R says
+that rank R has read the failure, told that all living ranks have, left/R that rank R is done, process/R its process.
 """
 
 import contextlib
@@ -23,19 +23,19 @@ from vitlab.errors import LostRank
 from vitlab.world.frozen import end_frozen, own_process
 
 BEAT = 0.5  # seconds
-ANSWER = 3.0  # seconds in which a rank that lives answers
-FAREWELL = 8.0  # seconds after a failure in which a rank ends by itself
-GONE = 3  # exit code of who has lost the others
-QUIET = 1  # exit code of who ends because of another's failure
+ANSWER = 3.0  # seconds within which a living rank responds
+FAREWELL = 8.0  # seconds after a failure that a rank has to end by itself
+GONE = 3  # exit code of a rank that has lost the others
+QUIET = 1  # exit code of a rank that ends because another failed
 BROKEN = re.compile(r"connection (closed|reset|refused)|timed out|timeout|broken pipe|nccl", re.IGNORECASE)
 
 
 class Watch(threading.Thread):
-    """A thread that beats, and that ends the process when another rank has failed and this one hangs."""
+    """A thread that sends heartbeats, and ends the process if another rank has failed and this one hangs."""
 
     def __init__(self, store: dist.Store, rank: int, ranks: int) -> None:
         super().__init__(name="watch", daemon=True)
-        # Its own connections: one that waits for an answer blocks all who use it.
+        # Separate connections: one that waits for a response blocks all its users.
         self._store, self._beats, self._last_words = (
             dist.PrefixStore(f"vitlab/{attempt()}", store.clone())  # pyrefly: ignore[missing-attribute] - all have it
             for _ in range(3)
@@ -47,23 +47,23 @@ class Watch(threading.Thread):
         self._store.set(f"process/{rank}", json.dumps(own_process()))
         self._beat()
 
-    # -- What the ranks' own thread asks for ------------------------------------------------------
+    # -- Called by the rank's main thread ----------------------------------------------------------
 
     def set(self, key: str, value: str) -> None:
-        """Tell all ranks."""
+        """Set a key of the store."""
         self._store.set(key, value)
 
     def get(self, key: str) -> bytes:
-        """What was told."""
+        """Read a key of the store."""
         return self._store.get(key)
 
     def know(self, siblings: range) -> None:
-        """Learn which processes the other ranks of this machine are, once all have met."""
+        """Read the processes of the other ranks of this machine, once all ranks have joined."""
         others = [rank for rank in siblings if rank != self.rank and 0 <= rank < self.ranks]
         self._siblings = {rank: json.loads(self._store.get(f"process/{rank}")) for rank in others}
 
     def wait_for(self, keys: Mapping[str, int], timeout: float) -> None:
-        """Return when all keys are there; each is awaited as long as its rank beats, and `timeout` seconds more."""
+        """Wait until all keys are set; raises LostRank `timeout` seconds after the last heartbeat of a key's rank."""
         missing, pause = dict(keys), 0.005
         beats: dict[int, bytes] = {}
         changed = dict.fromkeys(missing.values(), time.monotonic())
@@ -78,12 +78,12 @@ class Watch(threading.Thread):
                 if beats.get(rank) != beat:
                     beats[rank], changed[rank] = beat, time.monotonic()
                 elif time.monotonic() - changed[rank] > timeout:
-                    raise LostRank(f"timed out: rank {rank} has not shown for {timeout:g} seconds that it lives")
+                    raise LostRank(f"timed out: no heartbeat of rank {rank} for {timeout:g} seconds")
             time.sleep(pause)
             pause = min(2 * pause, BEAT)
 
     def leave(self, timeout: float) -> None:
-        """End in peace; the first rank, which may keep the store, leaves last."""
+        """Stop after success. Rank 0, which may host the store, leaves last."""
         self._done.set()
         self.join()
         self._store.set(f"left/{self.rank}", "1")
@@ -92,7 +92,9 @@ class Watch(threading.Thread):
                 self._store.wait([f"left/{rank}" for rank in range(self.ranks)], timedelta(seconds=timeout))
 
     def judge(self, error: BaseException) -> None:
-        """After an error: return if it is this rank's to tell; raises a LostRank, or SystemExit if another tells it."""
+        """Decide who reports an error: returns if this rank does, raises LostRank for a lost connection, or SystemExit
+        if another rank reports it.
+        """
         is_connection = isinstance(error, LostRank | dist.DistError) or (
             isinstance(error, RuntimeError) and BROKEN.search(str(error)) is not None
         )
@@ -104,7 +106,7 @@ class Watch(threading.Thread):
             self._end_frozen()
             if self.rank == 1:
                 faulthandler.dump_traceback(sys.stderr)
-                raise LostRank(f"rank 0 is gone or does not answer ({first_line(error)})") from error
+                raise LostRank(f"rank 0 is dead or not responding ({first_line(error)})") from error
             raise SystemExit(QUIET) from None
         if failure["rank"] != self.rank:
             self._outlive()
@@ -113,13 +115,13 @@ class Watch(threading.Thread):
         silent = self._linger(self._end_frozen())
         if is_connection:
             faulthandler.dump_traceback(sys.stderr)
-            named = f"rank {', '.join(map(str, silent))} is" if silent else "a rank was"
-            raise LostRank(f"{named} gone or does not answer ({first_line(error)}); all ranks stop") from error
+            named = f"rank {', '.join(map(str, silent))} is dead" if silent else "a rank was dead"
+            raise LostRank(f"{named} or not responding ({first_line(error)}); all ranks stop") from error
 
-    # -- What goes on beside ----------------------------------------------------------------------
+    # -- The thread --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Beat until the ranks' own thread is done; end the process when all is lost and it is not."""
+        """Send heartbeats until the main thread is done; end the process if it hangs after a failure."""
         lost_at = None
         while not self._done.wait(BEAT):
             if lost_at is not None:
@@ -132,30 +134,30 @@ class Watch(threading.Thread):
                     self.failure = json.loads(self._beats.get("failure"))
                     self._beats.set(f"answer/{self.rank}", "1")
                     lost_at = time.monotonic()
-                    if self.failure["rank"] != self.rank:  # whose store may be gone the moment after it has told
+                    if self.failure["rank"] != self.rank:  # its store may vanish right after `told`
                         self._beats.wait(["told"], timedelta(seconds=ANSWER + BEAT))
                         self._told.set()
-            except RuntimeError:  # rank 0 and the store are gone
+            except RuntimeError:  # rank 0 and the store are dead
                 lost_at = time.monotonic()
 
     def _beat(self) -> None:
         self._beats.set(f"beat/{self.rank}", str(time.monotonic()))
 
     def _claim(self, said: dict[str, Any]) -> dict[str, Any]:
-        """The first failure of all: this one, or another's that was told before."""
+        """Record this failure unless another rank has recorded one; returns the first."""
         return json.loads(self._last_words.compare_set("failure", "", json.dumps(said)))
 
     def _end_frozen(self) -> list[int]:
-        """All ranks end now, and the launcher need not wait for those that cannot by themselves; returns them."""
+        """Kill stopped ranks of this machine, which cannot end by themselves; returns them."""
         return [rank for rank, process in self._siblings.items() if end_frozen(process)]
 
     def _outlive(self) -> None:
-        """Wait until the rank that failed has said why: launchers end all ranks when the first has ended."""
+        """Wait until the failed rank has reported: launchers end all ranks as soon as one has ended."""
         self._told.wait(ANSWER + 2 * BEAT)
         time.sleep(2 * BEAT)
 
     def _linger(self, ended: list[int]) -> list[int]:
-        """Wait until all who live have read of the failure; returns who has not, with those that are `ended`."""
+        """Wait until all living ranks have read the failure; returns those that have not, and those `ended`."""
         answers = {f"answer/{rank}": rank for rank in range(self.ranks) if rank not in (self.rank, *ended)}
         silent = list(answers.values())
 
@@ -171,17 +173,17 @@ class Watch(threading.Thread):
 
 
 def attempt() -> str:
-    """What tells this life of the ranks from those before it in the same store, the same on all of them.
+    """A name for this attempt of the ranks, the same on all of them, that tells it from earlier ones in the same store.
 
-    The count of restarts is that of a machine's own launcher: where a rank of another machine failed, it stays. So it
-    is asked only where launchers keep one store for all lives.
+    The restart count is that of this machine's launcher and does not grow when a rank of another machine fails. So it
+    is used only if the launchers keep one store over all attempts.
     """
     is_kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if is_kept else "0"
 
 
 def answered(seconds: float, ask: Callable[[], Any]) -> Any:
-    """What is answered in time, else TimeoutError: a store whose process is frozen never answers."""
+    """The result of `ask`, or TimeoutError: a store whose process is stopped never responds."""
     answer: Future[Any] = Future()
 
     def run() -> None:
@@ -195,12 +197,12 @@ def answered(seconds: float, ask: Callable[[], Any]) -> Any:
 
 
 def _within(seconds: float, ask: Callable[[], Any]) -> Any:
-    """What is answered in time and without failure, else None."""
+    """The result of `ask` if it succeeds in time, else None."""
     with contextlib.suppress(RuntimeError, TimeoutError):
         return answered(seconds, ask)
     return None
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without what torch adds."""
+    """The first line of an error, without what torch adds."""
     return str(error).partition("\n")[0]

@@ -183,7 +183,7 @@ def test_a_folder_of_something_else_is_left_alone(photos, tmp_path):
     model = saved_model(tmp_path / "m")
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "results.csv").write_text("years of work")
-    with pytest.raises(FileExistsError, match="thesis holds other things; choose another"):
+    with pytest.raises(FileExistsError, match="thesis contains other files; choose an"):
         run([model], [f"folder:{photos}"], tmp_path / "thesis")
     assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["results.csv"]
     with pytest.raises(ValueError, match="no such file or folder"):

@@ -334,9 +334,9 @@ def test_features_and_few_shot_leave_a_folder_of_something_else_alone(model, tmp
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "fewshot.csv").write_text("years of work")
     data = SHAPES.format(40, 0)
-    with pytest.raises(FileExistsError, match="thesis holds other things"):
+    with pytest.raises(FileExistsError, match="thesis contains other files"):
         features(model, data, tmp_path / "thesis", console=quiet())
-    with pytest.raises(FileExistsError, match="thesis holds other things"):
+    with pytest.raises(FileExistsError, match="thesis contains other files"):
         fewshot(model, [data], [data], tmp_path / "thesis", FewShotOptions(shots=(1,)), quiet())
     assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["fewshot.csv"]
 

@@ -375,7 +375,7 @@ def save_pictures(folder, seed):
 def test_a_folder_of_something_else_is_refused(model, capsys):
     assert main(words(model, model)) == 2
     assert not (model / ".lock").exists()  # it is refused before anything is begun
-    assert "holds other things; choose another folder" in capsys.readouterr().err
+    assert "contains other files; choose an empty or a new folder" in capsys.readouterr().err
     assert {file.name for file in model.iterdir() if file.name[0] != "."} == {
         "manifest.json",
         "vitlab.json",
@@ -390,7 +390,7 @@ def test_a_ray_that_does_not_answer_is_told_at_once(model, in_memory, capsys):
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert main(words(model, in_memory / "out", "--ray", address)) == 2
-    assert f"no Ray answers at '{address}'" in capsys.readouterr().err
+    assert f"no Ray cluster responds at '{address}'" in capsys.readouterr().err
 
 
 # -- Kills ---------------------------------------------------------------------------------------
