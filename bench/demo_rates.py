@@ -19,7 +19,7 @@ from rich.console import Console
 from vitlab.data.sources.digits import DigitsSource
 from vitlab.runs import demo
 
-RATES, SHOTS, SEEDS = (2e-3, 4e-3, 8e-3), (5, 50), (10, 11)
+RATES, SHOTS, SEEDS = (1e-3, 2e-3, 4e-3), (5, 50), (10, 11)
 
 
 def development(shots: int, seed: int, folder: Path) -> str:

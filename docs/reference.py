@@ -14,7 +14,6 @@ from pathlib import Path
 
 import vitlab
 from vitlab.cli import COMMANDS, DATA_COMMANDS, main
-from vitlab.data.sources.catalogue import described
 from vitlab.paper.models import model_spec
 from vitlab.spec import ViTSpec
 
@@ -100,8 +99,7 @@ def models() -> str:
 
 def data_kinds() -> str:
     """Every kind of data spec with its options."""
-    known = [re.fullmatch(r"(\w+)(\S*) \((.*)\)", line, re.DOTALL).groups() for line in described()]
-    rows = ((f"`{name}{options}`", " ".join(meaning.split())) for name, options, meaning in known)
+    rows = [(f"`{form}`", what) for form, what in vitlab.data_kinds().rows]
     intro = "Name any data set with one string. `vitlab data kinds` prints this list."
     return f"# Kinds of data\n\n{intro}\n\n{table(('spec', 'data'), rows)}\n"
 

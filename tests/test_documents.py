@@ -202,3 +202,27 @@ def test_the_commands_and_the_python_of_the_readme_run(tmp_path, tiny_spec, monk
     assert len(list(outputs.run_blocks(README.read_text()))) >= 3
     assert vitlab.load_model("runs/photos/model").class_names == ("cat", "dog")
     assert Path("inside/report.html").exists()
+
+
+def test_the_names_of_the_page_on_the_paper_exist():
+    page = (ROOT / "docs" / "paper.md").read_text()
+    names = set(re.findall(r"`((?:counting|data|inspection|metrics|models|paper|runs|train)\.[\w.]+)", page))
+    assert len(names) > 30
+    for name in names:
+        assert resolves(f"vitlab.{name}"), name
+
+
+def test_the_modules_of_the_tour_exist():
+    modules = {path.name for path in (ROOT / "src" / "vitlab").rglob("*.py")}
+    mentioned = re.findall(r"`(?:[\w/]+/)?(\w+\.py)`", (ROOT / "docs" / "tour.md").read_text())
+    assert {name for name in mentioned if not name.startswith("test_")} <= modules
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module, or something in one."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        parent, _, last = name.rpartition(".")
+        return bool(parent) and resolves(parent) and hasattr(importlib.import_module(parent), last)
+    return True
