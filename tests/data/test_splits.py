@@ -6,7 +6,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from vitlab.data.fingerprint import check_class_names, describe, fingerprint
+from vitlab.data.class_names import check_class_names
+from vitlab.data.fingerprint import describe, fingerprint
 from vitlab.data.source import Sample, Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import (

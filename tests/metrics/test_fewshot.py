@@ -119,7 +119,7 @@ def test_a_seed_draws_the_shots_that_big_vision_draws(seed, shots):
 def test_shots_drawn_by_class_do_not_depend_on_the_other_classes():
     labels = np.random.default_rng(4).integers(0, 6, 200)
     own = np.flatnonzero(labels == 3)
-    drawn = shot_numbers(labels, 5, 7, draw="by-class").numpy()
+    drawn = shot_numbers(labels, 5, 7, draw="by-class")
     assert drawn[labels[drawn] == 3].tolist() == sorted(np.random.default_rng(7).permutation(own)[:5])
     with pytest.raises(ValueError, match="draw 'scenic' is unknown; give 'big-vision' or 'by-class'"):
         shot_numbers(labels, 5, 7, draw="scenic")
@@ -134,7 +134,7 @@ def test_the_draw_reaches_the_accuracy():
     x, y = clouds(120, 4, 6, spread=4.0)
     tests, truth = clouds(200, 4, 6, seed=1, spread=4.0)
     for draw in ("big-vision", "by-class"):
-        numbers = shot_numbers(y, 2, 5, draw=draw).numpy()
+        numbers = shot_numbers(y, 2, 5, draw=draw)
         expected = vitlab.fewshot(x[numbers], y[numbers], tests, truth, shots=None, l2=4.0)
         assert vitlab.fewshot(x, y, tests, truth, shots=2, seed=5, draw=draw, l2=4.0).accuracy == expected.accuracy
 
@@ -187,7 +187,7 @@ def test_held_out_selection_never_looks_at_the_test_labels():
     permuted = vitlab.fewshot(x, y, tests, np.roll(truth, 1), shots=10, l2="held-out")
     assert honest.l2 == permuted.l2
     assert honest.chosen_by == "held-out shots"
-    chosen = shot_numbers(y, 10).numpy()
+    chosen = shot_numbers(y, 10)
     held = [i for i in chosen if (y[chosen[chosen > i]] == y[i]).sum() < 2]  # the last two of ten
     kept = [i for i in chosen if i not in held]
     scores = [(scikit_learn_logits(x[kept], y[kept], 5, x[held], l2).argmax(-1) == y[held]).mean() for l2 in GRID]

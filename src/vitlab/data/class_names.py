@@ -65,7 +65,7 @@ def numbers_of(names: Sequence[str]) -> tuple[int, ...]:
     numbers = tuple(map(int, names))
     count = Counter(numbers)
     twice = sorted(name for name in names if count[int(name)] > 1)
-    require(not twice, f"classes {twice[:SHOWN]!r} are the same number; rename all but one of them")
+    require(not twice, f"classes {_named(twice)} are the same number; rename all but one of them")
     return numbers
 
 
@@ -83,15 +83,10 @@ def matched(expected: Sequence[str], found: Sequence[str]) -> tuple[int, ...]:
     if not set(own) <= set(theirs) and are_whole([*theirs, *own]):
         theirs, own = ([str(number) for number in numbers_of(names)] for names in (theirs, own))
     place = {name: number for number, name in enumerate(theirs)}
-    missing, added = sorted(set(theirs) - set(own)), sorted(set(own) - set(theirs))
-    require(
-        not added and (bool(own) or not theirs),
-        f"the classes differ: {len(expected)} expected, {len(found)} found; missing {missing[:SHOWN]!r}, new "
-        f"{added[:SHOWN]!r}; use data with the expected classes, or train a new head",
-    )
+    require(set(own) <= set(theirs) and (bool(own) or not theirs), _difference(theirs, own))
     count = Counter(theirs) | Counter(own)
     twice = sorted(name for name in set(own) if count[name] > 1)
-    require(not twice, f"the classes cannot be matched by name: several are called {twice[:SHOWN]!r}; rename them")
+    require(not twice, f"the classes cannot be matched by name: several are called {_named(twice)}; rename them")
     return tuple(place[name] for name in own)
 
 
@@ -136,6 +131,30 @@ class Renumbered(Source):
 
     def _there(self, labels: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sorted(self.numbers[label] for label in labels))
+
+
+def check_class_names(expected: Sequence[str], found: Sequence[str]) -> None:
+    """Raise unless the classes are the same in the same order: a permuted label map scores nonsense silently."""
+    require(sorted(expected) == sorted(found), _difference(expected, found))
+    for place, (ours, theirs) in enumerate(zip(expected, found, strict=True)):
+        require(
+            ours == theirs,
+            f"the classes are in another order: number {place} is {ours!r} for the model and {theirs!r} in the data; "
+            f"bring the data into the model's order",
+        )
+
+
+def _difference(expected: Sequence[str], found: Sequence[str]) -> str:
+    missing, added = ([name for name in a if name not in set(b)] for a, b in ((expected, found), (found, expected)))
+    return (
+        f"the classes differ: {len(expected)} expected, {len(found)} found; missing {_named(missing)}, new "
+        f"{_named(added)}; use data with the expected classes, or train a new head"
+    )
+
+
+def _named(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    return f"{list(names[:SHOWN])!r}" + (f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else "")
 
 
 def renumbered(source: Source, class_names: Sequence[str]) -> Source:

@@ -2,12 +2,12 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from vitlab.data.class_names import check_class_names
 from vitlab.data.source import Source
 
 FINGERPRINT_SAMPLES = 2_000_000  # at most so many, evenly spaced, are looked at
@@ -64,23 +64,6 @@ def unused_classes(source: Source) -> tuple[str, ...]:
         if not unused:
             break
     return tuple(source.class_names[label] for label in sorted(unused))
-
-
-def check_class_names(expected: Sequence[str], found: Sequence[str]) -> None:
-    """Raise unless the classes are the same in the same order: a permuted label map scores nonsense silently."""
-    if tuple(expected) == tuple(found):
-        return
-    missing, added = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
-    if missing or added:
-        raise ValueError(
-            f"the classes differ: {len(expected)} expected, {len(found)} found; "
-            f"missing {missing[:10]!r}, new {added[:10]!r}; use data with the model's classes, or train a new head"
-        )
-    place = next(i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b)
-    raise ValueError(
-        f"the classes are in another order: number {place} is {expected[place]!r} for the model and {found[place]!r} "
-        f"in the data; bring the data into the model's order"
-    )
 
 
 # -- Stamps: whether files were overwritten, by size and modification time ------------------------

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.metrics.feature_sets import FeatureSet, check_whole, checked
+from vitlab.metrics.feature_sets import FeatureSet, checked
 from vitlab.metrics.ridge import GRID, fit
 from vitlab.require import require
+from vitlab.shots import Draw, shot_numbers
 
 SHOTS = (1, 5, 10, 25)
 CHUNK = 4096  # test samples whose logits are held at a time
 ChooseL2 = Literal["mean-rank", "held-out"] | float
-Draw = Literal["big-vision", "by-class"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ def fewshot_sets(
     require(bool(sets), "few-shot needs at least one set of features")
     sound = {name: checked(given, name) for name, given in sets.items()}
     chosen = {
-        name: shot_numbers(given.names[given.train_y.numpy()], shots, seed, draw=draw) for name, given in sound.items()
+        name: torch.from_numpy(shot_numbers(given.names[given.train_y.numpy()], shots, seed, draw=draw))
+        for name, given in sound.items()
     }
     fixed = isinstance(l2, numbers.Real) and not isinstance(l2, bool)
     require(
@@ -93,38 +94,6 @@ def fewshot_sets(
         )
         for name, of in accuracies.items()
     }
-
-
-def shot_numbers(
-    labels: np.ndarray,
-    shots: int | None,
-    seed: int | None = None,
-    is_usable: np.ndarray | None = None,
-    draw: Draw = "big-vision",
-) -> Tensor:
-    """Numbers of the first `shots` samples of every class, or of as many drawn by `seed`, in rising order.
-
-    `big-vision` permutes class after class with one generator, as big_vision's evaluator does. `by-class` starts the
-    generator anew for every class, so that the shots of one do not depend on what others there are. Without samples
-    that are not usable: the next in turn takes the place of each, and all others keep theirs.
-    """
-    usable = np.ones(len(labels), bool) if is_usable is None else is_usable
-    if shots is None:
-        return torch.from_numpy(np.flatnonzero(usable))
-    check_whole("shots", shots, 1)
-    if seed is not None:
-        check_whole("seed", seed, 0)
-    require(draw in ("big-vision", "by-class"), f"draw {draw!r} is unknown; give 'big-vision' or 'by-class'")
-    chosen, stream = [], np.random.default_rng(seed)
-    for label in np.unique(labels):
-        own = np.flatnonzero(labels == label)
-        if seed is not None:
-            own = (stream if draw == "big-vision" else np.random.default_rng(seed)).permutation(own)
-        left = own[usable[own]]
-        bad = f" and {len(own) - len(left)} bad ones" if len(left) < len(own) else ""
-        require(len(left) >= shots, f"class {label} has {len(left)} samples{bad}; {shots} are asked for")
-        chosen.append(left[:shots])
-    return torch.from_numpy(np.sort(np.concatenate(chosen)))
 
 
 def mean_rank_choice(accuracies: Sequence[Sequence[float]]) -> int:

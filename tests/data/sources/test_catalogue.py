@@ -47,7 +47,7 @@ def test_built_in_sets_take_options_and_large_numbers():
 
 def test_digits_may_be_a_few_of_each_class():
     pytest.importorskip("sklearn")
-    from vitlab.metrics.fewshot import shot_numbers
+    from vitlab.shots import shot_numbers
 
     few, other = open_source("digits?split=train&shots=5&seed=1"), open_source("digits?split=train&shots=5&seed=2")
     assert sorted(few.label(i)[0] for i in range(len(few))) == sorted([*range(10)] * 5)
@@ -60,9 +60,9 @@ def test_digits_may_be_a_few_of_each_class():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("shots=200", "a class has 1 to 1[0-9]+ digits"),
-        ("shots=-1", "a class has 1 to 1[0-9]+ digits"),
-        ("shots=5&seed=-1", "seeds start at 0"),
+        ("shots=200", "class 0 has 1[0-9]+ samples; 200 are asked for"),
+        ("shots=-1", "shots -1 must be a whole number of at least 1"),
+        ("shots=5&seed=-1", "seed -1 must be a whole number of at least 0"),
         ("seed=3", "no effect without them; give shots=5&seed=3"),
     ],
 )

@@ -17,7 +17,8 @@ from vitlab.data.images.gate import read_image
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.drawn.fractals import FractalSource
-from vitlab.data.sources.folders import CsvSource, FolderSource, PictureSource
+from vitlab.data.sources.folders import FolderSource, PictureSource
+from vitlab.data.sources.tables import CsvSource
 from vitlab.data.splits import take
 
 

@@ -338,7 +338,7 @@ def test_a_sweep_goes_on_with_the_same_images_and_points_alone(model, in_memory,
         assert main(command) == 2
         told = " ".join(capsys.readouterr().err.split())
         words = "training" if part == "data" else part
-        assert f"1 of 6 files of the {words} data hold something else than before: '{picture}'" in told
+        assert f"1 of 6 files of the {words} data has changed: '{picture}'" in told
         picture.write_bytes(held)  # with another date
     begin(monkeypatch, command)
     assert main([*command[:-1], command[-1].replace("0.009", "0.5")]) == 2

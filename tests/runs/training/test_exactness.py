@@ -98,9 +98,7 @@ class TestData:
         os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))
         assert changed.stat().st_size == status.st_size
         words = {"data": "training"}.get(name, name)
-        with pytest.raises(
-            ValueError, match=f"1 of 8 files of the {words} data hold something else .*{changed}.*--allow"
-        ):
+        with pytest.raises(ValueError, match=f"1 of 8 files of the {words} data has changed: .*{changed}.*--allow"):
             go_on(stopped)
         assert not (stopped / NOT_EXACT).exists()
 
@@ -108,7 +106,7 @@ class TestData:
         write_photos(in_memory / "data", shade=7)
         code, said = go_on(stopped, allow_changed=True)
         assert code == 0
-        why = "after step 8: 8 of 8 files of the training data hold something else than before"
+        why = "after step 8: 8 of 8 files of the training data have changed"
         (found,) = json.loads((stopped / RESULT).read_text())["not_exact"]
         assert found.startswith(why)
         assert f"this run is not exact: {why}" in said
@@ -193,7 +191,7 @@ class TestData:
             run = _with_classes(in_memory, spec, 10)
         stop(run.path)
         kind(in_memory / "data", shade=1)
-        with pytest.raises(ValueError, match=f"1 of 1 files of the training data hold something else.*{file.name}"):
+        with pytest.raises(ValueError, match=f"1 of 1 files of the training data has changed.*{file.name}"):
             go_on(run.path)
 
     def test_other_images_in_indexed_shards_are_refused(self, in_memory):
@@ -203,7 +201,7 @@ class TestData:
         run = run_on(in_memory / "run", f"shards:{folder}")
         stop(run.path)
         _write_shard(folder, 1)
-        with pytest.raises(ValueError, match=r"1 of 1 files of the training data hold something else.*a\.tar"):
+        with pytest.raises(ValueError, match=r"1 of 1 files of the training data has changed.*a\.tar"):
             go_on(run.path)
         _write_shard(folder, 0)
         assert go_on(run.path)[0] == 0
@@ -218,7 +216,7 @@ class TestData:
         assert code == 143
         assert "warning: there is no sound record of what the data held" in said
         write_photos(in_memory / "data", shade=9)
-        with pytest.raises(ValueError, match="8 of 8 files of the training data hold something else"):
+        with pytest.raises(ValueError, match="8 of 8 files of the training data have changed"):
             go_on(stopped)
 
     def test_a_second_training_of_a_run_is_refused_on_other_pictures(self, unbroken, in_memory, capsys):
@@ -226,7 +224,7 @@ class TestData:
         again = in_memory / "again"
         assert main(["reproduce", str(unbroken), "--out", str(again)]) == 2
         told = " ".join(capsys.readouterr().err.split())
-        assert "8 of 8 files of the training data hold something else" in told
+        assert "8 of 8 files of the training data have changed" in told
         assert f"vitlab reproduce {unbroken} --allow-changed" in told
         code, found = reproduce(unbroken, again, Console(quiet=True), allow_changed=True)
         assert code == 0

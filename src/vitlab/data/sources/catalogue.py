@@ -155,7 +155,7 @@ def _csv(
 ) -> Source:
     """a CSV or TSV of paths and labels; a separator such as ; makes it multi-label; whole numbers are class numbers, or
     names with numbers=names"""
-    from vitlab.data.sources.folders import CsvSource
+    from vitlab.data.sources.tables import CsvSource
 
     given = Path(root) if root else None
     how = {"separator": separator, "numbers": numbers}

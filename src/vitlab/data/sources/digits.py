@@ -5,6 +5,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from vitlab.data.source import Sample, Source, check_index
+from vitlab.shots import shot_numbers
 
 Split = Literal["all", "train", "test"]
 BRIGHTEST = 16  # the scans have 17 grey levels
@@ -28,7 +29,7 @@ class DigitsSource(Source):
             raise ValueError(f"seed={seed} draws shots and has no effect without them; give shots=5&seed={seed}, say")
         self.numbers = np.flatnonzero(chosen)
         if shots:
-            self.numbers = self.numbers[_drawn(labels[self.numbers], shots, seed)]
+            self.numbers = self.numbers[shot_numbers(labels[self.numbers], shots, seed)]
         self.scans, self.labels = scans[self.numbers], labels[self.numbers]
 
     def __len__(self) -> int:
@@ -54,16 +55,6 @@ def _is_test(labels: np.ndarray) -> np.ndarray:
     for label in np.unique(labels):
         held_out[np.flatnonzero(labels == label)[TEST_EVERY - 1 :: TEST_EVERY]] = True
     return held_out
-
-
-def _drawn(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
-    """Numbers of `shots` samples of each class, rising: one generator permutes class after class, as in big_vision."""
-    per_class = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    fewest = min(map(len, per_class))
-    if not 1 <= shots <= fewest or seed < 0:
-        raise ValueError(f"shots={shots}&seed={seed}: a class has 1 to {fewest} digits here, and seeds start at 0")
-    stream = np.random.default_rng(seed)
-    return np.sort(np.concatenate([stream.permutation(own)[:shots] for own in per_class]))
 
 
 def _load() -> tuple[np.ndarray, np.ndarray]:

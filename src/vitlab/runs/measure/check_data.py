@@ -10,7 +10,8 @@ from PIL import Image
 from rich.console import Console
 from torch.utils.data import Dataset
 
-from vitlab.data.fingerprint import DataCard, check_class_names, describe
+from vitlab.data.class_names import check_class_names
+from vitlab.data.fingerprint import DataCard, describe
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import described_kinds, open_data, with_max_pixels
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey

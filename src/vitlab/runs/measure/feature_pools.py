@@ -19,7 +19,7 @@ from vitlab.data.loading.accounting import SHOWN, Account
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import take
-from vitlab.metrics.fewshot import SHOTS, ChooseL2, Draw, shot_numbers
+from vitlab.metrics.fewshot import SHOTS, ChooseL2
 from vitlab.models.build import Model
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
@@ -27,6 +27,7 @@ from vitlab.require import require
 from vitlab.runs.measure.features import SHARD, making, write_features
 from vitlab.runs.measure.model_options import ModelLike, ModelOptions, load
 from vitlab.runs.measure.scoring import fingerprint_of
+from vitlab.shots import Draw, shot_numbers
 from vitlab.strict_json import to_json
 from vitlab.world.group import ALONE, World
 
@@ -71,7 +72,7 @@ class Pool:
 
     def shots(self, shots: int, seed: int | None, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
         """Features and labels of this many samples per class."""
-        numbers = shot_numbers(self.labels, shots, seed, self.is_usable, draw).numpy()
+        numbers = shot_numbers(self.labels, shots, seed, self.is_usable, draw)
         return self.x[np.searchsorted(self.numbers, numbers)], self.labels[numbers]
 
 
@@ -133,7 +134,7 @@ class Maker:
             return np.flatnonzero(is_usable)
         most = max(self.options.shots)
         draw = self.options.draw
-        drawn = [shot_numbers(labels, most, seed, is_usable, draw).numpy() for seed in self.options.draws]
+        drawn = [shot_numbers(labels, most, seed, is_usable, draw) for seed in self.options.draws]
         return np.unique(np.concatenate(drawn))
 
     def _tell(self, account: Account, name: str) -> None:

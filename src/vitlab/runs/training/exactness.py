@@ -149,7 +149,8 @@ def _difference(name: str, found: Comparison, source: Source) -> str:
     what = "samples" if paths is None else "files"
     count = f"{len(changed):,} of {len(found.now.files):,} {what} of the {IN_WORDS[name]} data"
     hint = f" ({found.hint})" if found.hint else ""
-    return f"{count} hold something else than before: {', '.join(named)}{more}{hint}"
+    verb = "has" if len(changed) == 1 else "have"
+    return f"{count} {verb} changed: {', '.join(named)}{more}{hint}"
 
 
 def _other_samples(name: str) -> str:

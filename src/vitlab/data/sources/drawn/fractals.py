@@ -27,7 +27,7 @@ TURN = 0.268  # tangent of half the largest turn, 30 degrees
 CACHED_CLASSES = 16_384  # about 1 kB each
 
 
-@dataclass(kw_only=True, repr=False)
+@dataclass(kw_only=True, repr=False, unsafe_hash=True)
 class FractalSource(ProceduralSource):
     """Coloured fractals on a gradient; class k is the first accepted system of the draws of (seed, k).
 

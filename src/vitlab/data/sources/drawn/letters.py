@@ -41,7 +41,7 @@ CELLS = 64  # distances along a side of a glyph's table
 REACH = 1.5  # the table covers -REACH to REACH; the longer side of a glyph's box goes from -1 to 1
 
 
-@dataclass(kw_only=True, repr=False)
+@dataclass(kw_only=True, repr=False, unsafe_hash=True)
 class LetterSource(ProceduralSource):
     """Light letters on a dark ground, grey as RGB; the first `classes` of `LETTERS`."""
 

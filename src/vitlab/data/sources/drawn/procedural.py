@@ -71,7 +71,7 @@ class Draws:
         return ((cosine, sine), (-sine, cosine), (-cosine, -sine), (sine, -cosine))[self.below(4)]
 
 
-@dataclass(kw_only=True, repr=False)
+@dataclass(kw_only=True, repr=False, unsafe_hash=True)
 class ProceduralSource(Source):
     """`images` pictures of `size` x `size`; number i belongs to class i % classes.
 

@@ -94,7 +94,7 @@ OUTLINE = 0.12  # half the thickness of an outlined shape's line, in units of it
 NOISE = 16  # grey levels from the darkest to the brightest grain
 
 
-@dataclass(kw_only=True, repr=False)
+@dataclass(kw_only=True, repr=False, unsafe_hash=True)
 class ShapeSource(ProceduralSource):
     """One to five equal shapes, textured, on a noisy gradient; the first `classes` of the combinations of factors."""
 
