@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "metrics": {"spec", "recipe", "strict_json", "paper", "store", "shots"},
     "drawing": set(),
     "inspection": {"spec", "strict_json", "models", "drawing"},
-    "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data"},
+    "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data", "report"},
     "report": {"user_files", "spec", "strict_json", "paper", "counting", "store", "drawing"},
     "busy": set(),
     "doctor": {"busy"},

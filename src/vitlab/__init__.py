@@ -11,7 +11,7 @@ from vitlab.paper.models import list_models
 if TYPE_CHECKING:
     from vitlab.data.sources.catalogue import open_data
     from vitlab.data.sources.shards import index_shards
-    from vitlab.deploy.predict import predict, preprocess
+    from vitlab.deploy.predict import preprocess
     from vitlab.inspection.rollout import explain
     from vitlab.metrics.fewshot import fewshot
     from vitlab.models.build import build_model
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from vitlab.runs.measure.evaluate import evaluate
     from vitlab.runs.measure.features import features
     from vitlab.runs.measure.fewshot import fewshot_table
+    from vitlab.runs.measure.inspection import inspect
+    from vitlab.runs.measure.prediction import predict
     from vitlab.weights.load import load_model
     from vitlab.weights.save import save_model
 
@@ -35,6 +37,7 @@ __all__ = [
     "fewshot",
     "fewshot_table",
     "index_shards",
+    "inspect",
     "list_models",
     "load_model",
     "open_data",
@@ -61,7 +64,9 @@ def __getattr__(name: str) -> object:
     elif name == "index_shards":
         from vitlab.data.sources.shards import index_shards as found
     elif name == "predict":
-        from vitlab.deploy.predict import predict as found
+        from vitlab.runs.measure.prediction import predict as found
+    elif name == "inspect":
+        from vitlab.runs.measure.inspection import inspect as found
     elif name == "preprocess":
         from vitlab.deploy.predict import preprocess as found
     elif name == "evaluate":

@@ -35,12 +35,6 @@ STATEMENTS = {
 # Commands that still hold more than flags and printing.
 NOT_YET: set[str] = {
     "cli.demo",
-    "looking.Loading",
-    "looking.predict",
-    "looking._named",
-    "looking._standard_input",
-    "looking.inspect",
-    "looking._print_answer",
     "recipes.the top",
     "recipes.recipes",
     "recipes._found",

@@ -11,10 +11,10 @@ from PIL import Image
 
 from agreement import randomised
 from pictures import exif, jpeg, with_exif
-from vitlab import load_model, save_model
+from vitlab import load_model, predict, save_model
 from vitlab.cli import main
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
-from vitlab.deploy.predict import answers, class_names, predict, preprocess
+from vitlab.deploy.predict import answers, class_names, preprocess
 from vitlab.models.build import build_from_spec
 from vitlab.spec import CONVENTIONS, ViTSpec
 
@@ -114,7 +114,15 @@ class TestWhatIsGiven:
 
     def test_any_iterable_of_paths_is_read_once(self, model, pictures):
         assert predict(model, iter(pictures)) == predict(model, pictures)
-        assert predict(model, []) == []
+        for nothing in ([], {}, (), iter(())):
+            with pytest.raises(ValueError, match="no picture was given; give a path"):
+                predict(model, nothing)
+
+    def test_nan_in_the_images_is_not_blamed_on_the_model(self, model):
+        images = torch.zeros(2, 3, 16, 16)
+        images[1, 0, 0, 0] = torch.nan
+        with pytest.raises(ValueError, match="1 of 2 images contain NaN or infinity"):
+            predict(model, images)
 
     def test_answers_print_as_what_the_model_says(self, model, pictures, tmp_path):
         (tmp_path / "page.jpg").write_text("<html>404</html>")
@@ -136,9 +144,12 @@ class TestWhatIsGiven:
         next(answers(model, names()))
         assert 1 <= len(made) < len(pictures)
 
-    @pytest.mark.parametrize("act", [predict, preprocess])
-    def test_what_is_no_model_or_no_path_is_named(self, act, model, pictures):
-        with pytest.raises(ValueError, match=r"model is a str, 'photos'; .*vitlab.load_model"):
+    @pytest.mark.parametrize(
+        ("act", "said"),
+        [(predict, "photos: no such file or folder"), (preprocess, r"model is a str, 'photos'; .*vitlab.load_model")],
+    )
+    def test_what_is_no_model_or_no_path_is_named(self, act, said, model, pictures):
+        with pytest.raises(ValueError, match=said):
             act("photos", pictures)
         with pytest.raises(ValueError, match=r"model is a Linear; .*vitlab.load_model"):
             act(torch.nn.Linear(2, 2), pictures)
@@ -189,7 +200,7 @@ class TestWhatIsGiven:
         assert [answer.guesses[0].index for answer in made] == [answer.guesses[0].index for answer in expected]
         assert made[0].guesses[0].probability == pytest.approx(expected[0].guesses[0].probability, abs=1e-6)
         assert [made[0].image, made[-1].image] == ["picture 1", "picture 19"]
-        with pytest.raises(ValueError, match=r"must be a batch \(B, 3, H, W\) .* not \(3, 16, 16\)"):
+        with pytest.raises(ValueError, match=r"must be a preprocessed batch \(B, 3, H, W\), not \(3, 16, 16\)"):
             predict(model, torch.zeros(3, 16, 16))
         with pytest.raises(ValueError, match="32"):
             predict(model, torch.zeros(1, 3, 32, 32))
@@ -357,7 +368,7 @@ def test_answers_that_are_not_finite_are_refused_and_no_json_is_written(model, p
     assert main(["predict", str(tmp_path / "model"), str(pictures[0]), "--json"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "the model gave NaN or infinity for the picture" in captured.err
+    assert "the model returned NaN or infinity for the picture" in captured.err
 
 
 def test_notes_are_passed_on(model, tmp_path):

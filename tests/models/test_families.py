@@ -7,8 +7,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from vitlab import load_model, save_model
-from vitlab.deploy.predict import predict
+from vitlab import load_model, predict, save_model
 from vitlab.models.build import build_from_spec
 from vitlab.spec import AxialResNetSpec, Backbone, ResNetSpec, ViTSpec
 

@@ -55,7 +55,7 @@ def test_the_demo_tells_the_whole_story(tmp_path, tiny):
     assert f"vitlab predict {fine_tuned}" in text
     assert str(out / demo.REPORT) in text
     assert page.index('class="plot" alt="accuracy against labels per class"') == page.index('class="plot"')
-    for title in ("Accuracy against labels", "Which digits", "What it looks at", "What a patch is turned into"):
+    for title in ("Accuracy against labels", "Which digits", "Attention rollout", "Embedding filters"):
         assert title in page
     assert len(list(out.glob("digit-*.png"))) == demo.SHOWN
 

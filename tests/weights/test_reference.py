@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from agreement import disagreement
-from vitlab import load_model
-from vitlab.deploy.predict import predict
+from vitlab import load_model, predict
 from vitlab.errors import WeightsWarning
 
 REAL = {

@@ -1,25 +1,30 @@
-"""Pictures in, class names and probabilities out; a bad picture gets its reason and the others their answers."""
+"""Pictures in, class names and probabilities out; a picture that cannot be read gets a reason instead."""
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
-from vitlab.data.images.pictures import Named, Pictures, named_pictures, read_picture
+from vitlab.data.images.pictures import KINDS, Named, Pictures, named_pictures, read_picture
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.paper.imagenet import imagenet_classes
+from vitlab.report.tables import Cell, Results
 
 BATCH = 16
+MEANING = {  # of the probabilities, by the model's task
+    "single-label": "a softmax over the classes: they sum to 1",
+    "multi-label": "a sigmoid of each class: an image may have several classes or none, and they do not sum to 1",
+}
 
 
 @dataclass(frozen=True)
 class Guess:
-    """One class a picture may belong to."""
+    """A class with its probability."""
 
     index: int
     name: str
@@ -28,7 +33,10 @@ class Guess:
 
 @dataclass(frozen=True, repr=False)
 class Answer:
-    """What the model says of one picture: guesses, best first, or the reason why there are none."""
+    """The guesses for one picture, most probable first, or the reason why it could not be read.
+
+    `image` is the path, or "picture 1" and so on. `notes` say what is unusual about the file.
+    """
 
     image: str
     guesses: tuple[Guess, ...] = ()
@@ -41,26 +49,44 @@ class Answer:
         return f"Answer({self.image!r}: {said or f'{self.reason}, {self.detail}'})"
 
 
-def predict(model: Model, images: Pictures, top: int = 5, *, max_pixels: int | None = None) -> list[Answer]:
-    """What the model says of one picture or of several: an `Answer` for each, in their order.
+class Answers(list[Answer]):
+    """A list of answers, with what their probabilities mean; a notebook displays it as a table."""
 
-    A picture is a path (also of a folder, or a pattern such as "photos/*.jpg"), the bytes of an image file, a PIL
-    image, an (H, W, 3) array or a (3, H, W) tensor of uint8. A (B, 3, H, W) tensor of floats is taken as preprocessed
-    already. Images of more than `max_pixels` are refused; by default each format has its own limit.
+    def __init__(self, found: Iterable[Answer], model: Model, label: str) -> None:
+        super().__init__(found)
+        self.model, self.task, self.meaning = label, model.task, MEANING[model.task]
+        self.preprocessing = str(model.spec.conventions.preprocessing)
+        self.names_from = class_names(model)[1]
 
-    `answer.guesses` are the `top` classes, best first, each with its `name`, `index` and `probability`: of a softmax
-    over the classes, or of each class by itself if `model.task` is multi-label. `answer.image` is the path, or
-    "picture 1" and so on for what has none. A picture that cannot be read has no guesses but a `reason` and a `detail`,
-    and the others are answered all the same. `answer.notes` says what is odd about one that can.
-    """
-    return list(answers(model, images, top, max_pixels=max_pixels))
+    @property
+    def failed(self) -> int:
+        """How many pictures could not be read."""
+        return sum(bool(answer.reason) for answer in self)
+
+    @property
+    def table(self) -> Results:
+        """A row for each picture and guess."""
+        rows: list[tuple[Cell, ...]] = []
+        for answer in self:
+            rows += [(answer.image, guess.name, 100 * guess.probability) for guess in answer.guesses]
+            rows += [(answer.image, f"{answer.reason}: {answer.detail}", None)] if answer.reason else []
+        return Results(("picture", "class", "probability %"), tuple(rows))
+
+    def to_json(self) -> dict[str, object]:
+        """Everything as JSON values."""
+        about = {"model": self.model, "task": self.task, "probabilities": self.meaning}
+        listed = [asdict(answer) for answer in self]
+        return {**about, "preprocessing": self.preprocessing, "class_names": self.names_from, "answers": listed}
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
 
 
 def answers(model: Model, images: Pictures, top: int = 5, *, max_pixels: int | None = None) -> Iterator[Answer]:
-    """As `predict`, a batch at a time as they are asked for; memory does not grow with their number."""
+    """Yield an answer for each picture, a batch at a time; see `vitlab.predict`."""
     check_model(model)
     if not model.spec.classes:
-        raise ValueError("this model has no classes, it only makes features; load it with classes=... and train a head")
+        raise ValueError("this model has no classes, only features; load it with classes=... and train a head")
     if top < 1:
         raise ValueError(f"top {top} must be at least 1")
     names, top = class_names(model)[0], min(top, model.spec.classes)
@@ -74,42 +100,39 @@ def answers(model: Model, images: Pictures, top: int = 5, *, max_pixels: int | N
         yield from _answer_batch(model, batch, names, top, max_pixels)
 
 
-def meaning(model: Model) -> str:
-    """What the probabilities of a model's answers are."""
-    if model.task == "multi-label":
-        return "a sigmoid of each class: an image may have several classes or none, and they do not sum to 1"
-    return "a softmax over the classes: they sum to 1"
-
-
 def preprocess(model: Model, images: Pictures, *, max_pixels: int | None = None) -> Tensor:
-    """One picture or several, as `predict` takes them -> (B, 3, H, W) ready for the model; the first that is bad raises
-    BadImage."""
+    """Prepare one or several pictures, as `predict` takes them, as a (B, 3, H, W) batch for the model.
+
+    Raises BadImage for the first picture that cannot be read.
+    """
     check_model(model)
     how = model.spec.conventions.preprocessing
     read = (read_picture(picture, name, max_pixels).image for name, picture in named_pictures(images))
     pixels = [evaluation_pixels(image, model.spec.image, how) for image in read]
     if not pixels:
-        raise ValueError("no picture was given; name at least one image file")
+        raise ValueError(f"no picture was given; give {KINDS}")
     return normalised(torch.stack(pixels), how)
 
 
 def class_names(model: Model) -> tuple[tuple[str, ...], str]:
-    """A name for every class, and where the names come from."""
+    """The names of the model's classes, and where they come from."""
     if model.class_names is not None:
         return model.class_names, "the model"
     if model.spec.classes == 1000:
         return tuple(
             name for _, name in imagenet_classes()
-        ), "assumed ImageNet-1k: the model has 1000 classes and names none"
-    return tuple(f"class {i}" for i in range(model.spec.classes)), "numbers: the model names none"
+        ), "assumed ImageNet-1k: the model has 1000 classes without names"
+    return tuple(f"class {i}" for i in range(model.spec.classes)), "numbers: the model has no class names"
 
 
 def _checked_batch(images: Tensor) -> Tensor:
     if images.ndim != 4:
         raise ValueError(
-            f"a tensor of floats must be a batch (B, 3, H, W) that is preprocessed already, not {tuple(images.shape)}; "
+            f"a float tensor must be a preprocessed batch (B, 3, H, W), not {tuple(images.shape)}; "
             "one picture is (3, H, W) of uint8"
         )
+    if bad := int((~images.isfinite()).flatten(1).any(dim=1).sum()):
+        raise ValueError(f"{bad} of {len(images)} images contain NaN or infinity; give finite pixels")
     return images
 
 
@@ -135,12 +158,14 @@ def _answer_batch(
 
 @torch.inference_mode()
 def _guesses(model: Model, images: Tensor, names: tuple[str, ...], top: int) -> list[tuple[Guess, ...]]:
-    """(B, 3, H, W), preprocessed -> the `top` guesses of each picture."""
+    """(B, 3, H, W), preprocessed -> the `top` guesses for each picture."""
     weight = next(model.parameters())
     logits = model(images.to(weight.device, weight.dtype)).float()
     if bad := len(logits) - int(logits.isfinite().all(dim=-1).sum()):
         count = f"{bad} of {len(logits)} pictures" if len(logits) > 1 else "the picture"
-        raise ValueError(f"the model gave NaN or infinity for {count}: it diverged in training, or its file is damaged")
+        raise ValueError(
+            f"the model returned NaN or infinity for {count}: it diverged in training, or its file is damaged"
+        )
     best = model.probabilities(logits).topk(top)  # (B, top)
     return [
         tuple(Guess(index, names[index], probability) for index, probability in zip(indices, values, strict=True))

@@ -18,14 +18,13 @@ from rich.console import Console
 
 from agreement import randomised
 from pictures import jpeg
-from vitlab import load_model, save_model
+from vitlab import load_model, predict, save_model
 from vitlab.cli import main
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Sample, Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.folders import FolderSource
 from vitlab.data.transforms.evaluation import normalised
-from vitlab.deploy.predict import predict
 from vitlab.errors import TooManyBadImages
 from vitlab.metrics.scores import Scores
 from vitlab.metrics.scoring import outputs

@@ -119,24 +119,24 @@ def test_cards_show_the_picture_its_rollout_and_its_answer(model, files):
 def test_what_was_done_to_a_picture_is_said_with_both_sizes(model):
     spec = model.spec
     assert run._resizing((24, 40), spec) == "24x40 pixels (height x width), resized to 12x20"
-    assert run._resizing((40, 40), spec).endswith("stretched, which changes its shape, to 12x20")
+    assert run._resizing((40, 40), spec).endswith("stretched (aspect ratio changed) to 12x20")
     shorter = Preprocessing(resize="shorter", fraction=0.875)
     kept = replace(spec, conventions=replace(spec.conventions, preprocessing=shorter))
-    assert run._resizing((40, 40), kept).endswith("its shape kept, then its centre taken: 12x20")
+    assert run._resizing((40, 40), kept).endswith("without distortion, then centre-cropped to 12x20")
 
 
 def test_captions_say_what_was_measured_and_call_no_model_untrained(model, files):
     titles = {section.title: section.text for section in run.sections_of(model, files)}
     distances = attention_distance(model, vitlab.preprocess(model, files))
-    far = titles["How far each head looks"]
+    far = titles["Attention distance"]
     assert f"{distances[0].min():.1f} to {distances[0].max():.1f} px in layer 1" in far
     assert f"{distances[1].min():.1f} to {distances[1].max():.1f} px in layer 2, the last" in far
-    assert "23 of 23 components hold 100% of the variance" in titles["What a patch is turned into"]
+    assert "23 of 23 components hold 100% of the variance" in titles["Embedding filters"]
     table = torch.nn.functional.normalize(model.positions.table.detach()[0, 1:].double(), dim=1).unflatten(0, (3, 5))
     across, down = (table[:, 1:] * table[:, :-1]).sum(dim=-1), (table[1:] * table[:-1]).sum(dim=-1)
     beside = torch.cat([across.flatten(), down.flatten()]).mean()
-    assert f"{beside:.2f} for patches side by side" in titles["What it knows about the plane"]
-    assert all("the paper's" in titles[title] for title in titles if title != "What each head looks at")
+    assert f"{beside:.2f} for patches side by side" in titles["Position embeddings"]
+    assert all("the paper's" in titles[title] for title in titles if title != "Attention maps of all heads")
     assert not any("trained" in text or "fresh" in text for text in titles.values())
 
 
@@ -150,7 +150,7 @@ def test_without_pictures_the_weights_alone_are_drawn(model, tmp_path):
     model.reset_head(0)
     done = inspected(model, [], tmp_path / "out")
     assert set(done.files) == WEIGHTS_ALONE
-    assert "What it looks at" not in (tmp_path / "out" / "report.html").read_text()
+    assert "Attention rollout" not in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_a_model_that_only_makes_features_is_looked_at_all_the_same(model, files):
@@ -167,7 +167,7 @@ def test_more_pictures_than_are_shown_count_for_the_distance(model, files, monke
     assert (found.images, len(found.cards), len(found.maps)) == (12, 2, 2)
     expected = attention_distance(model, vitlab.preprocess(model, files))
     np.testing.assert_allclose(found.distance / 12, expected, rtol=1e-5)
-    assert "12 pictures were looked at; the first 2 are shown" in run._about(model, found)
+    assert "12 pictures were used; the first 2 are shown" in run._about(model, found)
 
 
 @pytest.fixture(scope="module")
@@ -292,4 +292,4 @@ def test_what_a_model_has_not_is_said_in_its_section_and_the_rest_is_drawn(tmp_p
     photo().save(tmp_path / "photo.png")
     done = run.inspect(model, [tmp_path / "photo.png"], tmp_path / "out", maps=1, console=Console(file=io.StringIO()))
     assert "rollout.svg" in done.files
-    assert "Not here: " in (tmp_path / "out" / run.REPORT).read_text()
+    assert "Not available: " in (tmp_path / "out" / run.REPORT).read_text()

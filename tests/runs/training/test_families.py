@@ -8,9 +8,8 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from vitlab import load_model
+from vitlab import load_model, predict
 from vitlab.data.sources.digits import DigitsSource
-from vitlab.deploy.predict import predict
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import VERSION, RunDir, RunSpec
 from vitlab.runs.training.data import open_data, open_material

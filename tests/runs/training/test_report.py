@@ -76,8 +76,8 @@ def test_the_last_line_says_where_the_report_is(finished):
 def test_the_report_is_one_small_file_with_every_section_and_the_numbers_of_the_result(finished):
     path, _, _ = finished
     text = (path / REPORT).read_text()
-    titles = ["Results", "Loss", "Validation", "Which classes it takes for which", "Class by class"]
-    assert re.findall("<h2>(.*?)</h2>", text) == [*titles, "The worst mistakes", "What it looks at"]
+    titles = ["Results", "Loss", "Validation", "Confusion matrix", "Classes"]
+    assert re.findall("<h2>(.*?)</h2>", text) == [*titles, "Worst mistakes", "Attention rollout"]
     result = json.loads((path / RESULT).read_text())
     for name in ("validation", "test"):
         assert f"<td>{describe(result[name])}</td>" in text

@@ -1,8 +1,9 @@
 """Features of every image of a data set, in shards: `vitlab.features`, `vitlab features`."""
 
+import contextlib
 import json
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,18 +39,18 @@ SHARD = 4096  # samples; 12 MB of ViT-B
 
 @dataclass(frozen=True)
 class Features:
-    """The features of a data set, in the shards of a folder; `bad` samples have none."""
+    """The features of a data set, in the shards of a folder or in memory; `bad` samples have none."""
 
-    path: Path
+    path: Path | None
     samples: int
     width: int
     bad: tuple[Quarantined, ...] = field(repr=False)
-    temporary: TemporaryDirectory[str] | None = field(default=None, repr=False)  # removed with this object
+    in_memory: Vectors | None = field(default=None, repr=False)
 
-    @cached_property
+    @property
     def vectors(self) -> Vectors:
         """All features and labels in memory: `x` (n, D), `y` (n,), `ids` and `class_names`."""
-        return read_folder(self.path)
+        return read_folder(cast(Path, self.path)) if self.in_memory is None else self.in_memory
 
 
 def features(
@@ -72,16 +73,15 @@ def features(
     """Compute the features of every image: what the model's head would receive.
 
     `model` is a name of released weights, a path or a module; `data` is a spec such as "folder:photos", a source, or a
-    map-style torch Dataset. The features are written to the folder `out` in shards of `shard` samples, or to a
-    temporary folder that lasts as long as the result. Called again with the same folder, it computes the shards that
-    are missing or outdated. `max_bad` is the share of images that may be unreadable; see `ModelOptions` for how the
+    map-style torch Dataset. The features are written to the folder `out` in shards of `shard` samples; without
+    `out` they are held in memory. Called again with the same folder, it computes the shards that are missing or
+    outdated. `max_bad` is the share of images that may be unreadable; see `ModelOptions` for how the
     model is loaded. Under torchrun all ranks share the work. `quiet` prints no progress.
     """
     require(0 <= max_bad <= 1, f"max_bad {max_bad} is a share of the images, between 0 and 1")
-    with measuring(device, console, quiet=quiet) as (world, screen):
+    with measuring(device, console, quiet=quiet) as (world, screen), contextlib.ExitStack() as stack:
         require(out is not None or world.ranks == 1, "several ranks need a common folder; give out")
-        temporary = TemporaryDirectory(prefix="vitlab-features-") if out is None else None
-        path = Path(temporary.name if temporary is not None else cast(Path, out))
+        path = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         world.first(partial(refuse_strange, path, (CARD,)))
         loaded, how = load(model, ModelOptions(conventions, image, preprocessing, device), screen)
         name, source = open_set(data, max_pixels)
@@ -93,7 +93,8 @@ def features(
         bad = folder.bad()
         if bad:
             screen.print(Text(f"{len(bad):,} of {len(source):,} images have no features: the arrays `bad` name them"))
-    return Features(path, len(source) - len(bad), loaded.spec.width, tuple(bad), temporary)
+        found = Features(None if out is None else path, len(source) - len(bad), loaded.spec.width, tuple(bad))
+        return replace(found, in_memory=read_folder(path)) if out is None else found
 
 
 def write_features(

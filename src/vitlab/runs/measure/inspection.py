@@ -1,7 +1,9 @@
-"""See what a model looks at: `vitlab inspect` draws every figure of the paper's section 4.5 for a model of yours."""
+"""See what a model attends to: `vitlab.inspect`, `vitlab inspect`, with every figure of the paper's section 4.5."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -37,83 +39,143 @@ from vitlab.inspection.filters import as_pictures, neighbour_agreement, principa
 from vitlab.inspection.look import look
 from vitlab.inspection.rollout import rendered
 from vitlab.inspection.similarity import likeness, position_similarity
-from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
 from vitlab.require import require
-from vitlab.runs.progress import Images
-from vitlab.spec import ViTSpec
-from vitlab.store import Writer, json_writer, refuse_existing, write_folder
+from vitlab.runs.measure.model_options import ImageSize, ModelLike, ModelOptions, label_of, open_model
+from vitlab.runs.measure.prediction import named
+from vitlab.runs.progress import Images, default_console
+from vitlab.spec import ConventionName, ViTSpec
+from vitlab.store import Writer, json_writer, refuse_existing, refuse_unwritable, write_folder
 
 REPORT = "report.html"
 FILTERS_NAME, POSITIONS_NAME = "principal components of the embedding filters", "similarity of position embeddings"
-SHOWN = 128  # pictures that are drawn, as many as figure 14 has; all count for the attention distance
-HALF_PAGE = 6  # layers whose head maps fit into half the width of the page
+SHOWN = 128  # pictures that are drawn, as in figure 14; all count for the attention distance
+HALF_PAGE = 6  # layers whose head maps fit half the width of the page
 THUMBNAIL = 112  # pixels of a picture in a large sheet
 
 
 @dataclass
 class Findings:
-    """What was seen in the pictures: `cards` and `maps` of the first ones, distances over all."""
+    """Results over the pictures: `cards` and `maps` of the first ones, the attention distance over all."""
 
     cards: list[Card] = field(default_factory=list)
     sizes: list[tuple[int, int]] = field(default_factory=list)  # height and width of the cards' files
-    ranges: list[tuple[float, float]] = field(default_factory=list)  # of the cards' rollouts, times their mean
+    ranges: list[tuple[float, float]] = field(default_factory=list)  # of the cards' rollouts, relative to their mean
     maps: list[np.ndarray] = field(default_factory=list)
     distance: np.ndarray | None = None  # (L, h), summed over `images`
     images: int = 0
     bad: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
-    """What was written: the folder's files, if any, and how many pictures went in and could not be read."""
+    """The figures of `inspect` by name, their `numbers`, and the report; a notebook displays figures and report.
 
-    files: tuple[str, ...]
+    `images` pictures were used; `bad` names those that could not be read.
+    """
+
+    title: str
+    about: str
+    figures: dict[str, Drawn]
+    sections: list[Section]
+    numbers: dict[str, object]
     images: int
     bad: tuple[str, ...]
 
+    @property
+    def page(self) -> str:
+        """The report as one HTML file."""
+        return page(self.title, self.about, self.sections, self.bad)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of the files that `save` writes; none if no picture could be read."""
+        return tuple(self._files())
+
+    def save(self, out: str | Path) -> None:
+        """Write figures, numbers and report to a new folder."""
+        require(bool(self.figures), "no picture could be read, so there is nothing to save")
+        write_folder(Path(out), self._files())
+
+    def __repr__(self) -> str:
+        return f"Inspection({self.title!r}, {self.images:,} pictures, figures: {', '.join(self.figures)})"
+
+    def _repr_html_(self) -> str:
+        return f'<iframe srcdoc="{escape(self.page)}" width="100%" height="800" style="border: 0"></iframe>'
+
+    def _files(self) -> dict[str, Writer]:
+        contents = {
+            f"{name}.{kind}": content
+            for name, drawn in self.figures.items()
+            for kind, content in zip(("svg", "png"), drawn, strict=True)
+        }
+        if not contents:
+            return {}
+        contents[REPORT] = self.page.encode()
+        files: dict[str, Writer] = {name: partial(_write, content) for name, content in contents.items()}
+        return files | {"inspection.json": json_writer(self.numbers)}
+
 
 def inspect(
-    model: Model,
-    pictures: Pictures,
-    out: Path,
+    model: ModelLike,
+    images: Pictures = (),
+    out: str | Path | None = None,
     *,
-    maps: int,
-    console: Console,
+    maps: int = 4,
     name: str = "",
     max_pixels: int | None = None,
+    conventions: ConventionName | None = None,
+    image: ImageSize | None = None,
+    heads: int | None = None,
+    allow_partial: bool = False,
+    allow_nonfinite: bool = False,
+    device: str = "auto",
+    console: Console | None = None,
+    quiet: bool = False,
 ) -> Inspection:
-    """Look at the model and at `pictures` with it; write figures, numbers and one report into the new folder `out`.
+    """Draw what a model attends to in pictures, and what its weights show: every figure of the paper's section 4.5.
 
-    Head maps are drawn for the first `maps` pictures. A picture that cannot be read is named, the others are used;
-    where there is no other, nothing is written and `out` stays free for the next try. `name` of the model stands in
-    the title, its kind if left out. Pictures and `max_pixels` are those of `vitlab.predict`.
+    `model` is a name of released weights, a path or a module; `images` are those of `vitlab.predict`, and without any
+    only the weights are drawn. Attention maps of all heads are drawn for the first `maps` pictures. A picture that
+    cannot be read is named in `bad`, and the others are used. With `out`, figures, numbers and report are written to
+    that new folder, unless no picture could be read. `name` is the model's name in the title. See `ModelOptions` for
+    how weights are loaded. `quiet` prints no progress.
     """
-    if not isinstance(model, ViT):
-        raise ValueError("this model has no attention between patches to look at; a ViT or a hybrid has")
+    screen = default_console(console, quiet=quiet)
     require(maps >= 0, f"maps {maps} must be at least 0")
     require_matplotlib()
-    refuse_existing(out)
-    found, listed = Findings(), list(named_pictures(pictures))
-    if listed:
-        with at_rest(model), Images(console, "looked at") as shown:
-            shown.show(0, len(listed))
-            for done in examine(model, listed, found, maps, max_pixels):
-                shown.show(done, len(listed))
-        if not found.images:
-            return Inspection((), 0, tuple(found.bad))
-    figures, sections, numbers = _found(model, found)
-    files = _files(figures)
-    text = page(f"Inside {name or name_of(model.spec)}", _about(model, found), sections, found.bad)
-    files[REPORT] = lambda path: path.write_text(text, encoding="utf-8")
-    files["inspection.json"] = json_writer(_numbers(found) | numbers)
-    write_folder(out, files)
-    return Inspection(tuple(files), found.images, tuple(found.bad))
+    if out is not None:
+        refuse_existing(Path(out))
+        refuse_unwritable(Path(out))
+    is_empty = isinstance(images, list | tuple) and not images
+    pictures = [] if is_empty else list(named_pictures(named(images, screen)))
+    options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite)
+    loaded = open_model(model, options, screen)
+    if not isinstance(loaded, ViT):
+        raise ValueError("this model has no attention between patches; inspect a ViT or a hybrid")
+    found = Findings()
+    if pictures:
+        with at_rest(loaded), Images(screen, "inspected") as display:
+            display.show(0, len(pictures))
+            for done in examine(loaded, pictures, found, maps, max_pixels):
+                display.show(done, len(pictures))
+    is_drawn = bool(found.images) or not pictures
+    figures, sections, numbers = _found(loaded, found) if is_drawn else ({}, [], {})
+    title = f"Inside {name or label_of(model)}"
+    about, numbers = _about(loaded, found), _numbers(found) | numbers
+    result = Inspection(title, about, figures, sections, numbers, found.images, tuple(found.bad))
+    if out is not None and is_drawn:
+        result.save(out)
+    return result
+
+
+def _write(content: bytes, path: Path) -> None:
+    path.write_bytes(content)
 
 
 def sections_of(model: ViT, pictures: Pictures, maps: int = 1) -> list[Section]:
-    """What `inspect` shows, for a page of one's own; nothing is written."""
+    """The sections of the report of `inspect`, for a page of your own."""
     found = Findings()
     with at_rest(model):
         for _ in examine(model, pictures, found, maps):
@@ -122,7 +184,7 @@ def sections_of(model: ViT, pictures: Pictures, maps: int = 1) -> list[Section]:
 
 
 def _found(model: ViT, found: Findings) -> tuple[dict[str, Drawn], list[Section], dict[str, object]]:
-    """Figures by name, sections of the page, and numbers: what the pictures show, then what the weights do."""
+    """Figures by name, sections of the page, and numbers: first of the pictures, then of the weights."""
     figures, sections, numbers = _weights(model)
     if found.cards:
         seen_figures, seen_sections = _pictures(model.spec, found)
@@ -131,7 +193,7 @@ def _found(model: ViT, found: Findings) -> tuple[dict[str, Drawn], list[Section]
 
 
 def examine(model: ViT, pictures: Pictures, found: Findings, maps: int, max_pixels: int | None = None) -> Iterator[int]:
-    """Look at every picture and fill in `found`; yields how many are done. Memory does not grow with their number."""
+    """Process every picture into `found`; yields how many are done. Memory does not grow with their number."""
     names = class_names(model)[0] if model.spec.classes else ()
     batch, listed = batch_size(model), list(named_pictures(pictures))
     for start in range(0, len(listed), batch):
@@ -144,7 +206,7 @@ def examine(model: ViT, pictures: Pictures, found: Findings, maps: int, max_pixe
 
 @dataclass(frozen=True)
 class Read:
-    """A picture's path, the (height, width) of its file, and (3, H, W) of uint8 for the model."""
+    """A picture's path, the (height, width) of its file, and its pixels (3, H, W) of uint8 for the model."""
 
     path: str
     size: tuple[int, int]
@@ -165,7 +227,7 @@ def _read(model: ViT, pictures: Sequence[Named], found: Findings, max_pixels: in
 
 @torch.no_grad()
 def _see(model: ViT, good: list[Read], names: tuple[str, ...], found: Findings, maps: int) -> None:
-    """One small batch."""
+    """Process one small batch."""
     weight, pixels = model.norm.weight, torch.stack([read.pixels for read in good])
     images = normalised(pixels.to(weight.device), model.spec.conventions.preprocessing).to(weight.dtype)
     saw = look(model, images)
@@ -179,7 +241,7 @@ def _see(model: ViT, good: list[Read], names: tuple[str, ...], found: Findings, 
         mask = rendered(saw.rollout[number], model.spec).float().cpu().numpy()  # (H, W)
         picture = pixels[number].permute(1, 2, 0).numpy()
         answer = _answer(model, images[number : number + 1], names) if names else ""
-        # The mask is the authors' alpha over a dark background, here black.
+        # As the authors draw it: the mask is an alpha over a dark background, here black.
         seen = np.rint(picture * mask[..., None]).astype(np.uint8)
         rolled = saw.rollout[number].float() / saw.rollout[number].float().mean()
         found.sizes.append(good[number].size)
@@ -190,19 +252,15 @@ def _see(model: ViT, good: list[Read], names: tuple[str, ...], found: Findings, 
 
 
 def _resizing(size: tuple[int, int], spec: ViTSpec) -> str:
-    """What was done to a file of (height, width) before the model saw it: shapes may have changed."""
+    """How a file of (height, width) was resized for the model."""
     (height, width), how = spec.image, spec.conventions.preprocessing
     if how.resize == "shorter":
-        done = "resized with its shape kept, then its centre taken:"
+        done = "resized without distortion, then centre-cropped to"
     elif size[0] * width == size[1] * height:
         done = "resized to"
     else:
-        done = "stretched, which changes its shape, to"
-    cut = (
-        f", of which the outer {1 - how.fraction:.0%} were cut off"
-        if how.resize == "square" and how.fraction < 1
-        else ""
-    )
+        done = "stretched (aspect ratio changed) to"
+    cut = f", with the outer {1 - how.fraction:.0%} cropped" if how.resize == "square" and how.fraction < 1 else ""
     return f"{size[0]}x{size[1]} pixels (height x width), {done} {height}x{width}{cut}"
 
 
@@ -212,7 +270,7 @@ def _answer(model: ViT, image: Tensor, names: tuple[str, ...]) -> str:
 
 
 def _weights(model: ViT) -> tuple[dict[str, Drawn], list[Section], dict[str, object]]:
-    """What can be seen without any picture; what a model has not, its section says."""
+    """The figures of the weights; a section says why a figure is missing."""
     figures: dict[str, Drawn] = {}
     numbers: dict[str, object] = {}
     try:
@@ -222,16 +280,16 @@ def _weights(model: ViT) -> tuple[dict[str, Drawn], list[Section], dict[str, obj
         figures["filters"] = draw_filters(as_pictures(components.directions).numpy(), sum(share))
         filters_text = filters_caption(share, components.number, neighbour_agreement(components.directions))
     except ValueError as error:
-        filters_text = f"Not here: {error}."
+        filters_text = f"Not available: {error}."
     try:
         similarity = position_similarity(model)
         figures["positions"] = draw_positions(similarity.numpy())
         positions_text = positions_caption(likeness(similarity))
     except ValueError as error:
-        positions_text = f"Not here: {error}."
+        positions_text = f"Not available: {error}."
     sections = [
-        Section("What a patch is turned into", filters_text, _plots(figures, "filters", FILTERS_NAME)),
-        Section("What it knows about the plane", positions_text, _plots(figures, "positions", POSITIONS_NAME)),
+        Section("Embedding filters", filters_text, _plots(figures, "filters", FILTERS_NAME)),
+        Section("Position embeddings", positions_text, _plots(figures, "positions", POSITIONS_NAME)),
     ]
     return figures, sections, numbers
 
@@ -252,19 +310,19 @@ def _pictures(spec: ViTSpec, found: Findings) -> tuple[dict[str, Drawn], list[Se
     assert found.distance is not None
     distance, even = found.distance / found.images, even_distance(spec)
     figures["distance"] = draw_distance(distance, found.images, even)
-    scale = [("colours of the rollout, from least to most", draw_scale().svg)]
-    sections = [Section("What it looks at", ROLLOUT, scale, cards=found.cards, wide=True)]
+    scale = [("colours of the rollout, from least to most attention", draw_scale().svg)]
+    sections = [Section("Attention rollout", ROLLOUT, scale, cards=found.cards, wide=True)]
     if heads:
         is_wide = len(heads) > 1 or spec.layers > HALF_PAGE
         shown = [(f"attention of each head, picture {n}", drawn.svg) for n, drawn in enumerate(heads.values(), 1)]
-        sections.append(Section("What each head looks at", heads_caption(spec.pool), shown, wide=is_wide))
+        sections.append(Section("Attention maps of all heads", heads_caption(spec.pool), shown, wide=is_wide))
     far = [("attention distance by head and depth", figures["distance"].svg)]
-    sections.append(Section("How far each head looks", distance_caption(distance, even), far))
+    sections.append(Section("Attention distance", distance_caption(distance, even), far))
     return figures | heads, sections
 
 
 def _shrunk(pixels: np.ndarray, scale: float) -> np.ndarray:
-    """(H, W, 3) for a large sheet."""
+    """(H, W, 3) scaled down for a large sheet."""
     if scale >= 1:
         return pixels
     size = [max(1, round(side * scale)) for side in pixels.shape[:2]]
@@ -274,31 +332,20 @@ def _shrunk(pixels: np.ndarray, scale: float) -> np.ndarray:
     return small[0].permute(1, 2, 0).round().clamp(0, 255).byte().numpy()
 
 
-def _files(figures: dict[str, Drawn]) -> dict[str, Writer]:
-    def writer(content: bytes) -> Writer:
-        return lambda path: path.write_bytes(content)
-
-    return {
-        f"{name}.{kind}": writer(content)
-        for name, drawn in figures.items()
-        for kind, content in zip(("svg", "png"), drawn, strict=True)
-    }
-
-
 def _about(model: ViT, found: Findings) -> str:
     spec = model.spec
     (height, width), (rows, columns) = spec.image, spec.grid
     what = f"{name_of(spec)}: {spec.layers} layers of {spec.heads} heads; {height}x{width} pixels as "
     what += f"{rows}x{columns} patches of {spec.patch}x{spec.patch}; read from "
-    what += "the class token." if spec.pool == "class" else "the mean of all patches."
+    what += "the class token." if spec.pool == "class" else "the mean over patches."
     if found.images > len(found.cards):
-        what += f" {found.images:,} pictures were looked at; the first {len(found.cards)} are shown."
+        what += f" {found.images:,} pictures were used; the first {len(found.cards)} are shown."
     source = model.provenance.get("source", "")
     return f"{what} Weights: {source}." if source else what
 
 
 def _numbers(found: Findings) -> dict[str, object]:
-    """What the figures show, for a plot of one's own."""
+    """The numbers behind the figures, for plots of your own."""
     distance = [] if found.distance is None else (found.distance / found.images).tolist()
     shown = zip(found.cards, found.sizes, found.ranges, strict=True)
     pictures = [

@@ -162,7 +162,7 @@ def _classes(name: str, judged: Answers, names: Sequence[str]) -> list[Section]:
         if len(chosen) < len(occurring):
             text += f" Of {len(occurring)} classes the {len(chosen)} that were confused most often are shown."
         drawn = draw_confusion(counts, [names[label] for label in chosen])
-        sections.append(Section("Which classes it takes for which", text, [("confusion of classes", drawn.svg)]))
+        sections.append(Section("Confusion matrix", text, [("confusion matrix", drawn.svg)]))
     ordered = sorted(judged.classes, key=lambda one: (_share(one), one.number))
     text = f"The classes of the {NAMES[name]} images, the worst first."
     if len(ordered) > LISTED:
@@ -170,7 +170,7 @@ def _classes(name: str, judged: Answers, names: Sequence[str]) -> list[Section]:
     is_multi_label = any(one.right is None for one in ordered)
     head = ("class", "images", *(("average precision", "F1") if is_multi_label else ("right", "taken for most often")))
     rows = [head, *(_class_row(one, cells, names) for one in ordered[:LISTED])]
-    return [*sections, Section("Class by class", text, table=rows)]
+    return [*sections, Section("Classes", text, table=rows)]
 
 
 def _share(result: ClassResult) -> float:
@@ -208,9 +208,9 @@ def _pictures(model: Model, name: str, judged: Answers, source: Source, names: S
     if mistakes:
         text = f"The {NAMES[name]} images whose true class was the least likely to the model, as the model sees them."
         photos = [_photo(model, mistake, image, names) for mistake, image in mistakes]
-        sections.append(Section("The worst mistakes", text, photos=photos, wide=True))
+        sections.append(Section("Worst mistakes", text, photos=photos, wide=True))
     elif not any(one.right is None for one in judged.classes):
-        sections.append(Section("The worst mistakes", "There are none: every image was answered right.", wide=True))
+        sections.append(Section("Worst mistakes", "There are none: every image was answered right.", wide=True))
     looked_at = [Named(mistake.id, image) for mistake, image in mistakes[: LOOKED_AT // 2]]
     for number in np.linspace(0, len(source) - 1, LOOKED_AT, dtype=int).tolist():
         if len(looked_at) < LOOKED_AT and source.id(number) not in {one.name for one in looked_at}:
@@ -221,7 +221,7 @@ def _pictures(model: Model, name: str, judged: Answers, source: Source, names: S
             for _ in examine(model, looked_at, found, maps=0):
                 pass
         scale = [("colours of the rollout, from least to most", draw_scale().svg)]
-        sections.append(Section("What it looks at", ROLLOUT, scale, cards=found.cards, wide=True))
+        sections.append(Section("Attention rollout", ROLLOUT, scale, cards=found.cards, wide=True))
     return sections
 
 
