@@ -74,7 +74,7 @@ OPENERS = {
     "features npy": lambda path: open_vectors(f"{path}.npy?y={path}.npy"),
     "features npz": lambda path: open_vectors(f"{path}.npz"),
     "features parquet": lambda path: open_vectors(f"{path}.parquet"),
-    "label map": lambda path: read_label_map(path, ["a"], ["a"]),
+    "label map": lambda path: read_label_map(path, ["a"], ["a"], range(1)),
     "ReaL": read_real,
     "ledger to read": ledger.read,
     "ledger to add to": lambda path: ledger.append(path, [ENTRY]),

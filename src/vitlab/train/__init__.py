@@ -1,1 +1,1 @@
-"""Training: takes a module and an iterator of batches; knows neither models nor data."""
+"""Train any module on an iterator of batches; imports neither models nor data."""

@@ -1,4 +1,4 @@
-"""Learning from a teacher beside the labels, as DeiT does; the teacher is any function of the pixels."""
+"""Distillation: learn from a teacher besides the labels, as in DeiT. The teacher is any function of the pixels."""
 
 from collections.abc import Callable
 
@@ -25,11 +25,10 @@ def soft_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
 
 def distilled(how: Distillation, labels: Objective, teacher: Teacher) -> Objective:
-    """(1 - weight) times the loss against the labels, weight times that against the teacher; see `Distillation.share`.
+    """(1 - share) times the loss against the labels plus share times that against the teacher.
 
-    A module that answers (B, 2, K) has the first for the labels and the second for the teacher; one that answers
-    (B, K) is asked for both with its one answer. Mixed labels are the first loss's alone; the teacher sees the mixed
-    pictures.
+    If the module returns (B, 2, K), the first logits learn from the labels and the second from the teacher; if it
+    returns (B, K), they learn from both. With MixUp or CutMix the teacher sees the mixed images.
     """
 
     def objective(call: Call, piece: Piece) -> Tensor:

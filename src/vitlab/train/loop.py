@@ -1,4 +1,4 @@
-"""The one training loop. Resuming is calling it again with a state that is further on."""
+"""The training loop. To resume, call it again with a restored state."""
 
 import contextlib
 import math
@@ -14,36 +14,35 @@ from vitlab.train.state import Progress, TrainState
 from vitlab.train.update import Examples, Step, Update
 from vitlab.world.group import World
 
-SKIPS_ALLOWED = 3  # in a row; then the run stops
-ADVICE = "lower the learning rate (--schedule.peak), clip gradients (--optimizer.clip 1) or look at the data"
+SKIPS_ALLOWED = 3  # in a row before the run stops
+ADVICE = "lower the learning rate (--schedule.peak), clip gradients (--optimizer.clip 1) or check the data"
 JUDGE = "validation"  # the hook that decides which weights are best
-MEASURES = ("map", "top1")  # by which number: the first that it gives; a multi-label model has no top-1
+MEASURES = ("map", "top1")  # the first that it returns decides; a multi-label model has no top-1
 
 
 @dataclass(frozen=True)
 class Hook:
-    """Something measured every so many steps, and after the last one."""
+    """A measurement made every `every` steps and after the last one."""
 
     name: str
-    every: int  # steps; 0: after the last only
+    every: int  # steps; 0 for after the last only
     measure: Callable[[nn.Module], Mapping[str, float]]
 
     def is_due(self, step: int, total: int) -> bool:
-        """Whether to measure after `step` updates of `total`."""
+        """Whether to measure after step `step` of `total`."""
         return step == total or (self.every > 0 and step % self.every == 0)
 
 
 @dataclass(frozen=True)
 class Loop:
-    """What surrounds the updates of a run.
+    """The loop around the updates of a run: checkpoints, hooks, events, early stopping.
 
-    `record` gets every event: its kind and values. `before_save` is called just before a state is saved, so that what
-    belongs to it can be put into it.
+    `record` is called with the kind and values of every event, `before_save` with the state just before it is saved.
     """
 
     total: int
     save_every: int  # steps
-    log_every: int  # steps; a skipped one is always told
+    log_every: int  # steps; skipped ones are always logged
     checkpoints: Checkpoints
     record: Callable[[str, Mapping[str, object]], None]
     hooks: tuple[Hook, ...] = ()
@@ -53,7 +52,7 @@ class Loop:
     before_save: Callable[[TrainState], None] = lambda state: None
 
     def run(self, state: TrainState, forward: nn.Module, update: Update, batches: Generator[Examples]) -> int:
-        """Train until the end; returns 0, or the exit code of the signal that stopped it, the state being saved."""
+        """Train to the end; returns 0, or the exit code of the signal that stopped it after the state was saved."""
         with Signals() as signals, contextlib.closing(batches) as stream, contextlib.closing(self.checkpoints):
             while state.progress.step < self.total and not self._is_over(state):
                 done = update(state, forward, next(stream))
@@ -72,7 +71,7 @@ class Loop:
         return 0
 
     def _agreed(self, world: World, signals: Signals) -> tuple[int, bool]:
-        """What any rank was asked for, all do: (exit code of a stop, whether to save now)."""
+        """Agree with the other ranks on signals: (exit code of a stop or 0, whether to save now)."""
         writing = self.checkpoints
         wishes = [signals.stop, signals.take_save(), writing.has_failed, writing.is_writing]
         stop, is_saving, has_failed, is_writing = world.most([int(wish) for wish in wishes])
@@ -84,7 +83,7 @@ class Loop:
         progress = state.progress
         progress.step += 1
         progress.images += done.images
-        if done.images:  # a batch of nothing but bad images says nothing of the weights
+        if done.images:  # a batch of bad images only says nothing about the weights
             progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if done.skipped else 0
         progress.skipped += done.skipped
         if self.settle_window:
@@ -98,7 +97,7 @@ class Loop:
             )
 
     def _check_end(self, progress: Progress) -> None:
-        """Raise if the steps before the end were not finite: the weights are those that made them so."""
+        """Raise if the last steps were not finite: the weights are the ones that made them so."""
         if number := progress.skipped_in_a_row:
             steps = f"last {number} steps were" if number > 1 else "last 1 step was"
             raise Diverged(
@@ -110,7 +109,7 @@ class Loop:
         return self.checkpoints.last_good(before=progress.step - progress.skipped_in_a_row)
 
     def _measure(self, state: TrainState) -> bool:
-        """Call what is due; returns whether the validation was better than ever."""
+        """Call the hooks that are due; returns whether validation improved on the best so far."""
         improved = False
         for hook in self.hooks:
             if not hook.is_due(state.progress.step, self.total):
@@ -123,7 +122,7 @@ class Loop:
         return improved
 
     def _is_over(self, state: TrainState) -> bool:
-        """Whether the run stops before its last step."""
+        """Whether the run stops early."""
         is_exhausted = 0 < self.patience <= state.progress.validations_since_best
         return is_exhausted or state.progress.settling.has_settled
 
@@ -134,7 +133,7 @@ class Loop:
 
 
 def measure_of(numbers: Mapping[str, float]) -> str:
-    """The number of a validation by which weights are compared; more is better."""
+    """The name of the number by which validations are compared; higher is better."""
     return next((name for name in MEASURES if name in numbers), MEASURES[-1])
 
 

@@ -1,4 +1,4 @@
-"""Objectives: the sigmoid cross-entropy of pre-training and the softmax cross-entropy of fine-tuning."""
+"""Losses: the sigmoid cross-entropy of pre-training and the softmax cross-entropy of fine-tuning."""
 
 from torch import Tensor
 from torch.nn import functional as F

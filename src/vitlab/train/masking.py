@@ -1,4 +1,4 @@
-"""Masked patch prediction: what is to be predicted of a patch, the loss, and predictions as colours again."""
+"""Masked patch prediction: the targets, the loss, and predictions converted back to colours."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from vitlab.recipe import CELLS, COLOUR_BITS, COLOURS, Masking
 from vitlab.train.update import Call, Piece
 
-LEVELS = 2**COLOUR_BITS  # of a channel
-STEP = 256 // LEVELS  # grey values in a level
+LEVELS = 2**COLOUR_BITS  # per channel
+STEP = 256 // LEVELS  # values per level
 
 
 def patches_at(pixels: Tensor, side: int, places: Tensor) -> Tensor:
@@ -24,8 +24,8 @@ def patches_at(pixels: Tensor, side: int, places: Tensor) -> Tensor:
 def colour_classes(patches: Tensor, cells: int) -> Tensor:
     """(..., 3, S, S) of 0..255 in uint8 -> (..., cells cells): 64 R + 8 G + B of each cell's mean, in whole numbers.
 
-    A patch is shrunk by area. Sides that `cells` does not divide are too: a pixel on an edge counts for both cells, by
-    the share of it that lies in each.
+    A patch is averaged over cells of equal area. If `cells` does not divide the side, a pixel on an edge counts for
+    both cells, in proportion to its overlap with each.
     """
     side = patches.shape[-1]
     shares = _shares(side, cells, patches.device)  # (cells, S), whole numbers
@@ -37,7 +37,7 @@ def colour_classes(patches: Tensor, cells: int) -> Tensor:
 
 
 def _shares(side: int, cells: int, device: torch.device) -> Tensor:
-    """(cells, S): how many cells-ths of each pixel lie in each cell; a row adds up to S."""
+    """(cells, S): overlap of each pixel with each cell, in units of 1/cells pixel; a row sums to S."""
     pixel, cell = torch.arange(side, device=device), torch.arange(cells, device=device)[:, None]
     overlap = torch.minimum((pixel + 1) * cells, (cell + 1) * side) - torch.maximum(pixel * cells, cell * side)
     return overlap.clamp(min=0).int()
@@ -45,10 +45,10 @@ def _shares(side: int, cells: int, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class PatchPrediction:
-    """The objective of a masked run, for tokens that stand for `side` x `side` pixels.
+    """The objective of masked patch prediction, for tokens of `side` x `side` pixels.
 
-    `prepare` is the model's own normalisation: pixels are predicted in its units, about -1 to 1, so that a channel of
-    small deviation counts as much as the others.
+    `prepare` is the model's normalisation: pixels are predicted in its units, about -1 to 1, so that channels with a
+    small deviation count as much as the others.
     """
 
     how: Masking
@@ -56,13 +56,13 @@ class PatchPrediction:
     prepare: Callable[[Tensor], Tensor]
 
     def __call__(self, call: Call, piece: Piece) -> Tensor:
-        """(n,): the loss of each example; its targets are its plan, see `data.corruption`."""
+        """(n,): the loss of each example; its targets are its corruption plan, see `data.transforms.corruption`."""
         return self.losses(call(piece.inputs, piece.targets), piece.pixels, piece.targets)
 
     def losses(self, predictions: Tensor, pixels: Tensor, plan: Tensor) -> Tensor:
         """(n, M, outputs), (n, 3, H, W) of uint8 and (n, 2, M) -> (n,): the mean over an image's corrupted patches.
 
-        Parallel predictions of one patch (16 colours, or all pixels' squared errors) are averaged.
+        The predictions of one patch (16 colours, or the squared errors of all pixels) are averaged.
         """
         if self.how.target == "pixels":
             wanted = patches_at(self.prepare(pixels), self.side, plan[:, 0]).flatten(2)  # (n, M, 3 S S)
@@ -72,7 +72,7 @@ class PatchPrediction:
         return F.cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none").view_as(wanted).mean((1, 2))
 
     def right(self, predictions: Tensor, pixels: Tensor, plan: Tensor) -> Tensor:
-        """(n,): the share of colours that are predicted right; of pixels, the mean colours that they would make."""
+        """(n,): the share of colours predicted correctly; for pixels, of the patches' mean colours."""
         if self.how.target == "pixels":
             wanted = colour_classes(patches_at(pixels, self.side, plan[:, 0]), 1)
             found = colour_classes(self.painted(predictions), 1)
@@ -81,7 +81,7 @@ class PatchPrediction:
         return (found == wanted).float().mean(dim=(1, 2))
 
     def painted(self, predictions: Tensor) -> Tensor:
-        """(n, M, outputs) -> (n, M, 3, S, S) of uint8: the middle of each predicted colour, or the predicted pixels."""
+        """(n, M, outputs) -> (n, M, 3, S, S) of uint8: the predicted colours or pixels."""
         if self.how.target == "pixels":
             values = predictions.unflatten(-1, (3, self.side, self.side)).float()
             return self._unprepared(values).round().clamp(0, 255).to(torch.uint8)
@@ -95,7 +95,7 @@ class PatchPrediction:
         return colour_classes(patches_at(pixels, self.side, plan[:, 0]), CELLS[self.how.target])
 
     def _unprepared(self, values: Tensor) -> Tensor:
-        """(..., 3, S, S) in the model's units -> 0..255; the normalisation is linear, so two greys tell it."""
+        """(..., 3, S, S) in the model's units -> 0..255; the normalisation is linear, so two values determine it."""
         black, white = (
             self.prepare(torch.full((1, 3, 1, 1), grey, dtype=torch.uint8, device=values.device)) for grey in (0, 255)
         )

@@ -1,4 +1,4 @@
-"""MixUp and CutMix: a picture and its partner blended, or a box of one pasted into the other; and their labels."""
+"""MixUp and CutMix: blend an image with its partner, or paste a box of one into the other; mix their labels."""
 
 import math
 from collections.abc import Mapping
@@ -11,24 +11,24 @@ from torch import Tensor
 from vitlab.recipe import Recipe
 from vitlab.world.device import seed_of
 
-SWITCH = 0.5  # the chance of CutMix where a recipe has both
+SWITCH = 0.5  # probability of CutMix if a recipe has both
 NOWHERE = (0, 0, 0, 0)
 Box = tuple[int, int, int, int]  # top, bottom, left, right
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """Whom every example of a rank's share is mixed with, and how much of itself it keeps.
+    """The partner of every example of a rank's share, and the share of itself that the example keeps.
 
-    Where `boxes` is not empty, the pixels of the box are the partner's and all others the example's own.
+    If a box is not empty, the pixels inside it are the partner's and all others the example's own.
     """
 
-    partners: Tensor  # (n,) places among the examples
+    partners: Tensor  # (n,) indices of examples
     shares: Tensor  # (n,)
     boxes: Tensor  # (n, 4)
 
     def pictures(self, pixels: Tensor, chosen: range) -> Tensor:
-        """(n, 3, H, W) of all examples -> the chosen ones, mixed, not rounded."""
+        """(n, 3, H, W) of all examples -> the chosen ones, mixed and not rounded."""
         values = pixels if pixels.is_floating_point() else pixels.float()
         blended = self._mixed(values, chosen)
         part = slice(chosen.start, chosen.stop)
@@ -44,7 +44,7 @@ class Mixing:
         return torch.where(is_cut, torch.where(is_pasted, partner, own), blended)
 
     def targets(self, targets: Tensor, chosen: range) -> Tensor:
-        """(n, K) of all examples -> those of the chosen ones, mixed."""
+        """(n, K) of all examples -> the mixed targets of the chosen ones."""
         return self._mixed(targets, chosen)
 
     def _mixed(self, values: Tensor, chosen: range) -> Tensor:
@@ -54,10 +54,10 @@ class Mixing:
 
 
 def mixing_of(recipe: Recipe, seed: int, step: int, shards: Mapping[int, int], size: tuple[int, int]) -> Mixing:
-    """Every shard is mixed with itself, in reverse or rolled by one sample; how is one draw a shard.
+    """Mix every shard within itself, with partners in reverse order or rolled by one sample; one draw per shard.
 
-    Rolled is big_vision's MixUp: of two pictures, the own one is never the weaker. A sample that comes several times in
-    a row is not its own partner, as long as the shard has room for two samples.
+    `rolled` is big_vision's MixUp, where an example never weighs less than its partner. A repeated sample is not its
+    own partner if the shard has room for two samples.
     """
     partners, shares, boxes, start = [], [], [], 0
     for shard, count in shards.items():
@@ -72,7 +72,7 @@ def mixing_of(recipe: Recipe, seed: int, step: int, shards: Mapping[int, int], s
 
 
 def _drawn(recipe: Recipe, seed: int, step: int, shard: int, size: tuple[int, int]) -> tuple[float, Box]:
-    """The share that is kept, and the box of CutMix or none."""
+    """The share that is kept, and the box of CutMix, empty for MixUp."""
     if recipe.cutmix:
         rng = np.random.default_rng(seed_of("cutmix", seed, step, shard))
         if not recipe.mixup or rng.random() < SWITCH:
@@ -82,9 +82,9 @@ def _drawn(recipe: Recipe, seed: int, step: int, shard: int, size: tuple[int, in
 
 
 def cutmix_box(share: float, size: tuple[int, int], rng: np.random.Generator) -> tuple[float, Box]:
-    """(what is kept, box): its sides are sqrt(1 - share) of the picture's, its centre is anywhere in the picture.
+    """(share kept, box): a box with sqrt(1 - share) of the image's sides, centred anywhere in the image.
 
-    Where the box reaches over the border it is cut, and what is kept is counted again.
+    The box is clipped at the border, and the share recomputed from its area.
     """
     edges = []
     for side in size:
@@ -96,6 +96,6 @@ def cutmix_box(share: float, size: tuple[int, int], rng: np.random.Generator) ->
 
 
 def mixup_share(alpha: float, seed: int, step: int, shard: int = 0) -> float:
-    """How much of itself every picture of this shard keeps: one draw of Beta(alpha, alpha)."""
+    """The share of itself that every image of this shard keeps: one draw from Beta(alpha, alpha)."""
     place = (step, shard) if shard else (step,)
     return float(np.random.default_rng(seed_of("mixup", seed, *place)).beta(alpha, alpha))

@@ -1,4 +1,4 @@
-"""Everything that changes while a model is trained, in one place, as tensors by name and a few numbers."""
+"""The state of a training: all tensors by name, and the numbers of its progress."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ from vitlab.require import require
 from vitlab.strict_json import check_fields, from_json
 from vitlab.world.parallel import like, own_part, part_of
 
-Read = Callable[[str, range | None], Tensor]  # a tensor of a stored group by its name, whole or some rows of it
+Read = Callable[[str, range | None], Tensor]  # reads a stored tensor by name: all of it or some rows
 
 
 SETTLED_WINDOWS = 3  # in a row
@@ -40,11 +40,11 @@ class Settling:
 
     @property
     def has_settled(self) -> bool:
-        """Whether nothing is left to wait for."""
+        """Whether the loss has settled."""
         return self.unchanged >= SETTLED_WINDOWS
 
     def add(self, loss: float, window: int, *, is_warming: bool) -> None:
-        """The loss of one more step; one that is not finite has changed nothing and counts for nothing."""
+        """Add the loss of one step; ignored if it is not finite, because the step changed nothing."""
         if not math.isfinite(loss):
             return
         self.total, self.steps = self.total + loss, self.steps + 1
@@ -65,15 +65,15 @@ class Settling:
 class Progress:
     """The numbers of a run that are not tensors; all of them are saved."""
 
-    step: int = 0  # updates asked for so far, skipped ones included
+    step: int = 0  # updates so far, including skipped ones
     images: int = 0  # used so far
     skipped: int = 0  # steps whose loss or gradient was not finite
     skipped_in_a_row: int = 0
-    best: float | None = None  # of the validation's measure
+    best: float | None = None  # value of the validation measure
     best_step: int = 0
     validations_since_best: int = 0
     settling: Settling = field(default_factory=Settling)  # of the training loss
-    books: dict[str, Any] = field(default_factory=dict)  # the data's account, kept by the run
+    books: dict[str, Any] = field(default_factory=dict)  # account of the samples, kept by the run
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -81,7 +81,7 @@ class Progress:
 
 @dataclass
 class TrainState:
-    """A module in training with its optimizer, its average where there is one, and the progress made."""
+    """A module in training with its optimizer, its weight average if there is one, and its progress."""
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
@@ -90,20 +90,20 @@ class TrainState:
 
     @property
     def trained(self) -> nn.Module:
-        """The module that is judged and kept: the average where there is one."""
+        """The module to validate and keep: the average if there is one."""
         return self.module if self.average is None else self.average
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
-        """All tensors by group and name; nothing is copied."""
+        """All tensors by group and name, without copies."""
         found = {"model": dict(self.module.state_dict()), "optimizer": dict(self._optimizer_tensors())}
         if self.average is not None:
             found["average"] = dict(self.average.state_dict())
         return found
 
     def load(self, stored: Mapping[str, tuple[list[str], Read]], progress: Progress) -> None:
-        """Take over what was stored, tensor by tensor, so that nothing is in memory twice."""
+        """Load a stored state tensor by tensor, so that nothing is in memory twice."""
         expected = {"model", "optimizer"} | ({"average"} if self.average is not None else set())
-        require(set(stored) == expected, f"the checkpoint has {sorted(stored)}, this run needs {sorted(expected)}")
+        require(set(stored) == expected, f"the checkpoint has {sorted(stored)}, but this run needs {sorted(expected)}")
         _fill(self.module, *stored["model"])
         if self.average is not None:
             _fill(self.average, *stored["average"])
@@ -111,7 +111,7 @@ class TrainState:
         self.progress = progress
 
     def first_nonfinite(self) -> str | None:
-        """The name of a tensor that holds NaN or infinity."""
+        """The name of a tensor with NaN or infinity, if there is one."""
         for group, tensors in self.groups().items():
             for name, tensor in tensors.items():
                 if tensor.is_floating_point() and not own_part(tensor).isfinite().all():
@@ -155,16 +155,16 @@ def _fill(module: nn.Module, names: list[str], read: Read) -> None:
 
 
 def _read_like(parameter: Tensor, stored: str, read: Read) -> Tensor:
-    """What an optimizer keeps of a parameter: a single number, or a tensor that is cut as the parameter is."""
+    """Read an optimizer's state of a parameter: a single number, or a tensor split like the parameter."""
     part = part_of(parameter)
     found = read(stored, None if stored.startswith("step/") else part.rows)
     return found if found.dim() == 0 else like(parameter, found.to(part.values.device))
 
 
 def progress_from(values: Mapping[str, object]) -> Progress:
-    """The progress that was saved; a field that is missing or unknown is an error.
+    """Read saved progress; raises for missing or unknown fields.
 
-    Checkpoints of runs that never stop on a settled loss may lack `settling`, which is newer than the others.
+    Older checkpoints may lack `settling`.
     """
     names = {f.name for f in fields(Progress)}
     require(set(values) | {"settling"} == names, f"the saved progress has {sorted(values)}, not {sorted(names)}")

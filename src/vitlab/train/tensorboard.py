@@ -1,4 +1,4 @@
-"""The same events for TensorBoard, with the extra `log`."""
+"""Log events for TensorBoard; needs the extra `log`."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -7,14 +7,14 @@ from typing import Any
 
 
 class TensorBoardLog:
-    """Writes every number of an event as a scalar; what cannot be written is counted and does not stop a run."""
+    """Write every number of an event as a scalar; failed writes are counted and do not stop the run."""
 
     def __init__(self, writer: Any) -> None:
         self.writer = writer
         self.dropped = 0
 
     def add(self, kind: str, values: Mapping[str, object]) -> None:
-        """One event."""
+        """Log one event."""
         step = values.get("step")
         for name, value in values.items():
             if isinstance(value, int | float) and not isinstance(value, bool) and name != "step":
@@ -26,7 +26,7 @@ class TensorBoardLog:
 
 @contextlib.contextmanager
 def tensorboard_writer(folder: Path) -> Iterator[TensorBoardLog]:
-    """A log under `folder`/tensorboard; without the extra it is an error that names it."""
+    """Open a log in `folder`/tensorboard; raises ModuleNotFoundError without the extra."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError:

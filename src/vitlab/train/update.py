@@ -1,4 +1,4 @@
-"""One update: the batch in pieces that fit, one gradient, one step of the optimizer, one of the average."""
+"""One training step: micro-batches, one gradient, one optimizer step, one update of the weight average."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,39 +21,39 @@ from vitlab.world.device import seed_device
 from vitlab.world.group import ALONE, World
 from vitlab.world.parallel import Alone
 
-BACKBONE = "backbone"  # of a model: all but its head
+BACKBONE = "backbone"  # everything but the head of a model
 
 
 @dataclass(frozen=True)
 class Examples:
-    """This rank's share of a batch: inputs as they were loaded, targets (n, ...), and how many belong to each shard.
+    """This rank's share of a batch: inputs as loaded, targets (n, ...), and the number of examples in each shard.
 
-    Shards are fixed parts of the batch, numbered, whoever computes them: pictures are mixed with others of their shard.
+    Shards are numbered parts of the batch that do not depend on the ranks; images are mixed within their shard.
     """
 
     inputs: Tensor
     targets: Tensor
-    shards: Mapping[int, int] = field(default_factory=dict)  # number -> examples, in their order; empty: all are one
+    shards: Mapping[int, int] = field(default_factory=dict)  # shard -> examples, in order; empty for a single shard
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Examples that are in memory at once: pictures as loaded, mixed where the recipe mixes, and as the module takes
-    them; and what is asked of it."""
+    """A micro-batch: pixels as loaded (and mixed, if the recipe mixes), prepared inputs of the module, and targets."""
 
     pixels: Tensor
     inputs: Tensor
     targets: Tensor
 
 
-Call = Callable[..., Tensor]  # the module in training, in the run's precision
+Call = Callable[..., Tensor]  # the module, in the run's precision
 Objective = Callable[[Call, Piece], Tensor]  # -> (n,): the loss of each example
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one update showed; a skipped one changed nothing, because the loss or the gradient was not finite, or
-    because none of its images could be read."""
+    """The result of one update. A skipped one changed nothing: the loss or gradient was not finite, or no image of the
+    batch could be read.
+    """
 
     loss: float
     gradient_norm: float
@@ -63,9 +63,9 @@ class Step:
 
 
 class Update:
-    """How a run's batches become updates.
+    """Update a state by one batch.
 
-    `prepare` turns a piece of the inputs into what the module takes; it runs piece by piece, on the device.
+    `prepare` converts a micro-batch of inputs to what the module takes; it runs on the device.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class Update:
         self.objective = objective or supervised(recipe)
 
     def __call__(self, state: TrainState, forward: nn.Module, examples: Examples) -> Step:
-        """Change the state by one batch; `forward` is the state's module, or wraps it.
+        """Update the state by one batch; `forward` is the state's module or a wrapper of it.
 
-        All ranks call it with their shares, of which some may be empty, and see the same loss and norm.
+        All ranks call it with their shares, which may be empty, and get the same loss and norm.
         """
         recipe, step = self.recipe, state.progress.step
         shares = self.world.counts(len(examples.inputs))
         images = sum(shares)
         rate = recipe.schedule.learning_rate(step)
-        if not images:  # all of the batch are bad: nothing to learn from
+        if not images:  # every image of the batch is bad
             return Step(math.nan, math.nan, rate, 0, skipped=True)
         forward.train()
         if self.parallel is not None and self.parallel.needs_rehearsal:
@@ -113,11 +113,11 @@ class Update:
         return Step(loss, norm, rate, images, skipped=not is_finite)
 
     def _accumulate(self, forward: nn.Module, examples: Examples, step: int, shares: list[int]) -> Tensor:
-        """Add every piece's gradient; returns this rank's part of the mean loss over the whole batch."""
+        """Accumulate the gradients of all pieces; returns this rank's part of the batch's mean loss."""
         parallel, rank = self.parallel or Alone(forward), self.world.rank
         pieces = [len(self._pieces(range(share))) for share in shares]
         own = self._pieces(range(len(examples.inputs)))
-        before = sum(pieces[:rank])  # pieces of other ranks: no two draw the same dropout
+        before = sum(pieces[:rank])  # pieces of lower ranks: every piece has its own dropout seed
         passes = parallel.passes(pieces, rank)
         total, mixing = self._nothing(examples), self._mixing(examples, step)
         for number in range(passes):
@@ -133,8 +133,9 @@ class Update:
         return total
 
     def _shard_by_shard(self, forward: nn.Module, examples: Examples, step: int, images: int) -> float:
-        """The gradient of every shard by itself, then their sum in the shards' order, whoever computed them: the same
-        bits on any number of ranks. Returns the mean loss over the whole batch."""
+        """Compute the gradient of every shard, then sum them in the order of shards: the same bits on any number of
+        ranks. Returns the batch's mean loss.
+        """
         trained = [parameter for parameter in forward.parameters() if parameter.requires_grad]
         mixing = self._mixing(examples, step)
         gradients, losses, start = [], [], 0
@@ -158,7 +159,7 @@ class Update:
         return float(self.world.fold(losses, self._nothing(examples)))
 
     def _pieces(self, examples: range) -> list[range]:
-        """What is in memory at once."""
+        """Split a range of examples into micro-batches."""
         size = self.execution.micro_batch or max(len(examples), 1)
         return [examples[start : start + size] for start in range(0, len(examples), size)]
 
@@ -177,7 +178,7 @@ class Update:
         return self.objective(partial(self._call, forward), piece).sum()
 
     def _blank(self, examples: Examples) -> Piece:
-        """One black picture without a label, for a rank that has fewer pieces than the others wait for."""
+        """A black image without a label, for a rank with fewer pieces than the others."""
         pixels, targets = (values.new_zeros(1, *values.shape[1:]) for values in (examples.inputs, examples.targets))
         return Piece(pixels, self.prepare(pixels), targets)
 
@@ -188,19 +189,19 @@ class Update:
         return Piece(pixels, self.prepare(pixels), targets)
 
     def _call(self, forward: nn.Module, *inputs: Tensor) -> Tensor:
-        """What the module answers, in full precision."""
+        """The module's output in full precision."""
         with self._autocast(inputs[0].device):
             answer = forward(*inputs)
         return answer.float() if answer.dtype == torch.bfloat16 else answer
 
     def _autocast(self, device: torch.device) -> torch.autocast | nullcontext[None]:
         if self.execution.precision == "fp32" or (self.parallel is not None and self.parallel.is_sharded):
-            return nullcontext()  # sharded parameters are cast where they are put together
+            return nullcontext()  # FSDP casts parameters when it gathers them
         return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def supervised(recipe: Recipe, class_weights: Tensor | None = None) -> Objective:
-    """The recipe's loss of what the module answers against the labels."""
+    """The recipe's loss of the logits against the labels."""
     if recipe.loss == "sigmoid":
         loss = partial(sigmoid_cross_entropy, label_smoothing=recipe.label_smoothing)
     else:
@@ -209,7 +210,7 @@ def supervised(recipe: Recipe, class_weights: Tensor | None = None) -> Objective
 
 
 def recompute_activations(module: nn.Module) -> None:
-    """Let every block of the module forget its activations and compute them again on the way back."""
+    """Recompute the activations of every block in the backward pass: less memory, more time."""
     blocks = cast(list[nn.Module], list(getattr(module, "blocks", ())))
     require(bool(blocks), f"{type(module).__name__} has no blocks to recompute; leave --recompute out")
     for block in blocks:
@@ -221,7 +222,7 @@ def _flat_gradient(parameter: Tensor) -> Tensor:
 
 
 def freeze(module: nn.Module, parts: tuple[str, ...]) -> None:
-    """Stop training parameters whose names start with one of `parts`; `backbone` is everything but the head."""
+    """Freeze the parameters whose names start with one of `parts`; `backbone` is everything but the head."""
     tops = sorted({name.partition(".")[0] for name, _ in module.named_parameters()})
     for part in parts:
         found = [p for name, p in module.named_parameters() if _belongs(name, part)]

@@ -302,7 +302,7 @@ class TestState:
         found.restore(state)
         train(state)
         next(iter(state.groups()[group].values())).view(-1)[0] = value
-        with pytest.raises(FloatingPointError, match=rf"{group}/.* holds NaN or infinity after step 3"):
+        with pytest.raises(FloatingPointError, match=rf"{group}/.* has NaN or infinity after step 3"):
             found.save(state, wait=True)
         assert found.steps() == [1, 2]
 

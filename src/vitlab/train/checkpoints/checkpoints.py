@@ -1,4 +1,4 @@
-"""Checkpoints that survive any death: written beside, synced, renamed, proven, and only then the old ones go."""
+"""Crash-safe checkpoints: written to a temporary folder, synced, renamed and verified before old ones are removed."""
 
 import copy
 import shutil
@@ -44,12 +44,12 @@ from vitlab.world.parallel import is_cut, is_sharded, own_part
 
 
 class NotSaved(OSError):  # noqa: N818 - says what is wrong
-    """A checkpoint could not be written; the one before it is untouched."""
+    """A checkpoint could not be written; the previous one is intact."""
 
 
 @dataclass
 class _Pending:
-    """A checkpoint that ranks are writing their parts of; `temporary` is None where it is there already."""
+    """A checkpoint whose parts the ranks are writing; `temporary` is None if it exists already."""
 
     progress: Progress
     path: Path
@@ -60,7 +60,7 @@ class _Pending:
 
 @dataclass(frozen=True)
 class Restored:
-    """What a run continues from: the checkpoint's step and environment, and what was found damaged on the way."""
+    """A restored checkpoint: its step and environment, and the damaged checkpoints that were skipped."""
 
     step: int
     environment: dict[str, str]
@@ -68,10 +68,10 @@ class Restored:
 
 
 class Checkpoints:
-    """The checkpoints of one run; whoever uses them holds the run's lock.
+    """The checkpoints of one run, for the process that holds the run's lock.
 
-    On several ranks all call the same methods at the same step. The first rank writes a state that all have whole; of a
-    sharded one each writes its part, beside, and the first gives the folder its name when all are done.
+    On several ranks all call the same methods at the same step. Rank 0 writes a replicated state. Of a sharded state
+    every rank writes its part to a temporary folder, which rank 0 renames when all are done.
     """
 
     def __init__(
@@ -93,36 +93,36 @@ class Checkpoints:
 
     @property
     def has_failed(self) -> bool:
-        """Whether this rank could not write: a reason for all to `check`."""
+        """Whether this rank failed to write, so that all ranks have to call `check`."""
         return self._error is not None
 
     @property
     def is_writing(self) -> bool:
-        """Whether this rank's writer is at work."""
+        """Whether this rank is writing in the background."""
         return self._writer is not None and self._writer.is_alive()
 
     @property
     def is_pending(self) -> bool:
-        """Whether ranks have written, or are writing, parts of a checkpoint that has no name yet."""
+        """Whether the parts of a checkpoint are written, or being written, but not yet published."""
         return self._pending is not None
 
     def save(self, state: TrainState, *, wait: bool = False) -> None:
-        """Write the state as it is now, in the background unless `wait`; raises what the last writing met.
+        """Save the state, in the background unless `wait`; raises the error of the previous save, if it failed.
 
-        A state that holds NaN or infinity is refused. The best by the state's progress is kept and marked.
+        Raises for a state with NaN or infinity. The best checkpoint by the state's progress is kept and marked.
         """
         self.wait()
         if bad := next(filter(None, self.world.gather(state.first_nonfinite())), None):
             step = state.progress.step
             good = self.last_good(before=step)
-            raise FloatingPointError(f"{bad} holds NaN or infinity after step {step}; it is not saved; {good}")
+            raise FloatingPointError(f"{bad} has NaN or infinity after step {step}; the state is not saved; {good}")
         progress = copy.deepcopy(state.progress)
         groups = state.groups()
         write = self._begin(progress, groups) if is_cut(state.module) else partial(self._write, progress)
         own = {group: _own(tensors, self.world) for group, tensors in groups.items()}
         if not (self.world.leads or self._pending):
             write = None
-        if wait:  # nobody changes them while they are written
+        if wait:  # nothing changes the tensors meanwhile, so they are not copied
             if write is not None:
                 write(own)
             self.wait()
@@ -132,29 +132,29 @@ class Checkpoints:
             self._writer.start()
 
     def wait(self) -> None:
-        """Return when nothing is being written by any rank; raises what the writing met."""
+        """Wait until no rank is writing; raises the error of a failed save."""
         self.close()
         self.world.meet()
         self.settle()
 
     def close(self) -> None:
-        """Return when this rank writes nothing."""
+        """Wait until this rank is not writing."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
 
     def check(self) -> None:
-        """Raise what a writing in the background met on any rank; all ranks ask."""
+        """Raise NotSaved if a save failed on any rank; all ranks must call it."""
         error, self._error = self._error, None
         told = next(filter(None, self.world.gather(str(error) if error is not None else "")), "")
         if error is not None or told:
             self._give_up()
             kept = self.steps()
-            last = f"the last good one is of step {kept[-1]:,}" if kept else "there is none before it"
+            last = f"the last good one is of step {kept[-1]:,}" if kept else "there is no earlier one"
             raise NotSaved(f"a checkpoint could not be written to {self.folder}: {told}; {last}") from error
 
     def settle(self) -> None:
-        """Give a checkpoint that all ranks have written its name; raises what a writing met. All ranks ask."""
+        """Publish a checkpoint that all ranks have written; raises if a save failed. All ranks must call it."""
         self.check()
         pending, self._pending = self._pending, None
         if pending is not None:
@@ -163,21 +163,21 @@ class Checkpoints:
             self.check()
 
     def steps(self) -> list[int]:
-        """The steps of all whole checkpoints, ascending."""
+        """The steps of all complete checkpoints, ascending."""
         return steps_in(self.folder)
 
     def last_good(self, before: int) -> str:
-        """A few words on the newest checkpoint of a step before this one, whose weights gave or will give NaN."""
+        """A phrase that names the newest checkpoint before a step with NaN, for error messages."""
         self.close()
         kept = [step for step in self.steps() if step < before]
         if not kept:
-            return "no checkpoint from before that is kept"
+            return "no earlier checkpoint is kept"
         return f"the last good checkpoint is of step {kept[-1]:,}: {self.folder / name_of(kept[-1])}"
 
     def restore(self, state: TrainState) -> Restored | None:
-        """Fill the state from the newest checkpoint that is intact, or return None when there is none at all.
+        """Load the newest intact checkpoint into the state; returns None if there is no checkpoint at all.
 
-        Every byte is checked before a tensor is used. Damaged checkpoints are set aside under another name and told.
+        All hashes are verified before a tensor is used. Damaged checkpoints are renamed and reported.
         """
         damaged = []
         for step in reversed(self.world.first(self.steps)):
@@ -188,16 +188,18 @@ class Checkpoints:
                 continue
             saved = load_checkpoint(path, state)
             self.world.first(lambda step=step: point(self.folder, LATEST, step))
-            self.world.first(lambda: self._mark_best(state.progress))  # its writer may have died just before
+            self.world.first(lambda: self._mark_best(state.progress))  # the run may have died before marking it
             return Restored(step, saved, tuple(damaged))
         aside = damaged_in(self.folder)
-        if aside or (self.folder / LATEST).exists():  # a run that has lost its work does not begin anew in silence
-            told = "; ".join(damaged) or ", ".join(aside) or "all are gone"
-            raise ValueError(f"no checkpoint in {self.folder} is intact: {told}; bring one back, or start a new run")
+        if aside or (self.folder / LATEST).exists():  # never restart silently when checkpoints are lost
+            told = "; ".join(damaged) or ", ".join(aside) or "all are missing"
+            raise ValueError(
+                f"no checkpoint in {self.folder} is intact: {told}; restore one from a copy, or start a new run"
+            )
         return None
 
     def fault(self, path: Path) -> str:
-        """What is wrong with a checkpoint, or nothing; ranks share the reading and all know."""
+        """What is wrong with a checkpoint, or an empty string; the ranks share the reading and all get the answer."""
         found = ""
         try:
             verify_checkpoint(path, (self.world.rank, self.world.ranks))
@@ -207,48 +209,48 @@ class Checkpoints:
         return next(filter(None, self.world.gather(found)), "")
 
     def best(self) -> int | None:
-        """The step of the best checkpoint, if one was marked and is there."""
+        """The step of the best checkpoint, if one is marked and exists."""
         return best_in(self.folder)
 
     def _write(self, progress: Progress, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         path = self.folder / name_of(progress.step)
         try:
-            if not path.exists():  # a repeated save of the same step has the same content
+            if not path.exists():  # a repeated save of a step has the same content
                 write_folder(path, tensor_writers(groups) | self._state_writer(progress))
             verify_checkpoint(path)
             self._announce(progress)
-        except Exception as error:  # whatever it is, it surfaces in the run's own thread
+        except Exception as error:  # raised in the main thread by `check`
             self._error = error
 
     def _state_writer(self, progress: Progress) -> dict[str, Writer]:
         return {STATE: json_writer(state_values(progress, self.environment, self.learnt))}
 
     def _announce(self, progress: Progress) -> None:
-        """A whole checkpoint is there: point to it, and let old ones go."""
+        """Point to a complete checkpoint and remove old ones."""
         point(self.folder, LATEST, progress.step)
         self._mark_best(progress)
-        if not progress.skipped_in_a_row:  # what may have exploded does not push out what is known to be good
+        if not progress.skipped_in_a_row:  # a state that may have diverged does not replace good ones
             self._prune()
 
     def _give_up(self) -> None:
-        """Remove what ranks have written of a checkpoint that one of them could not write."""
+        """Remove the parts of a checkpoint that a rank failed to write."""
         pending, self._pending = self._pending, None
         if pending is not None and pending.temporary is not None:
             self.close()
             self.world.meet()
             self.world.first(lambda: shutil.rmtree(str(pending.temporary), ignore_errors=True))
 
-    # -- A state of which each rank has a part ----------------------------------------------------
+    # -- A sharded state, of which each rank has a part -------------------------------------------
 
     def _begin(self, progress: Progress, groups: Mapping[str, Mapping[str, Tensor]]) -> Callable[..., None]:
-        """Open a folder for all ranks; returns how this one writes its part."""
+        """Create a temporary folder for all ranks; returns a function that writes this rank's part."""
         path = self.folder / name_of(progress.step)
         temporary = self.world.first(lambda: None if path.exists() else self._opened(path))
         self._pending = _Pending(progress, path, Path(temporary) if temporary else None, layout_of(groups, self.world))
         return partial(self._write_part, self._pending)
 
     def _opened(self, path: Path) -> str | None:
-        """The temporary folder of a checkpoint; what goes wrong is told with the rest."""
+        """Create the temporary folder of a checkpoint; an error is kept for `check`."""
         try:
             return str(begin_folder(path))
         except OSError as error:
@@ -289,5 +291,5 @@ class Checkpoints:
 
 
 def _own(tensors: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
-    """What this rank writes of a group: its rows of what is cut, and the first rank also what is not."""
+    """The tensors of a group that this rank writes: its rows of split ones, and on rank 0 all others."""
     return {n: own_part(t) for n, t in tensors.items() if world.leads or (is_sharded(t) and len(own_part(t)))}

@@ -1,7 +1,7 @@
-"""The files of a checkpoint's tensors: whole ones, or the rows that each rank had, read on any number of ranks.
+"""Tensor files of a checkpoint: whole tensors, or the rows of each rank, readable on any number of ranks.
 
 layout.json: {"ranks": N, "groups": {"model": {"head.logits.weight": [10, 768], ...}, ...}}; a tensor whose shape is
-null was not cut and lies in the first rank's file. Rank R has the rows `rows_of_rank` says.
+null is not split and is in the file of rank 0. `rows_of_rank` gives the rows of a rank.
 """
 
 from collections.abc import Mapping
@@ -24,17 +24,17 @@ LAYOUT = "layout.json"
 
 @dataclass(frozen=True)
 class Layout:
-    """How a state was cut: over how many ranks, and the whole shape of every tensor that was."""
+    """How a state is split: the number of ranks, and the full shape of every split tensor."""
 
     ranks: int
     groups: dict[str, dict[str, tuple[int, ...] | None]]
 
     def __post_init__(self) -> None:
-        require(self.ranks >= 1, f"{LAYOUT} speaks of {self.ranks} ranks")
+        require(self.ranks >= 1, f"{LAYOUT} has {self.ranks} ranks; expected at least 1")
 
 
 def part_name(rank: int, ranks: int) -> str:
-    """What stands in the names of a rank's files."""
+    """The part of the file names that identifies a rank."""
     return f"rank-{rank:05d}-of-{ranks:05d}"
 
 
@@ -48,12 +48,12 @@ def layout_of(groups: Mapping[str, Mapping[str, Tensor]], world: World) -> dict[
 
 
 def read_layout(path: Path) -> Layout:
-    """The layout in a checkpoint's folder."""
+    """Read the layout in a checkpoint's folder."""
     return from_json(Layout, read_json(path / LAYOUT), LAYOUT)
 
 
 def files_of(layout: Layout) -> list[str]:
-    """The names of all files with tensors."""
+    """The names of all tensor files."""
     return [
         f"{group}.{part_name(rank, layout.ranks)}.safetensors"
         for group in layout.groups
@@ -62,7 +62,7 @@ def files_of(layout: Layout) -> list[str]:
 
 
 def open_whole(path: Path) -> dict[str, tuple[list[str], Read]]:
-    """The groups of a checkpoint with whole tensors: their names, and how to read one or some rows of it."""
+    """The groups of a checkpoint of whole tensors: tensor names, and a function that reads one or some rows of it."""
     files = sorted(path.glob("*.safetensors"))
     opened: dict[str, Any] = {
         file.name.removesuffix(".safetensors"): safe_open(file, "pt", device="cpu") for file in files
@@ -75,7 +75,7 @@ def open_whole(path: Path) -> dict[str, tuple[list[str], Read]]:
 
 
 def open_parts(path: Path) -> dict[str, tuple[list[str], Read]]:
-    """The groups of a checkpoint that ranks wrote together; only the rows that are asked for are read."""
+    """The groups of a checkpoint of split tensors; only the requested rows are read."""
     layout = read_layout(path)
     return {group: (list(shapes), _reader(path, group, layout)) for group, shapes in layout.groups.items()}
 
@@ -104,7 +104,7 @@ def _reader(path: Path, group: str, layout: Layout) -> Read:
         if not parts:
             return file(0).get_tensor(name)[:0]
         found = parts[0] if len(parts) == 1 else torch.cat(parts)
-        require(found.shape[1:] == torch.Size(shape[1:]), f"{path}: {name} is not of the shape that {LAYOUT} says")
+        require(found.shape[1:] == torch.Size(shape[1:]), f"{path}: the shape of {name} does not match {LAYOUT}")
         return found
 
     return read
