@@ -28,14 +28,21 @@ html_copy_source = False
 
 
 def plain_text(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
-    """Escape a docstring, which is prose with `code` and not reStructuredText; keep its tables as they are."""
+    """Escape a docstring, which is prose with `code` and not reStructuredText; keep tables and indented parts as is."""
     written: list[str] = []
+    is_list = is_literal = False
     for line in lines:
-        if line.startswith("|"):
-            written += ["", "::", ""] if not (written and written[-1].startswith("   |")) else []
+        if line.strip():
+            is_list = line.startswith("- ") or (is_list and line.startswith(" "))
+        if line.startswith("|") or (line.startswith(" ") and not is_list):
+            written += [] if is_literal else ["", "::", ""]
+            is_literal = True
             written.append(f"   {line}")
+        elif not line.strip():
+            written.append("")
         else:
-            written += [""] if written and written[-1].startswith("   |") else []
+            written += [""] if is_literal else []
+            is_literal = False
             code = re.split(r"(`[^`]*`)", line)
             written.append("".join(part if part[:1] == "`" else re.sub(r"([*|_\\])", r"\\\1", part) for part in code))
     lines[:] = written
