@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "recipe": {"pixels", "strict_json"},
     "changes": {"spec", "recipe", "strict_json"},
     "paper": {"pixels", "spec", "recipe", "strict_json"},
-    "counting": {"spec", "paper"},
+    "counting": {"spec", "recipe", "paper"},
     "scaling": {"spec", "strict_json", "counting"},
     "store": {"user_files", "strict_json"},
     "models": {"spec", "paper"},

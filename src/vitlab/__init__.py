@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vitlab.counting import count
 from vitlab.paper.models import list_models
+from vitlab.paper.recipes.named import find_recipe, list_recipes
 
 if TYPE_CHECKING:
     from vitlab.data.sources.catalogue import open_data
@@ -16,29 +17,37 @@ if TYPE_CHECKING:
     from vitlab.metrics.fewshot import fewshot
     from vitlab.models.build import build_model
     from vitlab.report.report import read_report
+    from vitlab.runs.download import download
     from vitlab.runs.measure.check_data import check_data, data_kinds
     from vitlab.runs.measure.evaluate import evaluate
     from vitlab.runs.measure.features import features
     from vitlab.runs.measure.fewshot import fewshot_table
     from vitlab.runs.measure.inspection import inspect
     from vitlab.runs.measure.prediction import predict
+    from vitlab.weights.convert import convert
     from vitlab.weights.load import load_model
+    from vitlab.weights.released.catalogue import list_releases
     from vitlab.weights.save import save_model
 
 __version__ = "0.1.0"
 __all__ = [
     "build_model",
     "check_data",
+    "convert",
     "count",
     "data_kinds",
+    "download",
     "evaluate",
     "explain",
     "features",
     "fewshot",
     "fewshot_table",
+    "find_recipe",
     "index_shards",
     "inspect",
     "list_models",
+    "list_recipes",
+    "list_releases",
     "load_model",
     "open_data",
     "predict",
@@ -55,6 +64,12 @@ def __getattr__(name: str) -> object:
         from vitlab.weights.load import load_model as found
     elif name == "save_model":
         from vitlab.weights.save import save_model as found
+    elif name == "convert":
+        from vitlab.weights.convert import convert as found
+    elif name == "download":
+        from vitlab.runs.download import download as found
+    elif name == "list_releases":
+        from vitlab.weights.released.catalogue import list_releases as found
     elif name == "open_data":
         from vitlab.data.sources.catalogue import open_data as found
     elif name == "check_data":

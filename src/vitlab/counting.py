@@ -2,20 +2,15 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from vitlab.paper.models import model_spec
+from vitlab.paper.models import MODELS, model_spec
 from vitlab.paper.pretraining import DATA
-from vitlab.spec import (
-    HeadKind,
-    Image,
-    ModelSpec,
-    Pool,
-    PositionKind,
-    PositionPlace,
-    ResNetSpec,
-    ViTSpec,
-)
+from vitlab.paper.recipes.finetuning import QUICK, QUICK_EPOCHS, QUICK_LEAST, development_share, finetuning_names
+from vitlab.paper.recipes.named import find_recipe
+from vitlab.paper.recipes.pretraining import pretraining_data, pretraining_head, pretraining_model, pretraining_names
+from vitlab.recipe import Recipe
+from vitlab.spec import HeadKind, Image, ModelSpec, Pool, PositionKind, PositionPlace, ResNetSpec, ViTSpec, image_size
 
 
 @dataclass(frozen=True)
@@ -66,6 +61,87 @@ def count_spec(spec: ModelSpec, *, padding: bool = True) -> Count:
         parameters = sum(part.parameters for part in (*kept, *attentions))
     cells = math.prod(convolutions[-1].results)
     return Count(cells, parameters + 2 * norms + logits + spec.classes, macs + logits)
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """A model of the paper's list: where it appears in the paper, its sizes, and what it costs.
+
+    The layers of a ResNet are its bottleneck units, its width is that of its features, and it has 0 heads.
+    """
+
+    model: str
+    paper: str  # "" for models of later work
+    layers: int
+    width: int
+    heads: int
+    tokens: int
+    parameters: int
+    macs: int
+
+
+def count_models(
+    *, image: Image = 224, classes: int = 1000, head: HeadKind | None = None
+) -> tuple[list[ModelCost], list[str]]:
+    """Count every model of the list; the second list says which models do not take this size, and why."""
+    rows, left_out = [], []
+    for name, paper in MODELS.items():
+        try:
+            spec = model_spec(name, image=image, classes=classes, head=head)
+        except ValueError as error:
+            left_out.append(f"{name}: {error}")
+            continue
+        cost = count_spec(spec)
+        layers = spec.layers if isinstance(spec, ViTSpec) else sum(spec.stages)
+        heads = 0 if isinstance(spec, ResNetSpec) else spec.heads
+        rows.append(ModelCost(name, paper, layers, spec.width, heads, cost.tokens, cost.parameters, cost.macs))
+    if not rows:
+        height, width = image_size(image)
+        raise ValueError(f"no model takes images of {height}x{width} pixels with {classes} classes; {left_out[0]}")
+    return rows, left_out
+
+
+@dataclass(frozen=True)
+class RecipeCost:
+    """A recipe's length and cost. None is unknown without data: images, steps and pixels of the recipe `quick`.
+
+    `exaflops` are for pre-training, `held_out` is the development share of fine-tuning.
+    """
+
+    recipe: str
+    images: int | None  # seen, repeats included
+    steps: int | None
+    batch: int
+    pixels: int | None
+    optimizer: str
+    peak: float
+    exaflops: float | None
+    held_out: float | None
+    source: str
+
+
+def count_recipes() -> tuple[list[RecipeCost], list[RecipeCost]]:
+    """Count every recipe: those of pre-training, and those of fine-tuning."""
+    before = [_recipe_cost(find_recipe(name), exaflops=_recipe_exaflops(name)) for name in pretraining_names()]
+    after = [_recipe_cost(find_recipe(name), held_out=development_share(name)) for name in finetuning_names()]
+    quick = _recipe_cost(find_recipe(QUICK), held_out=development_share(QUICK))
+    source = f"{quick.source}; {QUICK_EPOCHS} epochs, at least {QUICK_LEAST} steps; the default without an accelerator"
+    return before, [*after, replace(quick, images=None, steps=None, pixels=None, source=source)]
+
+
+def _recipe_cost(recipe: Recipe, *, exaflops: float | None = None, held_out: float | None = None) -> RecipeCost:
+    steps, kind, peak = recipe.schedule.total, recipe.optimizer.kind, recipe.schedule.peak
+    numbers = (steps * recipe.batch, steps, recipe.batch, recipe.image[0])
+    return RecipeCost(recipe.name, *numbers, kind, peak, exaflops, held_out, recipe.source)
+
+
+def _recipe_exaflops(name: str) -> float | None:
+    recipe, model = find_recipe(name), pretraining_model(name)
+    if model not in MODELS:
+        return None
+    classes = DATA[pretraining_data(name)].classes if recipe.masking is None else 0
+    spec = model_spec(model, image=recipe.image, classes=classes, head=pretraining_head(name))
+    return training_exaflops(spec, recipe.batch * recipe.schedule.total)
 
 
 def exaflops(name: str, epochs: int) -> float:

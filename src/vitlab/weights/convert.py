@@ -1,4 +1,4 @@
-"""From any weights file to any format, pickles included."""
+"""Convert weights from any supported format, pickles included, to another."""
 
 import contextlib
 import shutil
@@ -8,9 +8,11 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from vitlab.errors import WeightsWarning
 from vitlab.models.build import Model
+from vitlab.paper.models import name_of
 from vitlab.spec import ConventionName, Conventions, Image, SaveFormat, UnsavedPositions
 from vitlab.store import sha256
 from vitlab.weights.files.containers import Container, WeightsError, explained, is_pickle, open_container, read_configs
@@ -23,9 +25,21 @@ LONGEST = 900  # seconds a pickle may take
 UNPICKLED = "model.safetensors"
 
 
+class Converted(NamedTuple):
+    """A converted model, and notes on what was assumed and on what the new format cannot state."""
+
+    model: Model
+    notes: list[str]
+
+    @property
+    def name(self) -> str:
+        """The paper's name of the model."""
+        return name_of(self.model.spec)
+
+
 def convert(
-    source: Path,
-    target: Path,
+    source: str | Path,
+    target: str | Path,
     to: SaveFormat = "vitlab",
     *,
     image: Image | None = None,
@@ -36,10 +50,11 @@ def convert(
     entry: str = "",
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
-) -> tuple[Model, list[str]]:
-    """Load `source`, save it as `to`; return the model and what the new format could not say.
+) -> Converted:
+    """Load the weights in `source`, also from a pickle, and save them in `target` in the format `to`.
 
-    `entry` names the dictionary inside a pickle to take, such as model_ema.
+    `source` is a path or the name of released weights; `target` must not exist yet. `entry` selects a dictionary inside
+    a pickle, such as model_ema. The other options are those of `load_model`.
     """
     notes, source = [], located(source)
     with _safe(source, entry) as (safe, found):
@@ -69,7 +84,7 @@ def convert(
             notes.append(str(said.message).replace(UNPICKLED, source.name, 1))
     if safe != source:
         model.provenance |= {"source": source.name, "sha256": sha256(source)}
-    return model, notes + save_model(model, target, to)
+    return Converted(model, notes + save_model(model, target, to))
 
 
 def _may_be_deit(container: Container) -> bool:

@@ -106,6 +106,11 @@ def releases() -> dict[str, Release]:
     return {release.name: release for release in found}
 
 
+def list_releases() -> list[Release]:
+    """List all released weights that `download` can fetch."""
+    return list(releases().values())
+
+
 def find_release(name: str) -> Release:
     """The release of this name; the error for an unknown name suggests similar ones."""
     if name not in releases():
