@@ -16,7 +16,10 @@ import torch
 
 from agreement import randomised
 from vitlab.data import contents
+from vitlab.drawing import charts as drawing
+from vitlab.drawing.canvas import Drawn
 from vitlab.models.build import build_from_spec
+from vitlab.runs.training import report
 from vitlab.spec import ViTSpec
 
 # Many processes import the package: compile it once, whatever the shell asks for. Shells ignore interrupts in commands
@@ -31,6 +34,27 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def one_thread():
     """Use one thread per test process: several share the cores."""
     torch.set_num_threads(1)
+
+
+CHARTS = ("draw_curves", "draw_confusion")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def empty_charts():
+    """Leave the charts of training reports empty: drawing them takes longer than training a small model."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CHARTS:
+            patch.setattr(report, name, lambda *_, **__: Drawn(b"<svg></svg>", b""))
+        yield
+
+
+@pytest.fixture(scope="module")
+def charts():
+    """Draw the charts of training reports after all."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CHARTS:
+            patch.setattr(report, name, getattr(drawing, name))
+        yield
 
 
 @pytest.fixture(scope="session")

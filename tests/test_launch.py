@@ -19,7 +19,7 @@ LAUNCH = Path(__file__).parent.parent / "examples" / "launch"
 STEPS = 8
 RUN = ["pretrain", "ViT-Ti/4", "--data", "digits?split=test", "--image", "8", "--batch", "8", "--held-out", "0.1"]
 RUN += ["--schedule.total", str(STEPS), "--schedule.warmup", "2", "--model.layers", "1", "--model.width", "16"]
-RUN += ["--model.heads", "2", "--model.mlp", "24", "--save-every", "2", "--timeout", "120"]
+RUN += ["--model.heads", "2", "--model.mlp", "24", "--save-every", "2", "--timeout", "120", "--no-report"]
 
 # At step 5 of a run's first life the second rank is killed, or the second machine with its torchrun, or all wait until
 # one has heard of the stop: Python reads this before anything.

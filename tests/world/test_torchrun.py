@@ -29,7 +29,7 @@ sys.exit(main(sys.argv[1:]))
 """
 RUN = ["pretrain", "ViT-Ti/16", "--data", "digits?split=test", "--image", "16", "--batch", "8", "--held-out", "0.1"]
 RUN += ["--schedule.total", "8", "--schedule.warmup", "2", "--model.layers", "1", "--model.width", "24"]
-RUN += ["--model.heads", "2", "--model.mlp", "32", "--save-every", "2", "--timeout", "120"]
+RUN += ["--model.heads", "2", "--model.mlp", "32", "--save-every", "2", "--timeout", "120", "--no-report"]
 
 
 def torchrun(*arguments, restarts=0, has_own_store="1"):

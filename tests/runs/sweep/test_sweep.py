@@ -450,7 +450,7 @@ def test_a_killed_sweep_goes_on_without_repeating_what_is_finished_and_picks_the
     model, in_memory, unbroken, jobs, kills
 ):
     out = in_memory / "out"
-    command = words(model, out, "--rates", ",".join(RATES), "--seeds", "2", "--jobs", jobs)
+    command = words(model, out, "--rates", ",".join(RATES), "--seeds", "2", "--jobs", jobs, "--no-report")
     for number in kills:
         with Sweep(command, in_memory) as life:
             life.wait_for(lambda goal=number: len(results(out)) >= goal)
@@ -477,6 +477,7 @@ def test_a_killed_sweep_goes_on_without_repeating_what_is_finished_and_picks_the
 def test_a_stopped_sweep_saves_says_how_to_go_on_and_goes_on_from_there(model, in_memory, sent, code, jobs):
     out = in_memory / "out"
     options = ["--rates", ",".join(RATES), "--seeds", "1", "--jobs", str(jobs), "--schedule.total", "150"]
+    options.append("--no-report")
     command = words(model, out, *options)
     with Sweep(command, in_memory) as life:
         life.wait_for(lambda: len(running := steps(out)) == jobs and min(running.values()) > 3)
@@ -495,6 +496,7 @@ def test_a_local_ray_with_two_workers_finishes_although_one_is_killed(model, in_
     pytest.importorskip("ray", reason="pip install 'vitlab[ray]'")
     out, here = in_memory / "out", in_memory / "here"
     options = ["--rates", ",".join(RATES), "--seeds", "1", "--schedule.total", "120", "--save-every", "10"]
+    options.append("--no-report")
     victim = out / "grid" / f"schedule.peak={RATES[0]}"
     with Sweep(words(model, out, *options, "--ray", "local", "--jobs", "2"), in_memory) as life:
         life.wait_for(lambda: steps(out).get(f"grid/{victim.name}", 0) > 20)

@@ -25,6 +25,7 @@ from vitlab.runs.training.trainer import carry_out
 from vitlab.strict_json import from_json, read_json
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
+pytestmark = pytest.mark.usefixtures("charts")
 SPEC = replace(crashes.small_run(), test="digits?split=train", execution=Execution(report=True))
 
 
