@@ -1,10 +1,12 @@
 """The documentation site, built by `make docs`: the pages of this folder, and references generated from the code."""
 
+import functools
 import re
 import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
+from sphinx.domains.python import PythonDomain
 
 from vitlab import __version__
 
@@ -15,8 +17,9 @@ project = "vitlab"
 release = __version__
 extensions = ["myst_parser", "sphinx.ext.apidoc", "sphinx.ext.autodoc"]
 apidoc_modules = [
-    {"path": "../src/vitlab", "destination": "api/modules", "separate_modules": True, "module_first": True}
+    {"path": "../src/vitlab", "destination": "api/modules", "separate_modules": False, "module_first": True}
 ]
+autodoc_use_type_comments = False
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 default_role = "code"  # one backtick is code in our docstrings
@@ -53,4 +56,5 @@ def setup(app: Sphinx) -> None:
     from reference import write_references
 
     write_references()
+    PythonDomain.find_obj = functools.cache(PythonDomain.find_obj)  # searches all names for every annotation
     app.connect("autodoc-process-docstring", plain_text)
