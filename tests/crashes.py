@@ -360,6 +360,18 @@ def resume_by_command(path: Path, said: Path, prepare: Callable[..., None] | Non
     os._exit(main(["resume", str(path)]))
 
 
+def run_command(words: list[str], said: Path) -> None:
+    """What a child does: a command of vitlab in a session of its own, with all output in `said`; ends with its code."""
+    os.setsid()
+    with said.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), line_buffering=True)
+    code = main(words)
+    sys.stdout.flush()
+    os._exit(code)
+
+
 def limit_files(size: int) -> None:
     """No file may grow beyond `size` bytes: a quota."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+import crashes
 from agreement import randomised
 from vitlab import save_model
 from vitlab.cli import main
@@ -400,26 +400,21 @@ class Sweep:
     """The command in a process and a session of its own; what it says goes to a file, which outlives it."""
 
     def __init__(self, command, folder):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         self.said = folder / "said.txt"
-        with self.said.open("wb") as log:
-            program = [sys.executable, "-m", "vitlab.cli", *command]
-            self.process = subprocess.Popen(
-                program, env=environment, start_new_session=True, stdout=log, stderr=subprocess.STDOUT
-            )
+        self.process = crashes.start(crashes.run_command, command, self.said)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        if self.process.poll() is None:
+        if self.process.is_alive():
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+            self.process.join()
 
     def wait_for(self, claim):
         end = time.monotonic() + PATIENCE
         while not claim():
-            assert self.process.poll() is None, f"it ended: {self.said.read_text()}"
+            assert self.process.is_alive(), f"it ended: {self.said.read_text()}"
             assert time.monotonic() < end, f"no progress: {self.said.read_text()}"
             time.sleep(0.005)
 
@@ -428,7 +423,7 @@ class Sweep:
 
     def ended(self, code=0):
         """What it said, having ended with this code."""
-        assert self.process.wait(PATIENCE) == code, self.said.read_text()
+        assert crashes.code_of(self.process) == code, self.said.read_text()
         return self.said.read_text()
 
 
