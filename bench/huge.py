@@ -59,12 +59,12 @@ def train(path):
     from rich.console import Console
 
     from vitlab.run_dir import RunDir
-    from vitlab.runs.training.trainer import carry_out
+    from vitlab.runs.training.trainer import train_run
     from vitlab.world.group import join
 
     began = time.perf_counter()
     with join("cpu", 600.0) as world:
-        code = carry_out(RunDir(path, writes=world.leads), Console(quiet=True), world=world)
+        code = train_run(RunDir(path, writes=world.leads), Console(quiet=True), world=world)
         told = world.gather([peak(), time.perf_counter() - began])
         if world.leads:
             (step,) = RunDir(path).events("step")
@@ -82,7 +82,7 @@ def load(path):
     from safetensors import safe_open
 
     from vitlab.run_dir import CHECKPOINTS, RunDir
-    from vitlab.runs.training.data import first_state
+    from vitlab.runs.training.initial_state import initial_state
     from vitlab.train.checkpoints.checkpoints import Checkpoints
     from vitlab.train.checkpoints.files import verify_checkpoint
 
@@ -92,7 +92,7 @@ def load(path):
     began = time.perf_counter()
     verify_checkpoint(folder)
     say(f"verified by one process: every SHA-256 holds, {time.perf_counter() - began:.0f} s")
-    state = first_state(RunDir(path).spec(), torch.device("cpu"))
+    state = initial_state(RunDir(path).spec(), torch.device("cpu"))
     restored = Checkpoints(path / CHECKPOINTS, keep=2, environment={}).restore(state)
     assert restored is not None
     assert restored.step == 1
@@ -115,7 +115,7 @@ def child(what, path, rank, port):
 def main(name):
     from vitlab.counting import count_spec
     from vitlab.run_dir import RunDir
-    from vitlab.runs.training.data import open_material
+    from vitlab.runs.training.data import open_run_data
     from vitlab.strict_json import to_json
 
     spec = spec_of(name)
@@ -125,7 +125,7 @@ def main(name):
         port = free.getsockname()[1]
         free.close()
         path = Path(folder) / "run"
-        RunDir.create(path, spec, to_json(open_material(spec).card))
+        RunDir.create(path, spec, to_json(open_run_data(spec).card))
         for what, number in (("train", RANKS), ("load", 1)):
             codes = [process.wait() for process in [child(what, path, rank, port) for rank in range(number)]]
             assert codes == [0] * number, codes

@@ -28,8 +28,8 @@ from vitlab.pixels import Augmentation
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import CHECKPOINTS, EVENTS, REPORT, RunDir, RunSpec
 from vitlab.runs.training import trainer as training
-from vitlab.runs.training.data import open_material
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.training.data import open_run_data
+from vitlab.runs.training.trainer import train_run
 from vitlab.spec import ViTSpec
 from vitlab.store import LOCK, MANIFEST, json_writer, sha256
 from vitlab.strict_json import to_json
@@ -78,7 +78,7 @@ def small_run(*, steps: int = STEPS, execution: Execution | None = None, **recip
 
 
 def new_run(path: Path, spec: RunSpec) -> RunDir:
-    return RunDir.create(path, spec, to_json(open_material(spec).card))
+    return RunDir.create(path, spec, to_json(open_run_data(spec).card))
 
 
 def carry_on(path: Path, prepare: Callable[..., None] | None = None, *arguments: object) -> None:
@@ -86,7 +86,7 @@ def carry_on(path: Path, prepare: Callable[..., None] | None = None, *arguments:
     torch.set_num_threads(1)
     if prepare is not None:
         prepare(*arguments)
-    code = carry_out(RunDir.open(path), Console(file=io.StringIO()))
+    code = train_run(RunDir.open(path), Console(file=io.StringIO()))
     os._exit(code)  # not through multiprocessing's own cleaning up
 
 
@@ -402,12 +402,12 @@ def fill_disk_and_recover(stopped: Path, disk: Path, out: Path) -> None:
     shutil.copytree(stopped, disk / "run")
     before = whole_checkpoints(disk / "run")
     try:
-        carry_out(RunDir.open(disk / "run"), Console(file=io.StringIO()))
+        train_run(RunDir.open(disk / "run"), Console(file=io.StringIO()))
     except OSError as error:
         out.with_suffix(".said").write_text(str(error))
     assert whole_checkpoints(disk / "run") == before
     subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-    code = carry_out(RunDir.open(disk / "run"), Console(file=io.StringIO()))
+    code = train_run(RunDir.open(disk / "run"), Console(file=io.StringIO()))
     shutil.copytree(disk / "run", out)
     os._exit(code)
 
@@ -430,13 +430,13 @@ def signal_twice_as_a_launcher(number: int, folder: Path) -> None:
 
 
 def signal_before_training(number: int) -> None:
-    first_state = training.first_state
+    initial_state = training.initial_state
 
-    def signalled(*arguments: object) -> object:
+    def signalled(*arguments: object, **named: object) -> object:
         os.kill(os.getpid(), number)
-        return first_state(*arguments)
+        return initial_state(*arguments, **named)
 
-    training.first_state = signalled
+    training.initial_state = signalled
 
 
 def own_group_and_wait(step: int) -> None:
@@ -448,7 +448,7 @@ def own_group_and_wait(step: int) -> None:
 def measure_memory(path: Path, note: Path) -> None:
     """What a child does: the run, and a note of the most memory that it had."""
     torch.set_num_threads(1)
-    code = carry_out(RunDir.open(path), Console(file=io.StringIO()))
+    code = train_run(RunDir.open(path), Console(file=io.StringIO()))
     note.write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
     os._exit(code)
 

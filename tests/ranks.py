@@ -27,8 +27,8 @@ from vitlab.data.loading.batches import share
 from vitlab.models.build import build_from_spec
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import CHECKPOINTS, RunDir, RunSpec
-from vitlab.runs.training.data import first_state, sharded_state
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.training.initial_state import initial_state, sharded_state
+from vitlab.runs.training.trainer import train_run
 from vitlab.spec import ViTSpec
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.state import TrainState
@@ -161,7 +161,7 @@ def _any_state(spec: RunSpec, world: World) -> TrainState:
             if part is not None:
                 spread_weights(part, module if world.leads else None, world)
         return state
-    state = first_state(spec, torch.device("cpu"))
+    state = initial_state(spec, torch.device("cpu"))
     for part in (state.module, state.average):
         if part is not None:
             part.load_state_dict(module.state_dict())
@@ -205,7 +205,7 @@ def read_state(path: Path, out: Path) -> None:
         spec = RunDir(path).spec()
         is_cut = spec.execution.parallel == "fsdp" and world.ranks > 1
         device = torch.device("cpu")
-        state = sharded_state(spec, device, world, is_empty=True) if is_cut else first_state(spec, device)
+        state = sharded_state(spec, device, world, is_empty=True) if is_cut else initial_state(spec, device)
         checkpoints = Checkpoints(path / CHECKPOINTS, keep=1, environment={}, world=world)
         restored = checkpoints.restore(state)
         found = {f"{g}/{n}": whole(t).clone() for g, tensors in state.groups().items() for n, t in tensors.items()}
@@ -220,4 +220,4 @@ def carry_on_together(
     with join("cpu", timeout) as world:
         if prepare is not None:
             prepare(world, *arguments)
-        return carry_out(RunDir(path, writes=world.leads), Console(file=io.StringIO()), world=world)
+        return train_run(RunDir(path, writes=world.leads), Console(file=io.StringIO()), world=world)

@@ -6,6 +6,7 @@ Names are loaded when they are first used, so that importing vitlab needs neithe
 from typing import TYPE_CHECKING
 
 from vitlab.counting import count
+from vitlab.errors import Stopped
 from vitlab.paper.models import list_models
 from vitlab.paper.recipes.named import find_recipe, list_recipes
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from vitlab.runs.measure.fewshot import fewshot_table
     from vitlab.runs.measure.inspection import inspect
     from vitlab.runs.measure.prediction import predict
+    from vitlab.runs.sweep.sweep import sweep
+    from vitlab.runs.sweep.transfer import transfer
+    from vitlab.runs.training.reproduce import reproduce
+    from vitlab.runs.training.run import Run, open_run, resume
+    from vitlab.runs.training.start import finetune, pretrain
     from vitlab.weights.convert import convert
     from vitlab.weights.load import load_model
     from vitlab.weights.released.catalogue import list_releases
@@ -31,6 +37,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Run",
+    "Stopped",
     "build_model",
     "check_data",
     "convert",
@@ -43,6 +51,7 @@ __all__ = [
     "fewshot",
     "fewshot_table",
     "find_recipe",
+    "finetune",
     "index_shards",
     "inspect",
     "list_models",
@@ -50,10 +59,16 @@ __all__ = [
     "list_releases",
     "load_model",
     "open_data",
+    "open_run",
     "predict",
     "preprocess",
+    "pretrain",
     "read_report",
+    "reproduce",
+    "resume",
     "save_model",
+    "sweep",
+    "transfer",
 ]
 
 
@@ -96,6 +111,22 @@ def __getattr__(name: str) -> object:
         from vitlab.metrics.fewshot import fewshot as found
     elif name == "explain":
         from vitlab.inspection.rollout import explain as found
+    elif name == "finetune":
+        from vitlab.runs.training.start import finetune as found
+    elif name == "pretrain":
+        from vitlab.runs.training.start import pretrain as found
+    elif name == "Run":
+        from vitlab.runs.training.run import Run as found  # noqa: N813
+    elif name == "open_run":
+        from vitlab.runs.training.run import open_run as found
+    elif name == "resume":
+        from vitlab.runs.training.run import resume as found
+    elif name == "reproduce":
+        from vitlab.runs.training.reproduce import reproduce as found
+    elif name == "sweep":
+        from vitlab.runs.sweep.sweep import sweep as found
+    elif name == "transfer":
+        from vitlab.runs.sweep.transfer import transfer as found
     else:
         raise AttributeError(f"vitlab has no {name!r}; it offers {', '.join(__all__)}")
     return found

@@ -5,6 +5,7 @@ import difflib
 import json
 import numbers
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TypeVar, cast
 
 from vitlab.errors import InvalidValue
@@ -13,6 +14,7 @@ from vitlab.spec import parse_size
 from vitlab.strict_json import from_json, to_json
 
 OPTIMIZERS = {"adamw": AdamW(), "sgd": SGD()}
+NO_CHANGES: Mapping[str, object] = MappingProxyType({})
 Spec = TypeVar("Spec")
 
 

@@ -20,7 +20,7 @@ from vitlab.commands.data import DATA_COMMANDS, data
 from vitlab.commands.evaluation import EVALUATION
 from vitlab.commands.flags import (
     OF_A_RECIPE,
-    as_shown,
+    call,
     check_values,
     check_words,
     with_field_flags,
@@ -167,8 +167,8 @@ def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str
     if {"-h", "--help"}.isdisjoint(words):
         check_words(own, command, words, has_recipe=name in OF_A_RECIPE)
         words = without_negations(command, words)
-    command = as_shown(command, before=None if name in WITHOUT_TORCH else load_torch)
-    return tyro.cli(command, prog=own, args=words, console_outputs=is_heard)
+    before = None if name in WITHOUT_TORCH else load_torch
+    return call(command, before, program=own, words=words, is_heard=is_heard)
 
 
 def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> None:

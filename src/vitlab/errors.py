@@ -4,6 +4,7 @@ Every class also has the built-in base that callers expect, such as ValueError. 
 handles these errors before torch is imported.
 """
 
+import shlex
 import signal
 from pathlib import Path
 
@@ -71,11 +72,12 @@ class Diverged(VitlabError, ArithmeticError):
 class Stopped(KeyboardInterrupt):
     """A signal stopped a run after its state was saved in `path`; `exit_code` is 130 for INT and 143 for TERM.
 
-    On several ranks only rank 0 knows the path.
+    On several ranks only rank 0 knows the path. `command` continues the work.
     """
 
-    def __init__(self, exit_code: int = 130, path: Path | None = None) -> None:
+    def __init__(self, exit_code: int = 130, path: Path | None = None, command: str = "") -> None:
         self.exit_code, self.path = exit_code, path
+        self.command = command or ("" if path is None else f"vitlab resume {shlex.quote(str(path))}")
         super().__init__("stopped and saved" if path is None else f"stopped and saved in {path}")
 
 

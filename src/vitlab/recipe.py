@@ -246,6 +246,9 @@ class Recipe:
             require(given == unused, f"masked patches have no labels; leave {name} at {unused!r}, not {given!r}")
 
 
+CHOSEN = -1  # workers: as many as suit the cores and the device
+
+
 @dataclass(frozen=True)
 class Execution:
     """How a run is carried out; it decides speed and memory, and what is learnt only by rounding and dropout's draws.
@@ -256,7 +259,7 @@ class Execution:
         precision: bf16 is faster and takes less memory on GPUs that have it; fp32 rounds less.
         recompute: Forget activations and compute them again: less memory, more time.
         compile: Let torch.compile make the model faster; the first steps take longer.
-        workers: Processes that decode images, at most 8 per core; 0 for none but the training itself.
+        workers: Processes that decode images; 0 decodes in the training process, -1 chooses from cores and device.
         save_every: Steps between checkpoints; 0 saves twenty times a run.
         keep: Checkpoints to keep, the newest.
         max_bad: Share of the images that may be unreadable before the run stops; up to 10 never stop it, unless 0.
@@ -284,7 +287,8 @@ class Execution:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("micro_batch", "workers", "save_every"):
+        require(self.workers >= CHOSEN, f"workers {self.workers} must be 0 or more, or {CHOSEN} to choose the number")
+        for name in ("micro_batch", "save_every"):
             require(getattr(self, name) >= 0, f"{name} {getattr(self, name)} must not be negative")
         require(self.keep >= 1, f"keep {self.keep} must be at least 1: a run without a checkpoint is lost by a crash")
         require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is outside [0, 1]")
@@ -297,3 +301,6 @@ class Execution:
             "exact_elastic sums gradients in a fixed order and needs the whole model on each rank: --parallel ddp",
         )
         require(not self.compile or self.parallel != "fsdp", "compile is for whole models: --parallel ddp")
+
+
+AUTOMATIC = Execution(device="auto", workers=CHOSEN, report=True)  # what a user who says nothing gets

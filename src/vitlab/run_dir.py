@@ -18,6 +18,7 @@ import contextlib
 import json
 import math
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -86,10 +87,16 @@ class RunSpec:
 
 
 class RunDir:
-    """A folder with a run in it; whoever writes holds its lock (`held`). Of several ranks only one `writes`."""
+    """A folder with a run in it. A writer holds its lock (`held`); of several ranks only one `writes`.
+
+    run.json is read once, when it is first needed. `command` continues the run: errors quote it.
+    """
 
     def __init__(self, path: Path, *, writes: bool = True) -> None:
         self.path, self.writes = path, writes
+        self.command = f"vitlab resume {shlex.quote(str(path))}"
+        self._values: dict[str, Any] | None = None  # of run.json
+        self._spec: RunSpec | None = None
         self.dropped = 0  # events that could not be written
         self._identity: tuple[int, int] | None = None  # of the folder that is held
         self._is_new = False
@@ -110,7 +117,7 @@ class RunDir:
         if self.writes and self._identity is not None and _identity(self.path) != self._identity:
             raise FileNotFoundError(
                 f"{self.path} was moved or removed while the run was writing to it; if it was moved, bring it back and "
-                f"continue with: vitlab resume {self.path}"
+                f"continue with: {self.command}"
             )
 
     @classmethod
@@ -122,7 +129,8 @@ class RunDir:
         with locked(path):
             _refuse_run(path)
             run.write(DATA, dict(card))
-            run.write(RUN, to_json(spec))  # the last: a folder with it is whole
+            run._spec, run._values = spec, cast(dict[str, Any], to_json(spec))
+            run.write(RUN, run._values)  # last: a folder that has it is complete
         return run
 
     @classmethod
@@ -134,12 +142,19 @@ class RunDir:
         return cls(path)
 
     def spec(self) -> RunSpec:
-        """What was asked for."""
-        return from_json(RunSpec, read_json(self.path / RUN), RUN)
+        """The run as it was requested."""
+        if self._spec is None:
+            self._spec = from_json(RunSpec, self._read(), RUN)
+        return self._spec
+
+    def _read(self) -> dict[str, Any]:
+        if self._values is None:
+            self._values = cast(dict[str, Any], read_json(self.path / RUN))
+        return self._values
 
     def learnt(self) -> dict[str, object]:
-        """What of run.json decides what is learnt, besides the data; as the file has it, whatever the version."""
-        values = cast(dict[str, Any], read_json(self.path / RUN))
+        """The part of run.json that decides what is learned, besides the data, as the file states it."""
+        values = self._read()
         return {name: values[name] for name in LEARNT if name in values} | {
             "validation": bool(values.get("validation"))
         }

@@ -207,7 +207,11 @@ def sha256(path: Path) -> str:
 def json_writer(value: object) -> Writer:
     """A writer of `value` as indented JSON, with the same bytes every time."""
     text = json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
-    return lambda path: path.write_text(text, encoding="utf-8")
+    return functools.partial(_write_text, text)
+
+
+def _write_text(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def _remove(path: Path) -> None:

@@ -44,7 +44,7 @@ sys.exit(start())
         "tyro",
         "vitlab.commands.data",
         "vitlab.runs.training.request",
-        pytest.param("vitlab.runs.training.launch", marks=pytest.mark.slow),
+        pytest.param("vitlab.runs.training.start", marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupt_while_parts_are_imported_is_one_line(module, tmp_path):

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import crashes
 from vitlab.recipe import Execution
 from vitlab.run_dir import RunDir
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.training.trainer import train_run
 from vitlab.train.checkpoints.files import name_of, steps_in
 from vitlab.train.state import Progress, Settling, progress_from
 
@@ -70,7 +70,7 @@ def settled(tmp_path_factory):
     spec = replace(spec, recipe=replace(spec.recipe, schedule=schedule, settle_window=3))
     run = crashes.new_run(tmp_path_factory.mktemp("settled") / "run", spec)
     console = Console(file=StringIO(), width=1000)
-    assert carry_out(run, console) == 0
+    assert train_run(run, console) == 0
     return run, console.file.getvalue()
 
 
@@ -93,7 +93,7 @@ def test_a_run_resumed_from_any_step_stops_at_the_same_step_with_the_same_bits(s
     shutil.rmtree(again.path / "model")
     for step in steps[steps.index(steps[kept]) + 1 :]:
         shutil.rmtree(again.path / "checkpoints" / name_of(step))
-    assert carry_out(again, Console(quiet=True)) == 0
+    assert train_run(again, Console(quiet=True)) == 0
     assert steps_in(again.path / "checkpoints")[-1] == steps[-1]
     first, second = (load_file(run.path / "model" / "weights.safetensors") for run in (whole, again))
     assert all(torch.equal(first[name], second[name]) for name in first)

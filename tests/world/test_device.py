@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vitlab.world.device import differences, environment, pick_device, seed_device, seed_of
+from vitlab.world.device import default_workers, differences, environment, pick_device, seed_device, seed_of
 
 
 def test_the_cpu_is_always_there():
@@ -49,3 +49,11 @@ def test_a_micro_batch_draws_the_same_whatever_came_before():
     assert torch.equal(torch.rand(4), first)
     seed_device(0, 5, 2)
     assert not torch.equal(torch.rand(4), first)
+
+
+def test_workers_are_chosen_by_cores_and_device(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(12)))
+    assert default_workers(torch.device("cpu")) == 0
+    assert default_workers(torch.device("cuda")) == 8
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert default_workers(torch.device("cuda")) == 3

@@ -259,6 +259,11 @@ def _expected(kind: Any) -> str:
 # -- How help shows them -------------------------------------------------------------------------------
 
 
+def call(command: Command, before: Callable[[], None] | None, *, program: str, words: list[str], is_heard: bool) -> Any:
+    """Read a command's flags from words, call `before`, and call the command; returns what it returns."""
+    return tyro.cli(as_shown(command, before), prog=program, args=words, console_outputs=is_heard)
+
+
 def as_shown(command: Command, before: Callable[[], None] | None = None) -> Command:
     """The command with every switch that is off by default as one flag, `--yes` without `--no-yes`.
 

@@ -1,9 +1,10 @@
 """The commands that fine-tune many times: sweep, transfer."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
+from rich.text import Text
 
 from vitlab.commands.terminal import (
     Given,
@@ -14,22 +15,18 @@ from vitlab.commands.terminal import (
     Spec,
     Words,
     command_line,
-    complain,
     console,
+    numbers,
     shown_as,
     size_of,
 )
-from vitlab.commands.training import AUTOMATIC, Changes, pairs
-from vitlab.recipe import Execution
-
-if TYPE_CHECKING:
-    from vitlab.jobs.job import Workers
+from vitlab.commands.training import Changes, pairs
+from vitlab.recipe import AUTOMATIC, Execution
 
 Model = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 TrainTest = Annotated[tuple[str, str] | None, shown_as("TRAIN TEST")]
 Grid = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FIELD=A,B")]
 Space = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FIELD=log:LOW:HIGH")]
-CONTINUE = "stopped and saved; the same command continues"
 
 
 def sweep(
@@ -48,6 +45,7 @@ def sweep(
     jobs: MaybeWhole = None,
     ray: Annotated[str, shown_as("local|ADDRESS")] = "",
     image: Size = "",
+    epochs: MaybeWhole = None,
     validation: Spec = "",
     held_out: MaybeNumber = None,
     teacher: MaybePath = None,
@@ -55,7 +53,7 @@ def sweep(
     changes: Changes = (),
     ledger: MaybePath = None,
     yes: bool = False,
-) -> int:
+) -> None:
     """Fine-tune as the paper did: try a grid on a development split, retrain the best on everything, test; three times.
 
     Every run is a folder; stopped or killed, the same command continues. Any field of the recipe is a flag:
@@ -77,6 +75,7 @@ def sweep(
         jobs: Runs at a time, each in a process of its own; one after the other if left out.
         ray: Run on Ray: local for one on this machine with --jobs workers, or a cluster that sees the same folders.
         image: Resolution; the recipe's if left out.
+        epochs: How often every image is seen; the recipe's number of steps if left out.
         validation: Images to pick on, instead of a part of the training images.
         held_out: The share of the training images to pick on; the recipe's if left out.
         teacher: A model of the same classes to learn from beside the labels, at every point.
@@ -84,39 +83,37 @@ def sweep(
         ledger: Add the result to this ledger.
         yes: Start although it takes more than a day on this CPU.
     """
-    from vitlab.report.ledger import check_ledger
-    from vitlab.runs.sweep.grid import SweepOptions
-    from vitlab.runs.sweep.results import record, show
+    from vitlab.runs.sweep.results import results_of
     from vitlab.runs.sweep.sweep import sweep as run
 
-    if search == "optuna" and trials < 1:
-        raise ValueError(f"{trials} trials; a search needs at least 1")
-    options = SweepOptions(
+    outcome = run(
+        model,
+        data,
+        test,
+        out,
         recipe=recipe,
-        rates=_rates(rates),
+        rates=numbers(rates, "--rates"),
         grid=grid,
-        space=space,
         trials=trials if search == "optuna" else 0,
+        space=space,
         also=also,
         seeds=seeds,
+        jobs=jobs,
+        ray=ray,
         image=size_of(image),
+        epochs=epochs,
         validation=validation,
         held_out=held_out,
         teacher=teacher,
-        changes=pairs(changes),
         execution=execution,
-        workers=_workers(jobs, ray),
-        is_wanted=yes,
+        ledger=ledger,
+        command=command_line(),
+        yes=yes,
+        console=console(),
+        changes=pairs(changes),
     )
-    check_ledger(ledger)
-    code, outcome = run(model, data, test, out, options, console())
-    if outcome is None:
-        complain(CONTINUE)
-        return code
-    show(outcome, model, console())
-    if ledger is not None:
-        record([outcome], model, ledger, command_line())
-    return 0
+    console().print(results_of([outcome]).terminal())
+    console().print(Text(f"{outcome.point}, picked of {outcome.points} points", style="dim"))
 
 
 def transfer(
@@ -136,7 +133,7 @@ def transfer(
     changes: Changes = (),
     ledger: MaybePath = None,
     yes: bool = False,
-) -> int:
+) -> None:
     """Fine-tune a model on the paper's transfer sets, several times each: mean and deviation as in table 2.
 
     Every run is a folder; interrupted and started again, the command continues. Any field of the recipes is a flag:
@@ -159,49 +156,26 @@ def transfer(
         ledger: Add the results to this ledger.
         yes: Start although a run takes more than a day on this CPU.
     """
-    from vitlab.report.ledger import check_ledger
-    from vitlab.runs.sweep.grid import SweepOptions
-    from vitlab.runs.sweep.results import record
-    from vitlab.runs.sweep.transfer import TransferOptions
     from vitlab.runs.sweep.transfer import transfer as run
 
     given = {"imagenet": imagenet, "cifar10": cifar10, "cifar100": cifar100, "pets": pets, "flowers": flowers}
-    sets = {name: pair for name, pair in given.items() if pair is not None}
-    options = SweepOptions(
-        seeds=runs,
+    table = run(
+        model,
+        {name: pair for name, pair in given.items() if pair is not None},
+        out,
+        sweep=sweep,
+        runs=runs,
+        jobs=jobs,
+        ray=ray,
         image=size_of(image),
-        changes=pairs(changes),
         execution=execution,
-        workers=_workers(jobs, ray),
-        is_wanted=yes,
+        ledger=ledger,
+        command=command_line(),
+        yes=yes,
+        console=console(),
+        changes=pairs(changes),
     )
-    check_ledger(ledger)
-    code, rows = run(model, sets, out, TransferOptions(options, sweep), console())
-    if code:
-        complain(CONTINUE)
-    elif ledger is not None:
-        record(rows, model, ledger, command_line())
-    return code
+    console().print(table.terminal())
 
 
-def _rates(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(rate) for rate in text.split(",")) if text else ()
-    except ValueError:
-        raise ValueError(f"--rates {text!r} must be numbers with commas between them, such as 0.001,0.003") from None
-
-
-def _workers(jobs: int | None, ray: str) -> "Workers":
-    from vitlab.jobs.job import Here, Processes, Ray
-    from vitlab.jobs.on_ray import require_ray
-
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"--jobs {jobs}; at least 1 run at a time is needed")
-    if ray:
-        require_ray()  # before the weights take their time
-        return Ray(ray, jobs or RAY_JOBS)
-    return Processes(jobs) if jobs is not None and jobs > 1 else Here()
-
-
-RAY_JOBS = 2  # at a time, where nobody says how many
 SWEEPING: dict[str, Any] = {"sweep": sweep, "transfer": transfer}

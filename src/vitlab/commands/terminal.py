@@ -91,6 +91,14 @@ def command_line() -> str:
     return shlex.join(["vitlab", *sys.argv[1:]])
 
 
+def numbers(text: str, flag: str) -> tuple[float, ...]:
+    """The numbers of a flag, with commas between them."""
+    try:
+        return tuple(float(number) for number in text.split(",")) if text else ()
+    except ValueError:
+        raise ValueError(f"{flag} {text!r} must be numbers with commas between them, such as 0.001,0.003") from None
+
+
 def size_of(text: str) -> tuple[int, int] | None:
     """What --image was given, or nothing."""
     return parse_size(text) if text else None

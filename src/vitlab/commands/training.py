@@ -1,13 +1,9 @@
 """vitlab pretrain, finetune, resume, reproduce."""
 
-import contextlib
-import shlex
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 from rich.text import Text
 
 from vitlab.commands.flags import UNCHANGED, ChangedExecution, changed_fields
@@ -20,20 +16,13 @@ from vitlab.commands.terminal import (
     Size,
     Spec,
     Words,
-    complain,
     console,
     size_of,
 )
-from vitlab.interrupts import raise_when_interrupted
-from vitlab.recipe import Execution
-
-if TYPE_CHECKING:
-    from vitlab.data.fingerprint import DataCard
-    from vitlab.run_dir import RunSpec
+from vitlab.recipe import AUTOMATIC, Execution
 
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FIELD=VALUE", name="set")]
-AUTOMATIC = Execution(device="auto", report=True)
 
 
 def pretrain(
@@ -52,7 +41,7 @@ def pretrain(
     execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
     changes: Changes = (),
     yes: bool = False,
-) -> int:
+) -> None:
     """Train a model from fresh weights with a row of the paper's table 3. Any field of the recipe is a flag too:
     --schedule.peak 3e-4, --batch 256, --model.layers 4; `vitlab recipes` lists the rows,
     `vitlab recipes NAME` the fields of one.
@@ -73,17 +62,26 @@ def pretrain(
         changes: A field of the recipe, as --set schedule.peak=3e-4.
         yes: Start although the run takes more than a day on this CPU.
     """
-    from vitlab.data.sources.catalogue import with_max_pixels
-    from vitlab.runs.training.request import Asked, pretraining_run
+    from vitlab.runs.training.start import pretrain as start
 
-    data, validation, test = (with_max_pixels(spec, max_pixels) for spec in (data, validation, test))
-    asked = Asked(data, size_of(image), validation, held_out, test, seed, pairs(changes), teacher)
-    names = recipe.partition("@")[0], _kind(data)
-
-    def make(card: "DataCard", screen: Console) -> "RunSpec":
-        return pretraining_run(recipe, card, asked, execution, epochs, screen, objective)
-
-    return _start(out, names, data, execution, make, yes)
+    start(
+        recipe,
+        data,
+        out,
+        objective=objective,
+        image=size_of(image),
+        epochs=epochs,
+        validation=validation,
+        held_out=held_out,
+        test=test,
+        max_pixels=max_pixels,
+        teacher=teacher,
+        seed=seed,
+        execution=execution,
+        yes=yes,
+        console=console(),
+        changes=pairs(changes),
+    )
 
 
 def finetune(
@@ -102,7 +100,7 @@ def finetune(
     execution: Annotated[Execution, tyro.conf.arg(name="")] = AUTOMATIC,
     changes: Changes = (),
     yes: bool = False,
-) -> int:
+) -> None:
     """Teach a trained model the classes of your own images: new head, positions resized, the paper's table 4. Any
     field of the recipe is a flag too: --schedule.peak 0.003, --batch 64, --frozen backbone; `vitlab recipes` lists the
     recipes, `vitlab recipes NAME` the fields of one, such as quick, the default without an accelerator.
@@ -123,17 +121,26 @@ def finetune(
         changes: A field of the recipe, as --set schedule.peak=3e-4.
         yes: Start although the run takes more than a day on this CPU.
     """
-    from vitlab.data.sources.catalogue import with_max_pixels
-    from vitlab.runs.training.request import Asked, finetuning_run
+    from vitlab.runs.training.start import finetune as start
 
-    data, validation, test = (with_max_pixels(spec, max_pixels) for spec in (data, validation, test))
-    asked = Asked(data, size_of(image), validation, held_out, test, seed, pairs(changes), teacher)
-    names = model.stem, _kind(data)
-
-    def make(card: "DataCard", screen: Console) -> "RunSpec":
-        return finetuning_run(model, recipe, card, asked, execution, screen, epochs)
-
-    return _start(out, names, data, execution, make, yes)
+    start(
+        model,
+        data,
+        out,
+        recipe=recipe,
+        image=size_of(image),
+        epochs=epochs,
+        validation=validation,
+        held_out=held_out,
+        test=test,
+        max_pixels=max_pixels,
+        teacher=teacher,
+        seed=seed,
+        execution=execution,
+        yes=yes,
+        console=console(),
+        changes=pairs(changes),
+    )
 
 
 def resume(
@@ -145,7 +152,7 @@ def resume(
     allow_changed: bool = False,
     execution: ChangedExecution = UNCHANGED,
     changes: Changes = (),
-) -> int:
+) -> None:
     """Continue a run that was stopped or killed, from its last checkpoint; it ends as if nothing had happened. How it
     is carried out may change: --micro-batch 8, --workers 2, --recompute, --device cuda. What is left out stays.
 
@@ -158,15 +165,18 @@ def resume(
         allow_changed: Continue although the data or run.json has changed; the result says that it is not exact.
         changes: A field of the execution, as --set micro_batch=8.
     """
-    from vitlab.runs.training.launch import resume_together
-    from vitlab.runs.training.trainer import Places
-    from vitlab.weights.load import located
+    from vitlab.runs.training.run import resume as resume_run
 
-    changed = (*changed_fields(execution), *pairs(changes))
-    moved = "" if teacher is None else str(located(teacher).resolve())
-    places = Places(data, validation, test, moved)
-    with _named(run, "resume"):
-        return _ended(*resume_together(run, console(), places=places, changes=changed, allow_changed=allow_changed))
+    resume_run(
+        run,
+        data=data,
+        validation=validation,
+        test=test,
+        teacher=teacher,
+        allow_changed=allow_changed,
+        console=console(),
+        changes={**dict(changed_fields(execution)), **pairs(changes)},
+    )
 
 
 def reproduce(run: Folder, out: MaybePath = None, allow_changed: bool = False) -> int:
@@ -177,21 +187,11 @@ def reproduce(run: Folder, out: MaybePath = None, allow_changed: bool = False) -
         out: Folder for the second run; RUN-again if left out. One that was begun is continued.
         allow_changed: Train although the data has changed since the first run.
     """
-    from vitlab.runs.training.reproduce import reproduce as again
+    from vitlab.runs.training.reproduce import reproduce as train_again
 
-    with _named(run, "reproduce"):
-        code, found = again(run, out or run.with_name(f"{run.name}-again"), console(), allow_changed=allow_changed)
-    if found is None:
-        return code
-    said = "the same" if found.same_bits else "not the same"
-    console().print(
-        f"{found.same_losses:,} of {found.steps:,} losses are the same, the largest difference is "
-        f"{found.largest_difference:g}; the last weights and optimizer are bit for bit {said}",
-        highlight=False,
-    )
-    if found.changed and not found.same_bits:
-        console().print(Text(f"they may differ because {'; '.join(found.changed)}"))
-    return 0 if found.same_bits and found.same_losses == found.steps else 1
+    found = train_again(run, out, allow_changed=allow_changed, console=console())
+    console().print(Text(found.summary()))
+    return 0 if found.is_same else 1
 
 
 TRAINING_COMMANDS = {
@@ -203,60 +203,12 @@ TRAINING_COMMANDS = {
 }
 
 
-def _start(
-    out: Path | None,
-    names: tuple[str, str],
-    data: str,
-    execution: Execution,
-    make: Callable[["DataCard", Console], "RunSpec"],
-    is_wanted: bool,
-) -> int:
-    from vitlab.run_dir import RUN
-    from vitlab.runs.training.launch import begin_together
-
-    made = []
-
-    def note(card: "DataCard", screen: Console) -> "RunSpec":
-        made.append(make(card, screen))
-        raise_when_interrupted()  # the next is the run's folder
-        return made[0]
-
-    try:
-        return _ended(*begin_together(out, names, data, execution, note, console(), is_wanted=is_wanted))
-    except KeyboardInterrupt:
-        if not made or (out is not None and not (out / RUN).is_file()):
-            raise
-        how = "if a run is named above, vitlab resume continues it" if out is None else f"vitlab resume {out} continues"
-        raise KeyboardInterrupt(f"stopped; {how}") from None
-
-
-@contextlib.contextmanager
-def _named(run: Path, command: str) -> Iterator[None]:
-    """What opens data and teacher does not know the folder: its advice gets the folder's name and the command's."""
-    try:
-        yield
-    except ValueError as error:
-        told = str(error).replace("vitlab resume RUN ", f"vitlab {command} {shlex.quote(str(run))} ")
-        error.args = (told,)
-        raise
-
-
-def _ended(code: int, path: Path | None) -> int:
-    """Tell how to go on with a run that was stopped; its folder is given on one rank only."""
-    if code and path:
-        complain(f"stopped and saved; continue with: vitlab resume {path}")
-    return code
-
-
-def pairs(changes: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """(field, value) of every --set."""
-    found = [tuple(change.partition("=")[::2]) for change in changes]
-    for field, value in found:
+def pairs(changes: tuple[str, ...]) -> dict[str, str]:
+    """The value of every --set, by field."""
+    found = {}
+    for change in changes:
+        field, _, value = change.partition("=")
         if not field or not value:
             raise ValueError(f"--set {field!r} needs a field and a value, such as schedule.peak=3e-4")
-    return tuple((field, value) for field, value in found)
-
-
-def _kind(data: str) -> str:
-    """The last word of what names the data, for a folder's name."""
-    return data.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition(":")[2]
+        found[field] = value
+    return found

@@ -29,8 +29,8 @@ from vitlab.recipe import Execution, Recipe
 from vitlab.run_dir import MODEL, RESULT, RUN, VERSION, RunDir, RunSpec
 from vitlab.runs.demo_report import ALL, Accuracies, Story, accuracy_rows, report, shots_name
 from vitlab.runs.measure.scoring import score_source
-from vitlab.runs.training.data import open_material
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.training.data import open_run_data
+from vitlab.runs.training.trainer import Loaded, train_run
 from vitlab.spec import ViTSpec
 from vitlab.store import replacing
 from vitlab.strict_json import read_json, to_json
@@ -179,9 +179,9 @@ def train(asked: tuple[Path, RunSpec], console: Console) -> int:
     """Train a run in its folder from its last checkpoint to its end; returns the exit code."""
     path, spec = asked
     if (path / RUN).exists():
-        return carry_out(RunDir.open(path), console)
-    material = open_material(spec)
-    return carry_out(RunDir.create(path, spec, to_json(material.card)), console, material=material)
+        return train_run(RunDir.open(path), console)
+    data = open_run_data(spec)
+    return train_run(RunDir.create(path, spec, to_json(data.card)), console, loaded=Loaded(data))
 
 
 def _train_on_digits(folder: Path, start: Path, console: Console) -> Accuracies:

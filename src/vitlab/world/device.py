@@ -1,12 +1,14 @@
 """The device that computes, the properties that decide the bits of a result, and random seeds."""
 
 import hashlib
+import os
 import platform
 
 import torch
 
 from vitlab.require import require
 
+MOST_WORKERS = 8  # chosen; a user may have more
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
@@ -27,6 +29,14 @@ def pick_device(name: str) -> torch.device:
     count = torch.cuda.device_count() if kind == "cuda" else 1
     require((device.index or 0) < count, f"device {name!r} does not exist; there are {count} of its kind")
     return device
+
+
+def default_workers(device: torch.device) -> int:
+    """How many processes decode images for each rank: none on a CPU, whose cores the model needs; else those it has."""
+    if device.type == "cpu":
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(max(cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), 1), MOST_WORKERS)
 
 
 def environment(device: torch.device) -> dict[str, str]:

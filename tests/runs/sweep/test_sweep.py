@@ -285,7 +285,7 @@ def test_what_only_some_points_read_is_a_part_of_the_grid(model, in_memory):
 def test_what_takes_days_on_a_cpu_has_to_be_wanted_however_few_points_there_are(model, in_memory, capsys, rates):
     total = ["--schedule.total", str(10**12), "--rates", rates]
     assert main([*words(model, in_memory / "out"), *total]) == 2
-    assert "on this CPU; say --yes if that is wanted" in " ".join(capsys.readouterr().err.split())
+    assert "on this CPU; confirm with --yes" in " ".join(capsys.readouterr().err.split())
     assert not (in_memory / "out").exists()
 
 
@@ -293,7 +293,7 @@ def test_the_days_of_a_longer_point_count_too(model, in_memory, capsys):
     command = words(model, in_memory / "out", "--grid", f"schedule.total=12,{10**12}")
     where = command.index("--schedule.total")
     assert main([*command[:where], *command[where + 2 :]]) == 2
-    assert "say --yes" in " ".join(capsys.readouterr().err.split())
+    assert "confirm with --yes" in " ".join(capsys.readouterr().err.split())
 
 
 class Begun(Exception):  # noqa: N818 - no error

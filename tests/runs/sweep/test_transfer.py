@@ -1,19 +1,16 @@
 """The transfer table is the mean and deviation of runs that are not repeated once they are done."""
 
-import io
 import json
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from agreement import randomised
 from vitlab import save_model
 from vitlab.cli import main
 from vitlab.models.build import build_from_spec
 from vitlab.report.ledger import read
-from vitlab.runs.sweep.grid import SweepOptions
-from vitlab.runs.sweep.transfer import TransferOptions, transfer
+from vitlab.runs.sweep.transfer import transfer
 from vitlab.spec import ViTSpec
 
 SHAPES = "shapes?classes=3&images={}&size=16&seed={}"
@@ -78,8 +75,7 @@ def test_the_learning_rate_is_picked_where_that_is_asked_for(model, tmp_path):
 
 
 def test_nothing_to_do_is_an_error(model, tmp_path):
-    console = Console(file=io.StringIO())
     with pytest.raises(ValueError, match="no data was given"):
-        transfer(model, {}, tmp_path / "out", TransferOptions(), console)
+        transfer(model, {}, tmp_path / "out")
     with pytest.raises(ValueError, match="at least 1"):
-        transfer(model, {"pets": ("a", "b")}, tmp_path / "out", TransferOptions(SweepOptions(seeds=0)), console)
+        transfer(model, {"pets": ("a", "b")}, tmp_path / "out", runs=0)

@@ -15,7 +15,7 @@ from pictures import photo
 from vitlab.errors import TooManyBadImages
 from vitlab.recipe import Execution, Masking
 from vitlab.run_dir import RunDir
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.training.trainer import train_run
 from vitlab.weights.load import load_model
 
 STEPS = 8  # of 6 images: two epochs of 24
@@ -43,7 +43,7 @@ def new_run(folder, path, max_bad=0.5, classes=2, patience=0, batch=6, steps=STE
 def go_on(path):
     """(exit code, the lines that were said)"""
     said = io.StringIO()
-    return carry_out(RunDir.open(path), Console(file=said, width=1000)), said.getvalue().splitlines()
+    return train_run(RunDir.open(path), Console(file=said, width=1000)), said.getvalue().splitlines()
 
 
 def named(lines):
@@ -134,7 +134,7 @@ def test_too_many_are_named_by_the_error_alone(in_memory):
     path = new_run(in_memory / "pictures", in_memory / "run", max_bad=0.0)
     said = io.StringIO()
     with pytest.raises(TooManyBadImages, match="not_an_image"):
-        carry_out(RunDir.open(path), Console(file=said, width=1000))
+        train_run(RunDir.open(path), Console(file=said, width=1000))
     assert "could not be read" not in said.getvalue()
     assert (path / "quarantine.json").exists()
 

@@ -17,7 +17,7 @@ from vitlab.models.build import build_from_spec
 from vitlab.run_dir import RunDir
 from vitlab.runs.measure import evaluate
 from vitlab.runs.training import trainer as training
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.training.trainer import train_run
 from vitlab.spec import ViTSpec
 
 TWO = Place(processors=2, quota=2.0, threads=2)
@@ -38,7 +38,7 @@ def busy_machine():
 def trained(path, spec):
     crashes.new_run(path, spec)
     said = io.StringIO()
-    assert carry_out(RunDir.open(path), Console(file=said, width=1000)) == 0
+    assert train_run(RunDir.open(path), Console(file=said, width=1000)) == 0
     return said.getvalue()
 
 

@@ -20,7 +20,7 @@ from vitlab.cli import main
 from vitlab.data.sources.shards import index_shards
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, MODEL, NOT_EXACT, RESULT, RUN, RunDir
 from vitlab.runs.training.reproduce import reproduce
-from vitlab.runs.training.trainer import Places, carry_out
+from vitlab.runs.training.trainer import Places, train_run
 from vitlab.train.checkpoints.files import STATE, name_of
 from vitlab.weights.load import load_model
 
@@ -48,7 +48,7 @@ def run_on(path, data, *, steps=12, **places):
 def go_on(path, **how):
     """(exit code, what was said)"""
     said = io.StringIO()
-    return carry_out(RunDir.open(path), Console(file=said, width=2000), **how), said.getvalue()
+    return train_run(RunDir.open(path), Console(file=said, width=2000), **how), said.getvalue()
 
 
 def stop(path):

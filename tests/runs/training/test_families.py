@@ -12,13 +12,14 @@ from vitlab import load_model, predict
 from vitlab.data.sources.digits import DigitsSource
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import VERSION, RunDir, RunSpec
-from vitlab.runs.training.data import open_data, open_material
-from vitlab.runs.training.request import Asked, finetuning_run
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.training.data import open_run_data, open_training_data
+from vitlab.runs.training.request import Request, finetuning_spec
+from vitlab.runs.training.trainer import train_run
 from vitlab.spec import AxialResNetSpec, Backbone, ResNetSpec, ViTSpec
 from vitlab.store import MANIFEST
 from vitlab.strict_json import to_json
 from vitlab.train.update import Update
+from vitlab.weights.load import load_start
 
 pytest.importorskip("sklearn", reason="the digits need scikit-learn")
 
@@ -52,7 +53,7 @@ def run_of(model):
 
 
 def created(path, spec):
-    return RunDir.create(path, spec, to_json(open_material(spec).card))
+    return RunDir.create(path, spec, to_json(open_run_data(spec).card))
 
 
 def tensor_hashes(folder):
@@ -65,7 +66,7 @@ def tensor_hashes(folder):
 def test_a_family_trains_resumes_and_is_fine_tuned(family, tmp_path, monkeypatch):
     spec = run_of(FAMILIES[family])
     whole, broken = created(tmp_path / "whole", spec), created(tmp_path / "broken", spec)
-    assert carry_out(whole, quiet()) == 0
+    assert train_run(whole, quiet()) == 0
 
     update = Update.__call__
 
@@ -77,15 +78,15 @@ def test_a_family_trains_resumes_and_is_fine_tuned(family, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(Update, "__call__", failing)
         with pytest.raises(ConnectionError):
-            carry_out(broken, quiet())
-    assert carry_out(broken, quiet()) == 0
+            train_run(broken, quiet())
+    assert train_run(broken, quiet()) == 0
     for folder in (f"checkpoints/step-{STEPS:08}", "model"):
         assert tensor_hashes(whole.path / folder) == tensor_hashes(broken.path / folder)
 
-    words = Asked("digits?split=test", changes=(("schedule.total", "3"), ("schedule.warmup", "1"), ("batch", "8")))
-    card = open_data(words.data).card
-    tuned = created(tmp_path / "tuned", finetuning_run(whole.path / "model", "", card, words, Execution(), quiet()))
-    assert carry_out(tuned, quiet()) == 0
+    words = Request("digits?split=test", changes=(("schedule.total", "3"), ("schedule.warmup", "1"), ("batch", "8")))
+    opened, start = open_training_data(words.data), load_start(whole.path / "model")
+    tuned = created(tmp_path / "tuned", finetuning_spec(start, "", opened, words, Execution(), quiet()))
+    assert train_run(tuned, quiet()) == 0
     model = load_model(tuned.path / "model")
     assert replace(model.spec, head=spec.model.head) == FAMILIES[family]
     Image.fromarray(DigitsSource("test").item(0).data).save(tmp_path / "digit.png")

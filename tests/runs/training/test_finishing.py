@@ -16,7 +16,7 @@ from vitlab.cli import main
 from vitlab.errors import Diverged
 from vitlab.models.build import build_from_spec
 from vitlab.run_dir import CHECKPOINTS, MODEL, RESULT, RunDir
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.training.trainer import train_run
 from vitlab.train.checkpoints.files import name_of
 from vitlab.train.update import Update
 
@@ -26,7 +26,7 @@ PLAIN = crashes.small_run(patience=0, validate_every=0)
 def go_on(path):
     """(exit code, what was said)"""
     said = io.StringIO()
-    return carry_out(RunDir.open(path), Console(file=said, width=1000)), said.getvalue()
+    return train_run(RunDir.open(path), Console(file=said, width=1000)), said.getvalue()
 
 
 def exploding(step, monkeypatch, factor=1e30):

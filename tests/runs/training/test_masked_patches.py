@@ -25,9 +25,10 @@ from vitlab.drawing.sheet import GAP, SMALLEST
 from vitlab.models.masked import build_masked_model
 from vitlab.recipe import Masking
 from vitlab.run_dir import CHECKPOINTS, MODEL, PICTURE, RESULT, RUN, RunDir, RunSpec
-from vitlab.runs.training.data import first_state, open_material
+from vitlab.runs.training.data import open_run_data
+from vitlab.runs.training.initial_state import initial_state
 from vitlab.runs.training.masked_patches import corruption_of, draw_predictions, prediction_of, score_predictions
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.training.trainer import train_run
 from vitlab.spec import Backbone
 from vitlab.strict_json import from_json, read_json, to_json
 from vitlab.train.checkpoints.files import name_of
@@ -42,7 +43,7 @@ def masked_run(target="mean-colour", corrupted=0.5, **options) -> RunSpec:
 
 
 def go_on(path):
-    return carry_out(RunDir.open(path), Console(file=io.StringIO(), width=1000))
+    return train_run(RunDir.open(path), Console(file=io.StringIO(), width=1000))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_workers_change_nothing(in_memory, unbroken):
 @pytest.mark.parametrize("target", ["mean-colour", "colours-4x4", "pixels"])
 def test_a_validation_is_the_mean_over_images_for_any_batch(target):
     spec = masked_run(target)
-    module, how = first_state(spec, torch.device("cpu")).module, prediction_of(spec)
+    module, how = initial_state(spec, torch.device("cpu")).module, prediction_of(spec)
     source = take(open_source("digits?split=test"), range(60))
     preprocessing = spec.model.conventions.preprocessing
 
@@ -142,7 +143,7 @@ def test_a_validation_is_the_mean_over_images_for_any_batch(target):
 @pytest.mark.parametrize("target", ["mean-colour", "colours-4x4", "pixels"])
 def test_the_picture_shows_inputs_corruption_and_predictions(target):
     spec = masked_run(target)
-    module, how = first_state(spec, torch.device("cpu")).module.eval(), prediction_of(spec)
+    module, how = initial_state(spec, torch.device("cpu")).module.eval(), prediction_of(spec)
     source = open_source("digits?split=test")
     content = draw_predictions(spec, source, module)
     assert content == draw_predictions(spec, source, module)  # the same bytes
@@ -193,7 +194,7 @@ def test_a_run_that_is_never_validated_draws_its_training_images_at_the_end(tmp_
 def test_pictures_that_cannot_be_read_are_not_drawn(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no picture")
     spec = masked_run()
-    module = first_state(spec, torch.device("cpu")).module
+    module = initial_state(spec, torch.device("cpu")).module
     assert draw_predictions(spec, open_source(f"pictures:{tmp_path}"), module) is None
 
 
@@ -293,9 +294,9 @@ def test_classes_are_asked_for_where_labels_are_learnt(tmp_path, monkeypatch, ca
 def test_validation_pictures_may_have_other_classes_or_none(tmp_path):
     write_pictures(tmp_path / "flat", 3)
     spec = replace(masked_run(), held_out=0.0, validation=f"pictures:{tmp_path / 'flat'}", test="digits")
-    assert len(open_material(spec).validation) == 3
+    assert len(open_run_data(spec).validation) == 3
     with pytest.raises(ValueError, match="does not fit the training data"):
-        open_material(replace(spec, recipe=crashes.small_run().recipe))
+        open_run_data(replace(spec, recipe=crashes.small_run().recipe))
 
 
 def test_the_recipe_is_listed(capsys):
@@ -313,7 +314,7 @@ def test_a_run_written_before_there_was_masking_still_reads(tmp_path):
 
 def test_a_start_is_not_silently_ignored():
     with pytest.raises(ValueError, match="learnt from fresh weights"):
-        first_state(replace(masked_run(), start="weights"), torch.device("cpu"))
+        initial_state(replace(masked_run(), start="weights"), torch.device("cpu"))
 
 
 def test_outputs_of_a_hybrid_are_the_pixels_of_its_cells():

@@ -73,7 +73,7 @@ def test_a_run_that_a_launcher_starts_again_does_so_too(data, tmp_path, monkeypa
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert main(words) == 0
     assert told(data) == [ONCE]
-    assert "restart 1: the run in" in capsys.readouterr().out
+    assert "the ranks were restarted; the run in" in capsys.readouterr().out
     (tmp_path / "run" / "result.json").unlink()
     monkeypatch.setattr(Told, "id", lambda self, index: f"another {index}")
     assert main(words) == 2

@@ -21,7 +21,7 @@ from vitlab.run_dir import MODEL, REPORT, RESULT, RunDir, answers_file
 from vitlab.runs.progress import describe
 from vitlab.runs.training import finishing
 from vitlab.runs.training import report as run_report
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.training.trainer import train_run
 from vitlab.strict_json import from_json, read_json
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
@@ -33,7 +33,7 @@ def trained(path, spec):
     """What was said; the run has ended well."""
     crashes.new_run(path, spec)
     said = io.StringIO()
-    assert carry_out(RunDir.open(path), Console(file=said, width=1000)) == 0
+    assert train_run(RunDir.open(path), Console(file=said, width=1000)) == 0
     assert (path / RESULT).is_file()
     return said.getvalue()
 

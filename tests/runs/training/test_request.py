@@ -21,12 +21,14 @@ from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.folders import FolderSource
 from vitlab.recipe import Execution
 from vitlab.run_dir import RunDir
-from vitlab.runs.training import request as starting
-from vitlab.runs.training.data import open_data, open_material
-from vitlab.runs.training.request import Asked
-from vitlab.runs.training.trainer import Places, carry_out
+from vitlab.runs.training import creation
+from vitlab.runs.training.creation import create_run
+from vitlab.runs.training.data import open_run_data, open_training_data
+from vitlab.runs.training.request import Request, finetuning_spec, pretraining_spec
+from vitlab.runs.training.trainer import Loaded, Places, train_run
 from vitlab.spec import ViTSpec
 from vitlab.strict_json import to_json
+from vitlab.weights.load import load_start
 from vitlab.weights.save import save_model
 
 COLOURS = {"blue": (20, 40, 220), "green": (30, 200, 40), "red": (220, 30, 30)}
@@ -57,15 +59,17 @@ def trained(tmp_path):
 
 
 def finetuning_run(start, recipe, asked, execution, console, epochs=None):
-    return starting.finetuning_run(start, recipe, open_data(asked.data).card, asked, execution, console, epochs)
+    opened = open_training_data(asked.data)
+    return finetuning_spec(load_start(start), recipe, opened, replace(asked, epochs=epochs), execution, console)
 
 
 def pretraining_run(name, asked, execution, epochs, console):
-    return starting.pretraining_run(name, open_data(asked.data).card, asked, execution, epochs, console)
+    card = open_training_data(asked.data).card
+    return pretraining_spec(name, card, replace(asked, epochs=epochs), execution, console)
 
 
-def create(path, spec, console, *, is_wanted):
-    return starting.create(path, spec, open_material(spec), console, is_wanted=is_wanted)
+def create(path, spec, console, *, is_confirmed):
+    return create_run(path, spec, open_run_data(spec), console, is_confirmed=is_confirmed)
 
 
 def quiet():
@@ -81,9 +85,9 @@ QUICKLY = (("schedule.total", "30"), ("schedule.warmup", "3"), ("batch", "12"), 
 
 def test_finetuning_needs_a_model_and_a_folder_and_says_what_it_chose(trained, photos):
     console = quiet()
-    run = finetuning_run(trained, "", Asked(f"folder:{photos}"), Execution(), console)
+    run = finetuning_run(trained, "", Request(f"folder:{photos}"), Execution(), console)
     assert run.recipe.name == "quick"
-    assert "no accelerator is here" in said(console)
+    assert "the default without an accelerator" in said(console)
     assert "--recipe pets, because 24 images are fewer than 20,000" in said(console)
     assert (run.model.classes, run.model.head, run.model.image) == (3, "linear", (16, 16))
     assert run.held_out == 0.1
@@ -91,7 +95,7 @@ def test_finetuning_needs_a_model_and_a_folder_and_says_what_it_chose(trained, p
 
 def test_the_length_of_a_finetuning_follows_the_data_or_what_is_asked_for(trained, photos):
     """24 photographs, of which 22 are left to train on."""
-    asked = Asked(f"folder:{photos}")
+    asked = Request(f"folder:{photos}")
     run = finetuning_run(trained, "", asked, Execution(), quiet())
     assert (run.recipe.batch, run.recipe.schedule.total, run.recipe.schedule.warmup) == (8, 30, 3)
     assert run.recipe.settle_window == 5
@@ -112,13 +116,13 @@ def test_the_length_of_a_finetuning_follows_the_data_or_what_is_asked_for(traine
 
 def test_an_early_stop_is_announced_with_the_time(trained, photos, tmp_path):
     console = quiet()
-    spec = finetuning_run(trained, "", Asked(f"folder:{photos}"), Execution(), console)
-    create(tmp_path / "run", spec, console, is_wanted=False)
+    spec = finetuning_run(trained, "", Request(f"folder:{photos}"), Execution(), console)
+    create(tmp_path / "run", spec, console, is_confirmed=False)
     assert "as busy as it is now; less if the training loss settles before" in said(console)
 
 
 def test_a_named_recipe_is_taken_at_its_resolution(trained, photos):
-    run = finetuning_run(trained, "cifar10", Asked(f"folder:{photos}"), Execution(), quiet())
+    run = finetuning_run(trained, "cifar10", Request(f"folder:{photos}"), Execution(), quiet())
     assert (run.recipe.name, run.model.image, run.held_out) == ("cifar10", (384, 384), 0.02)
 
 
@@ -126,7 +130,7 @@ def test_a_named_recipe_is_taken_at_its_resolution(trained, photos):
 def test_the_resolution_of_bit_hyper_rule_follows_the_data(trained, tmp_path, size, crop, enlarged):
     pictures = write_photos(tmp_path / "sized", each=4, size=size)
     (pictures / "blue" / "0.png").write_bytes(b"")  # a bad one says nothing
-    run = finetuning_run(trained, "bit-small", Asked(f"folder:{pictures}"), Execution(), quiet())
+    run = finetuning_run(trained, "bit-small", Request(f"folder:{pictures}"), Execution(), quiet())
     assert (run.recipe.image, run.recipe.augmentation.enlarged) == ((crop, crop), pytest.approx(enlarged))
 
 
@@ -134,11 +138,11 @@ def test_a_resolution_that_patches_do_not_divide_is_rounded_and_told(tmp_path, p
     spec = ViTSpec(patch=14, layers=1, width=16, mlp=16, heads=1, image=(28, 28), classes=2)
     save_model(vitlab.models.build.build_from_spec(spec), tmp_path / "h14")
     console = quiet()
-    run = finetuning_run(tmp_path / "h14", "pets", Asked(f"folder:{photos}"), Execution(), console)
+    run = finetuning_run(tmp_path / "h14", "pets", Request(f"folder:{photos}"), Execution(), console)
     assert run.model.image == (378, 378)
     assert "378x378, because 384 is no multiple of 14" in said(console)
     with pytest.raises(ValueError, match="nearest sizes"):
-        finetuning_run(tmp_path / "h14", "pets", Asked(f"folder:{photos}", (100, 100)), Execution(), quiet())
+        finetuning_run(tmp_path / "h14", "pets", Request(f"folder:{photos}", (100, 100)), Execution(), quiet())
 
 
 def test_from_a_folder_of_pictures_to_a_prediction(trained, photos, tmp_path, capsys):
@@ -166,10 +170,10 @@ def test_from_a_folder_of_pictures_to_a_prediction(trained, photos, tmp_path, ca
 
 
 def test_the_model_is_the_state_of_the_last_checkpoint(trained, photos, tmp_path):
-    spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+    spec = finetuning_run(trained, "", Request(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
     spec = replace(spec, recipe=replace(spec.recipe, average=0.5))
-    run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
-    assert carry_out(run, quiet()) == 0
+    run = create(tmp_path / "run", spec, quiet(), is_confirmed=False)
+    assert train_run(run, quiet()) == 0
     from safetensors.torch import load_file
 
     averaged = load_file(run.path / "checkpoints" / "step-00000030" / "average.safetensors")
@@ -186,10 +190,10 @@ def test_early_stopping_keeps_the_best_weights(trained, photos, tmp_path):
     (wrong / "blue").rename(wrong / "red")
     (wrong / "old").rename(wrong / "blue")
     changes = (*QUICKLY, ("validate_every", "4"), ("patience", "2"))
-    asked = Asked(f"folder:{photos}", validation=f"folder:{wrong}", changes=changes)
+    asked = Request(f"folder:{photos}", validation=f"folder:{wrong}", changes=changes)
     spec = finetuning_run(trained, "", asked, Execution(), quiet())
-    run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
-    assert carry_out(run, quiet()) == 0
+    run = create(tmp_path / "run", spec, quiet(), is_confirmed=False)
+    assert train_run(run, quiet()) == 0
     result = json.loads((run.path / "result.json").read_text())
     accuracies = run.history("validation", "top1")
     best = max(accuracies, key=lambda step: (accuracies[step], -step))
@@ -200,10 +204,10 @@ def test_early_stopping_keeps_the_best_weights(trained, photos, tmp_path):
 
 def test_a_lost_best_checkpoint_is_told_and_the_last_weights_are_kept(trained, photos, tmp_path):
     changes = (*QUICKLY, ("validate_every", "10"), ("patience", "5"))
-    asked = Asked(f"folder:{photos}", validation=f"folder:{photos}", changes=changes)
+    asked = Request(f"folder:{photos}", validation=f"folder:{photos}", changes=changes)
     spec = finetuning_run(trained, "", asked, Execution(keep=5, save_every=10), quiet())
-    run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
-    assert carry_out(run, quiet()) == 0
+    run = create(tmp_path / "run", spec, quiet(), is_confirmed=False)
+    assert train_run(run, quiet()) == 0
     assert json.loads((run.path / "result.json").read_text())["weights"] == "best"
     best = (run.path / "checkpoints" / "BEST").read_text().strip()
     file = run.path / "checkpoints" / best / "model.safetensors"
@@ -212,23 +216,23 @@ def test_a_lost_best_checkpoint_is_told_and_the_last_weights_are_kept(trained, p
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     (run.path / "result.json").unlink()
     console = quiet()
-    assert carry_out(run, console) == 0
+    assert train_run(run, console) == 0
     assert "the best checkpoint cannot be used, the last weights are kept" in said(console)
     assert json.loads((run.path / "result.json").read_text())["weights"] == "last"
 
 
 def test_what_shows_in_the_bits_is_told_when_it_changes(trained, photos, tmp_path):
-    spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
-    run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
-    assert carry_out(run, quiet()) == 0
+    spec = finetuning_run(trained, "", Request(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+    run = create(tmp_path / "run", spec, quiet(), is_confirmed=False)
+    assert train_run(run, quiet()) == 0
     (run.path / "result.json").unlink()
     console = quiet()
-    assert carry_out(run, console, execution=Execution(precision="bf16", micro_batch=4)) == 0
+    assert train_run(run, console, execution=Execution(precision="bf16", micro_batch=4)) == 0
     assert "not bit-exact because micro-batch was 0 and is 4; precision was fp32 and is bf16" in said(console)
 
 
 def test_the_shape_of_loaded_weights_is_not_a_choice(trained, photos):
-    asked = Asked(f"folder:{photos}", changes=(("model.layers", "3"),))
+    asked = Request(f"folder:{photos}", changes=(("model.layers", "3"),))
     with pytest.raises(ValueError, match=r"the weights decide \['layers'\]; only \['dropout', 'stochastic_depth'\]"):
         finetuning_run(trained, "", asked, Execution(), quiet())
 
@@ -311,10 +315,10 @@ class TestBadImages:
 
     def test_a_training_names_them_in_a_file_and_goes_on(self, trained, photos, tmp_path):
         (photos / "red" / "3.png").write_bytes(b"<html>not found</html>")
-        asked = Asked(f"folder:{photos}", held_out=0.0, changes=QUICKLY)
+        asked = Request(f"folder:{photos}", held_out=0.0, changes=QUICKLY)
         spec = finetuning_run(trained, "", asked, Execution(max_bad=0.1), quiet())
-        run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
-        assert carry_out(run, quiet()) == 0
+        run = create(tmp_path / "run", spec, quiet(), is_confirmed=False)
+        assert train_run(run, quiet()) == 0
         books = json.loads((run.path / "quarantine.json").read_text())
         (bad,) = books["quarantined"]
         assert (bad["id"], bad["reason"]) == ("red/3.png", "not_an_image")
@@ -325,21 +329,21 @@ class TestBadImages:
 
     def test_too_many_stop_the_training_and_are_named(self, trained, photos, tmp_path):
         (photos / "red" / "3.png").write_bytes(b"")
-        asked = Asked(f"folder:{photos}", held_out=0.0)
+        asked = Request(f"folder:{photos}", held_out=0.0)
         spec = finetuning_run(trained, "", asked, Execution(max_bad=0.0), quiet())
-        run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+        run = create(tmp_path / "run", spec, quiet(), is_confirmed=False)
         with pytest.raises(ValueError, match=r"1 bad image, none is allowed: 'red/3.png' \(empty\)"):
-            carry_out(run, quiet())
+            train_run(run, quiet())
         assert json.loads((run.path / "quarantine.json").read_text())["quarantined"][0]["reason"] == "empty"
 
     def test_a_result_says_what_was_not_evaluated(self, trained, photos, tmp_path):
         test = write_photos(tmp_path / "test", each=4)
         (test / "blue" / "1.png").write_bytes(b"")
-        asked = Asked(f"folder:{photos}", held_out=0.0, test=f"folder:{test}", changes=QUICKLY)
+        asked = Request(f"folder:{photos}", held_out=0.0, test=f"folder:{test}", changes=QUICKLY)
         spec = finetuning_run(trained, "", asked, Execution(max_bad=0.1), quiet())
         console = quiet()
-        run = create(tmp_path / "run", spec, console, is_wanted=False)
-        assert carry_out(run, console) == 0
+        run = create(tmp_path / "run", spec, console, is_confirmed=False)
+        assert train_run(run, console) == 0
         result = json.loads((run.path / "result.json").read_text())["test"]
         assert (result["count"], result["not_evaluated"]) == (11, 1)
         assert "1 of 12 not evaluated" in said(console)
@@ -348,17 +352,17 @@ class TestBadImages:
     def test_a_bad_image_of_the_validation_is_named_in_a_file_of_its_own(self, trained, photos, tmp_path):
         other = write_photos(tmp_path / "other", each=2)
         (other / "red" / "1.png").write_bytes(b"")
-        asked = Asked(f"folder:{photos}", validation=f"folder:{other}", changes=QUICKLY)
+        asked = Request(f"folder:{photos}", validation=f"folder:{other}", changes=QUICKLY)
         console = quiet()
         spec = finetuning_run(trained, "", asked, Execution(), quiet())
-        run = create(tmp_path / "run", spec, console, is_wanted=False)
+        run = create(tmp_path / "run", spec, console, is_confirmed=False)
         file = run.path / "validation-quarantine.json"
         assert f"1 of 6 validation images could not be read: 'red/1.png' (empty); all are named in {file}" in said(
             console
         )
         assert "red/1.png" in file.read_text()
         console = quiet()
-        assert carry_out(run, console) == 0
+        assert train_run(run, console) == 0
         assert "could not be read" not in said(console)  # told once
         assert "1 of 6 not evaluated" in said(console)
         assert json.loads((run.path / "result.json").read_text())["validation"]["not_evaluated"] == 1
@@ -384,13 +388,13 @@ class TestBadImages:
 
     def test_a_validation_set_that_goes_away_leaves_the_model(self, trained, photos, tmp_path):
         other = write_photos(tmp_path / "other", each=2)
-        asked = Asked(f"folder:{photos}", validation=f"folder:{other}", test=f"folder:{other}", changes=QUICKLY)
+        asked = Request(f"folder:{photos}", validation=f"folder:{other}", test=f"folder:{other}", changes=QUICKLY)
         spec = finetuning_run(trained, "", asked, Execution(), quiet())
-        material = open_material(spec)
+        material = open_run_data(spec)
         console = quiet()
-        run = starting.create(tmp_path / "run", spec, material, console, is_wanted=False)
+        run = create_run(tmp_path / "run", spec, material, console, is_confirmed=False)
         shutil.rmtree(other)
-        assert carry_out(run, console, material=material) == 0
+        assert train_run(run, console, loaded=Loaded(material)) == 0
         assert "test: none of 6 images could be evaluated" in said(console)
         assert json.loads((run.path / "result.json").read_text())["validation"] == {
             "count": 0,
@@ -401,8 +405,8 @@ class TestBadImages:
 
     @pytest.mark.parametrize("change", ["renamed", "added", "label"])
     def test_a_run_refuses_to_continue_on_other_data(self, trained, photos, tmp_path, change):
-        spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
-        run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+        spec = finetuning_run(trained, "", Request(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+        run = create(tmp_path / "run", spec, quiet(), is_confirmed=False)
         if change == "renamed":
             (photos / "red").rename(photos / "rouge")
         elif change == "added":
@@ -410,17 +414,17 @@ class TestBadImages:
         else:
             (photos / "red" / "0.png").rename(photos / "blue" / "0b.png")
         with pytest.raises(ValueError, match=r"the classes differ|the data is not what it was"):
-            carry_out(run, quiet())
+            train_run(run, quiet())
 
     def test_validation_and_test_must_have_the_classes_of_the_training(self, trained, photos, tmp_path):
         other = write_photos(tmp_path / "other", each=2)
         (other / "red").rename(other / "rouge")
         for where in ({"validation": f"folder:{other}"}, {"test": f"folder:{other}"}):
-            spec = finetuning_run(trained, "", Asked(f"folder:{photos}", **where), Execution(), quiet())
+            spec = finetuning_run(trained, "", Request(f"folder:{photos}", **where), Execution(), quiet())
             with pytest.raises(
                 ValueError, match=r"does not fit the training data: the classes differ: .*missing \['red'\]"
             ):
-                create(tmp_path / "run", spec, quiet(), is_wanted=False)
+                create(tmp_path / "run", spec, quiet(), is_confirmed=False)
 
     def test_validation_that_lacks_a_class_keeps_the_numbers_of_the_others(self, trained, photos, tmp_path):
         other = write_photos(tmp_path / "other", each=2)
@@ -428,21 +432,21 @@ class TestBadImages:
             file.unlink()
         for name in ("__MACOSX", "notes"):
             (photos / name).mkdir()
-        asked = Asked(f"folder:{photos}", validation=f"folder:{other}", changes=QUICKLY)
+        asked = Request(f"folder:{photos}", validation=f"folder:{other}", changes=QUICKLY)
         spec, console = finetuning_run(trained, "", asked, Execution(), quiet()), quiet()
-        material = open_material(spec)
+        material = open_run_data(spec)
         assert material.card.class_names == tuple(COLOURS)
         labels = {material.validation.id(i).split("/")[0]: material.validation.label(i) for i in range(4)}
         assert labels == {"green": (1,), "red": (2,)}
-        create(tmp_path / "run", spec, console, is_wanted=False)
+        create(tmp_path / "run", spec, console, is_confirmed=False)
         assert "folders without images are no classes: 'notes'" in said(console)
         assert "validation data are matched to the training's by name; it has no image of 'blue'" in said(console)
 
     def test_pictures_of_a_format_that_is_not_read_are_named_when_a_run_begins(self, trained, photos, tmp_path):
         (photos / next(iter(COLOURS)) / "IMG_1.HEIC").write_bytes(b"phone")
-        spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+        spec = finetuning_run(trained, "", Request(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
         console = quiet()
-        create(tmp_path / "run", spec, console, is_wanted=False)
+        create(tmp_path / "run", spec, console, is_confirmed=False)
         assert "warning: left out 1 .heic file" in said(console)
         assert "HEIC is not supported; convert to JPEG or PNG" in said(console)
 
@@ -450,12 +454,12 @@ class TestBadImages:
         for name, number in zip(COLOURS, ("10", "2", "9"), strict=True):
             (photos / name).rename(photos / number)
         as_text = ("10", "2", "9")
-        asked = Asked(f"folder:{photos}", changes=QUICKLY, validation=f"folder:{photos}")
+        asked = Request(f"folder:{photos}", changes=QUICKLY, validation=f"folder:{photos}")
         spec = finetuning_run(trained, "", asked, Execution(), quiet())
-        assert open_material(spec).card.class_names == ("2", "9", "10")
+        assert open_run_data(spec).card.class_names == ("2", "9", "10")
         card = describe(renumbered(FolderSource(photos), as_text), spec.data)
         run = RunDir.create(tmp_path / "run", spec, to_json(card))
-        assert carry_out(run, quiet()) == 0
+        assert train_run(run, quiet()) == 0
         model = vitlab.load_model(run.path / "model")
         assert model.class_names == as_text
         result = json.loads((run.path / "result.json").read_text())["validation"]
@@ -464,19 +468,19 @@ class TestBadImages:
         assert result["top1"] == sum(right) / len(right) > 0.9
 
     def test_data_that_moved_is_named_again(self, trained, photos, tmp_path):
-        spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
-        run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+        spec = finetuning_run(trained, "", Request(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+        run = create(tmp_path / "run", spec, quiet(), is_confirmed=False)
         photos.rename(tmp_path / "elsewhere")
         with pytest.raises(ValueError, match="photos is not a folder"):
-            carry_out(run, quiet())
-        assert carry_out(run, quiet(), places=Places(data=f"folder:{tmp_path / 'elsewhere'}")) == 0
+            train_run(run, quiet())
+        assert train_run(run, quiet(), places=Places(data=f"folder:{tmp_path / 'elsewhere'}")) == 0
 
 
 class TestPretraining:
     def test_a_row_of_table_3_on_your_own_images(self, photos):
         changes = (("batch", "8"), ("schedule.warmup", "10"))
         run = pretraining_run(
-            "ViT-B/16@imagenet", Asked(f"folder:{photos}", changes=changes), Execution(), None, quiet()
+            "ViT-B/16@imagenet", Request(f"folder:{photos}", changes=changes), Execution(), None, quiet()
         )
         assert run.recipe.schedule.total == 300 * 24 // 8
         assert (run.model.head, run.model.classes, run.model.dropout) == ("mlp", 3, 0.1)
@@ -486,7 +490,7 @@ class TestPretraining:
         console = quiet()
         changes = (("batch", "8"), ("schedule.warmup", "10"), ("model.layers", "2"))
         run = pretraining_run(
-            "ViT-Ti/16", Asked(f"folder:{photos}", (32, 32), changes=changes), Execution(), 20, console
+            "ViT-Ti/16", Request(f"folder:{photos}", (32, 32), changes=changes), Execution(), 20, console
         )
         assert "recipe ViT-B/16@imagenet: table 3 does not have ViT-Ti/16" in said(console)
         assert (run.recipe.schedule.total, run.model.layers, run.model.image) == (60, 2, (32, 32))
@@ -495,7 +499,7 @@ class TestPretraining:
         console = quiet()
         changes = (("batch", "8"), ("schedule.warmup", "10"), ("schedule.total", "20"))
         run = pretraining_run(
-            "R14x0.25", Asked(f"folder:{photos}", (32, 32), changes=changes), Execution(), None, console
+            "R14x0.25", Request(f"folder:{photos}", (32, 32), changes=changes), Execution(), None, console
         )
         assert "recipe R50x1@jft300m: the paper pre-trains ResNets on JFT-300M only" in said(console)
         assert run.recipe.schedule.peak == pytest.approx(1e-3 * (8 / 4096) ** 0.5)  # as Adam's does
@@ -505,58 +509,64 @@ class TestPretraining:
 
     def test_too_few_steps_are_an_error_with_a_proposal(self, photos):
         with pytest.raises(ValueError, match=r"300 epochs of 24 images make 1 steps of 4,096 images; .* such as 6"):
-            pretraining_run("ViT-B/16@imagenet", Asked(f"folder:{photos}"), Execution(), None, quiet())
+            pretraining_run("ViT-B/16@imagenet", Request(f"folder:{photos}"), Execution(), None, quiet())
 
     def test_the_head_starts_at_minus_ten(self, photos):
-        from vitlab.runs.training.data import initial_model
+        from vitlab.runs.training.initial_state import initial_model
 
         changes = (("batch", "8"), ("schedule.warmup", "10"), ("model.layers", "1"))
-        asked = Asked(f"folder:{photos}", (32, 32), changes=changes)
+        asked = Request(f"folder:{photos}", (32, 32), changes=changes)
         run = pretraining_run("ViT-Ti/16", asked, Execution(), 9, quiet())
         model = initial_model(run)
         assert model.head.logits.bias.unique().tolist() == [-10.0]
 
 
 def test_a_run_of_days_on_a_cpu_has_to_be_wanted(trained, photos, tmp_path, monkeypatch):
-    spec = finetuning_run(trained, "", Asked(f"folder:{photos}"), Execution(), quiet())
-    monkeypatch.setattr(starting, "estimated_seconds", lambda spec, device, source: 3 * 86_400.0)
-    with pytest.raises(ValueError, match=r"about 3.0 days on this CPU; say --yes"):
-        create(tmp_path / "run", spec, quiet(), is_wanted=False)
+    spec = finetuning_run(trained, "", Request(f"folder:{photos}"), Execution(), quiet())
+    monkeypatch.setattr(creation, "estimated_seconds", lambda *given: 3 * 86_400.0)
+    with pytest.raises(ValueError, match=r"about 3.0 days on this CPU; confirm with --yes"):
+        create(tmp_path / "run", spec, quiet(), is_confirmed=False)
     assert not (tmp_path / "run").exists()
-    assert create(tmp_path / "run", spec, quiet(), is_wanted=True).path == tmp_path / "run"
+    assert create(tmp_path / "run", spec, quiet(), is_confirmed=True).path == tmp_path / "run"
 
 
 def test_a_folder_with_a_run_in_it_is_not_started_again(trained, photos, tmp_path):
-    spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
-    create(tmp_path / "run", spec, quiet(), is_wanted=False)
+    spec = finetuning_run(trained, "", Request(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+    create(tmp_path / "run", spec, quiet(), is_confirmed=False)
     with pytest.raises(ValueError, match="holds a run already; continue it with: vitlab resume"):
-        create(tmp_path / "run", spec, quiet(), is_wanted=False)
+        create(tmp_path / "run", spec, quiet(), is_confirmed=False)
 
 
 def test_weights_that_changed_are_not_taken_for_those_a_run_began_with(trained, photos, tmp_path):
-    spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
-    run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
+    spec = finetuning_run(trained, "", Request(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
+    run = create(tmp_path / "run", spec, quiet(), is_confirmed=False)
     file = trained / "weights.safetensors"
-    file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with pytest.raises(ValueError, match="are not those the run began with"):
-        carry_out(run, quiet())
+    before = file.read_bytes()
+    file.write_bytes(before[:-1] + b"x")
+    with pytest.raises(ValueError, match="does not match its SHA-256; it is damaged or was edited"):
+        train_run(run, quiet())
+    model = vitlab.models.build.build_from_spec(spec.model, seed=7)
+    shutil.rmtree(trained)
+    save_model(model, trained)
+    with pytest.raises(ValueError, match="are not those the run started from"):
+        train_run(run, quiet())
 
 
 def test_balanced_class_weights_make_every_class_weigh_the_same(trained, photos):
-    from vitlab.runs.training.trainer import _class_weights
+    from vitlab.runs.training.trainer import class_weights
 
     for number in range(4):
         (photos / "red" / f"{number}.png").unlink()
     changes = (*QUICKLY, ("class_weights", "balanced"))
-    spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=changes), Execution(), quiet())
-    weights = _class_weights(spec, open_source(f"folder:{photos}"), torch.device("cpu"))
+    spec = finetuning_run(trained, "", Request(f"folder:{photos}", changes=changes), Execution(), quiet())
+    weights = class_weights(spec, open_source(f"folder:{photos}"), torch.device("cpu"))
     assert (weights * torch.tensor([8, 8, 4])).tolist() == pytest.approx([20 / 3] * 3)
 
 
 def test_the_run_folder_says_everything(trained, photos, tmp_path):
-    spec = finetuning_run(trained, "", Asked(f"folder:{photos}", changes=QUICKLY), Execution(keep=1), quiet())
-    run = create(tmp_path / "run", spec, quiet(), is_wanted=False)
-    carry_out(run, quiet())
+    spec = finetuning_run(trained, "", Request(f"folder:{photos}", changes=QUICKLY), Execution(keep=1), quiet())
+    run = create(tmp_path / "run", spec, quiet(), is_confirmed=False)
+    train_run(run, quiet())
     assert RunDir.open(run.path).spec() == spec
     kinds = [event["event"] for event in run.events()]
     assert kinds[0] == "started"

@@ -16,10 +16,10 @@ from vitlab.data.sources.digits import DigitsSource
 from vitlab.models.transformer import Block
 from vitlab.paper.models import model_spec
 from vitlab.run_dir import RunDir
-from vitlab.runs.training.data import open_material
+from vitlab.runs.training.data import open_run_data
 from vitlab.runs.training.request import estimated_seconds
 from vitlab.runs.training.time_estimate import Pace, learning_pace, reading_seconds
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.training.trainer import Loaded, train_run
 from vitlab.strict_json import to_json
 
 SPEC = crashes.small_run()
@@ -95,7 +95,7 @@ def test_what_happens_once_is_not_counted_for_every_image(clock):
 def test_the_estimate_is_within_twice_the_time_of_the_run(validate_every, clock, tmp_path):
     spec = crashes.small_run(validate_every=validate_every, patience=0)
     spec = replace(spec, test="digits?split=test")
-    material = open_material(spec)
+    material = open_run_data(spec)
     slow = {name: Slow(getattr(material, name), clock, 0.002) for name in ("train", "validation", "test")}
     slow["train"].first = 0.3
     material = replace(material, **slow)
@@ -103,7 +103,7 @@ def test_the_estimate_is_within_twice_the_time_of_the_run(validate_every, clock,
         expected = estimated_seconds(spec, CPU, material)
         slow["train"].asked = 0
         run, began = RunDir.create(tmp_path / "run", spec, to_json(material.card)), clock.now
-        assert carry_out(run, Console(file=StringIO()), material=material) == 0
+        assert train_run(run, Console(file=StringIO()), loaded=Loaded(material)) == 0
     assert expected / 2 < clock.now - began < 2 * expected
 
 

@@ -19,8 +19,8 @@ from vitlab.errors import Diverged
 from vitlab.recipe import Execution
 from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, RESULT, RunDir
 from vitlab.runs.training import trainer as training
-from vitlab.runs.training.data import first_state
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.training.initial_state import initial_state
+from vitlab.runs.training.trainer import train_run
 from vitlab.store import Locked
 from vitlab.train.checkpoints.files import name_of
 from vitlab.train.update import Examples, Update
@@ -31,7 +31,7 @@ SPEC = crashes.small_run()
 def go_on(path):
     """(exit code, what was said)"""
     said = io.StringIO()
-    return carry_out(RunDir.open(path), Console(file=said, width=1000)), said.getvalue()
+    return train_run(RunDir.open(path), Console(file=said, width=1000)), said.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +274,7 @@ class TestNotANumber:
         assert json.loads((path / RESULT).read_text())["step"] <= crashes.STEPS
 
     def test_a_skipped_update_changes_nothing(self):
-        state = first_state(SPEC, torch.device("cpu"))
+        state = initial_state(SPEC, torch.device("cpu"))
         update = Update(SPEC.recipe, SPEC.execution, seed=0, prepare=lambda pixels: pixels)
         good = Examples(torch.rand(12, 3, 8, 8), torch.eye(10)[torch.arange(12) % 10])
         for _ in range(5):  # past the warm-up's rate of 0

@@ -11,9 +11,10 @@ from vitlab.paper.recipes.pretraining import pretraining_recipe
 from vitlab.pixels import RandAugment
 from vitlab.recipe import HARD, Distillation, Execution, Recipe
 from vitlab.run_dir import RunSpec
-from vitlab.runs.training.data import open_data
-from vitlab.runs.training.request import Asked, pretraining_run
+from vitlab.runs.training.data import open_training_data
+from vitlab.runs.training.request import Request, pretraining_spec
 from vitlab.strict_json import from_json, to_json
+from vitlab.weights.load import load_start
 
 DATA = "shapes?classes=3&images=40&size=32"
 RANDAUGMENT = "augmentation.randaugment."
@@ -21,8 +22,10 @@ RANDAUGMENT = "augmentation.randaugment."
 
 def run(model="ViT-Ti/16", teacher=None, **changes):
     short = {"schedule.total": "3", "schedule.warmup": "1", "batch": "8"}
-    asked = Asked(DATA, (32, 32), changes=tuple((short | changes).items()), teacher=teacher)
-    return pretraining_run(model, open_data(DATA).card, asked, Execution(), None, Console(quiet=True))
+    asked = Request(DATA, (32, 32), changes=tuple((short | changes).items()), teacher=teacher)
+    taught = None if teacher is None else load_start(teacher)
+    card = open_training_data(DATA).card
+    return pretraining_spec(model, card, asked, Execution(), Console(quiet=True), teacher=taught)
 
 
 @pytest.fixture

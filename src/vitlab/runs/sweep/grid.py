@@ -45,11 +45,12 @@ class SweepOptions:
     image: tuple[int, int] | None = None
     validation: str = ""
     held_out: float | None = None
-    teacher: Path | None = None
-    changes: tuple[tuple[str, str], ...] = ()  # of the recipe, at every point
+    teacher: str | Path | None = None
+    epochs: int | None = None
+    changes: tuple[tuple[str, object], ...] = ()  # of the recipe, at every point
     execution: Execution = field(default_factory=lambda: Execution(device="auto"))
     workers: Workers = field(default_factory=Here)
-    is_wanted: bool = False  # although it takes more than a day on a CPU
+    is_confirmed: bool = False  # although it takes more than a day on a CPU
 
 
 def points_of(recipe: Recipe, images: int, options: SweepOptions, space: Iterable[str] = ()) -> list[Point]:

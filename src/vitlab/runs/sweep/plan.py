@@ -2,55 +2,57 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from vitlab.data.fingerprint import DataCard, fingerprint
+from vitlab.data.fingerprint import fingerprint
 from vitlab.data.source import Source
 from vitlab.data.splits import development_split
+from vitlab.errors import Stopped
 from vitlab.jobs.job import Here, Job, Ray, Workers
 from vitlab.jobs.mapping import Crew, Event
+from vitlab.paper.models import name_of
 from vitlab.require import require
 from vitlab.run_dir import CONTENTS, RESULT, RunSpec
 from vitlab.runs.progress import Tally, duration, say
 from vitlab.runs.sweep.grid import Point, SweepOptions, points_of, read_grid
-from vitlab.runs.sweep.point_run import check_same, reached, train_run
+from vitlab.runs.sweep.point_run import check_same, reached, train_point
 from vitlab.runs.sweep.request import FINGERPRINTS
 from vitlab.runs.sweep.results import Outcome
 from vitlab.runs.sweep.search import corners, read_space, require_optuna, search
 from vitlab.runs.sweep.selection import DIVERGED, METRICS, Judged, divergence, judged, numbers_of
-from vitlab.runs.training.data import material_of, open_data
-from vitlab.runs.training.request import DAY, Asked, estimated_seconds, finetuning_run
+from vitlab.runs.training.data import NO_SOURCES, Opened, open_training_data, split_data
+from vitlab.runs.training.request import Request, finetuning_spec
+from vitlab.runs.training.time_estimate import DAY, estimated_seconds
 from vitlab.runs.training.unused_settings import unread_fields
 from vitlab.train.loop import measure_of
+from vitlab.weights.load import Loaded, load_start
 from vitlab.world.device import pick_device
-
-
-class Stopped(Exception):  # noqa: N818 - no error
-    """A signal ended the sweep; everything is saved."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that was asked for, with the recipe resolved and the points listed; a search has none before it begins."""
+    """All that was asked for, with the recipe resolved and the points listed; a search has none before it begins.
 
-    model: Path
+    Weights and data are loaded once, for all runs that are planned.
+    """
+
+    start: Loaded
+    taught: Loaded | None  # the teacher
+    opened: Opened
     out: Path
     options: SweepOptions
     base: RunSpec  # without anything that a point changes, on the split to pick on
     test: str
-    card: DataCard
     sets: Mapping[str, Source]  # the images to train on, to pick on where they are a set of their own, and to test
     fingerprints: dict[str, str]  # of these
     points: tuple[Point, ...]
     seconds: float  # that the base may take
     console: Console
     crew: Crew
+    sources: Mapping[str, Source] = field(default_factory=dict)  # sets that are objects of the caller, by name
     made: dict[tuple[Point, bool], RunSpec] = field(default_factory=dict)  # each is resolved once
 
     def asked(self) -> dict[str, object]:
@@ -118,9 +120,9 @@ class Plan:
             f"about {duration(seconds)} on {device.type}",
         )
         require(
-            seconds < DAY or device.type != "cpu" or self.options.is_wanted,
-            f"the sweep would take about {duration(seconds)} on this CPU; say --yes if that is wanted, or take fewer "
-            f"points, fewer steps (--schedule.total), smaller pictures (--image) or a smaller model",
+            seconds < DAY or device.type != "cpu" or self.options.is_confirmed,
+            f"the sweep would take about {duration(seconds)} on this CPU; confirm with --yes, or reduce the number of "
+            f"points or steps (--schedule.total), the resolution (--image) or the size of the model",
         )
 
     def run_of(self, point: Point, *, is_final: bool = False) -> RunSpec:
@@ -128,7 +130,7 @@ class Plan:
         key = point, is_final
         if key not in self.made:
             base, options = self.base, self.options
-            asked = Asked(
+            request = Request(
                 base.data,
                 options.image,
                 base.validation,
@@ -137,19 +139,20 @@ class Plan:
                 0,
                 (*options.changes, *point.changes),
                 options.teacher,
+                options.epochs,
                 is_swept=True,
             )
             if is_final:
                 _check_validated(self.run_of(point))
-            quiet = Console(quiet=True)
-            self.made[key] = finetuning_run(self.model, point.recipe, self.card, asked, options.execution, quiet)
+            how = self.opened, request, options.execution, Console(quiet=True), self.taught
+            self.made[key] = finetuning_spec(self.start, point.recipe, *how)
         return self.made[key]
 
     def judge(self, points: Sequence[Point]) -> list[Judged]:
         """Train the points that are not trained yet, and read what all of them reached."""
         runs = [self.run_of(point) for point in points]
         folders = [self.out / "grid" / point.name for point in points]
-        self.carry_out(folders, runs)
+        self.train(folders, runs)
         return [judged(*one) for one in zip(points, runs, folders, strict=True)]
 
     def finish(self, picked: Judged, tried: int, task: str) -> Outcome:
@@ -157,7 +160,7 @@ class Plan:
         point, seeds = picked.point, range(self.options.seeds)
         runs = [replace(self.run_of(point, is_final=True), seed=seed) for seed in seeds]
         folders = [self.out / "final" / f"seed-{seed}" for seed in seeds]
-        self.carry_out(folders, runs)
+        self.train(folders, runs)
         for folder in folders:
             if (folder / DIVERGED).exists():
                 raise ArithmeticError(f"{point.name} diverged in {folder}: {divergence(folder)}")
@@ -172,17 +175,19 @@ class Plan:
             point=point.name,
             points=tried,
             metric=METRICS[measure_of(results[0])],
+            model=name_of(self.start.model.spec),
+            weights=self.start.path.name,
         )
 
-    def carry_out(self, folders: Sequence[Path], runs: Sequence[RunSpec]) -> None:
+    def train(self, folders: Sequence[Path], runs: Sequence[RunSpec]) -> None:
         """Bring the runs to their ends, wherever they run; raises Stopped."""
         for folder, spec in zip(folders, runs, strict=True):
             check_same(folder, spec)
         jobs = [
             Job(
                 str(folder.relative_to(self.out)),
-                train_run,
-                (folder, spec, self.out / CONTENTS),
+                train_point,
+                (folder, spec, self.out / CONTENTS, self.sources),
                 folder,
                 (RESULT, DIVERGED),
             )
@@ -190,33 +195,45 @@ class Plan:
         ]
         done = sum(job.is_done() for job in jobs)
         with Tally(self.console, len(jobs), done, has_bar=not isinstance(self.options.workers, Here)) as tally:
-
-            def told(job: Job, event: Event, words: str) -> None:
-                tally.tell(job.name, event, words or (reached(job.folder) if event == "finished" else ""))
-
-            code = self.crew.map(jobs, self.console, told)
+            code = self.crew.map(jobs, self.console, partial(_tell, tally))
         if code:
-            raise Stopped(code)
+            raise Stopped(code, self.out, "the same command")
 
 
-def make_plan(model: Path, data: str, test: str, out: Path, options: SweepOptions, console: Console) -> Plan:
+def _tell(tally: Tally, job: Job, event: Event, words: str) -> None:
+    tally.tell(job.name, event, words or (reached(job.folder) if event == "finished" else ""))
+
+
+def make_plan(
+    model: str | Path,
+    data: str,
+    test: str,
+    out: Path,
+    options: SweepOptions,
+    console: Console,
+    sources: Mapping[str, Source] = NO_SOURCES,
+) -> Plan:
     """Resolve recipe and points, and raise now what the last run would."""
-    asked = Asked(
+    changes, validation = options.changes, options.validation
+    request = Request(
         data,
         options.image,
-        options.validation,
+        validation,
         options.held_out,
         "",
         0,
-        options.changes,
+        changes,
         options.teacher,
+        options.epochs,
         is_swept=True,
     )
-    opened = open_data(data)
-    base = finetuning_run(model, options.recipe, opened.card, asked, options.execution, console)
+    opened = open_training_data(data, sources.get("data"))
+    start = load_start(model)
+    taught = None if options.teacher is None else load_start(options.teacher)
+    base = finetuning_spec(start, options.recipe, opened, request, options.execution, console, taught)
     _check_validated(base)
-    material = material_of(replace(base, held_out=0.0, test=test), opened)  # raises if images or classes do not fit
-    images = len(material.train)
+    found = split_data(replace(base, held_out=0.0, test=test), opened, sources=sources)  # raises if they do not fit
+    images = len(found.train)
     space = read_space(options.space) if options.trials else {}
     if options.trials:
         require_optuna()
@@ -228,13 +245,26 @@ def make_plan(model: Path, data: str, test: str, out: Path, options: SweepOption
         f"--validation",
     )
     if is_picking and base.held_out:
-        development_split(material.train, base.held_out)
-    others = {name: fingerprint(source) for name, source in material.sets.items() if name != "data"}
-    fingerprints = {"data": material.card.fingerprint, **others}
+        development_split(found.train, base.held_out)
+    others = {name: fingerprint(source) for name, source in found.sets.items() if name != "data"}
     crew = Crew(_with_gpus(options.workers, base))
-    seconds = estimated_seconds(base, pick_device(base.execution.device), material)
-    images = material.card, material.sets, fingerprints
-    plan = Plan(model, out, options, base, test, *images, tuple(points), seconds, console, crew)
+    teacher = None if taught is None else taught.model.spec
+    plan = Plan(
+        start=start,
+        taught=taught,
+        opened=opened,
+        out=out,
+        options=options,
+        base=base,
+        test=test,
+        sets=found.sets,
+        fingerprints={"data": found.card.fingerprint, **others},
+        points=tuple(points),
+        seconds=estimated_seconds(base, pick_device(base.execution.device), found, teacher),
+        console=console,
+        crew=crew,
+        sources=sources,
+    )
     runs = []
     for point in (*points, *(corners(base.recipe.name, space) if options.trials else ())):
         runs += [plan.run_of(point), plan.run_of(point, is_final=True)]

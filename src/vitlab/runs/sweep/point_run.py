@@ -1,33 +1,46 @@
-"""One run of a sweep, wherever it is carried out: from whatever its folder holds to its end."""
+"""One run of a sweep, in whichever process: from whatever its folder holds to its end."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from rich.console import Console
 
+from vitlab.data.source import Source
 from vitlab.require import require
 from vitlab.run_dir import RESULT, RUN, RunDir, RunSpec
 from vitlab.runs.progress import describe, say
 from vitlab.runs.sweep.selection import DIVERGED
-from vitlab.runs.training.data import open_material
-from vitlab.runs.training.request import create
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.training.creation import create_run
+from vitlab.runs.training.data import open_run_data
+from vitlab.runs.training.distillation import open_teacher
+from vitlab.runs.training.trainer import Loaded, train_run
 from vitlab.store import Locked, json_writer, replacing
 from vitlab.strict_json import read_json
 
 PATIENCE = 120  # seconds in which a worker of a killed sweep has saved and gone
 
 
-def train_run(asked: tuple[Path, RunSpec, Path], console: Console) -> int:
-    """The work of a job: a run folder from wherever it is to its end. One that diverges says so in a file.
+Argument = tuple[Path, RunSpec, Path, Mapping[str, Source]]
 
-    The last of what is asked is the sweep's record of what the images hold, so that no run reads them for that.
+
+def train_point(asked: Argument, console: Console) -> int:
+    """The work of a job: train the run of a folder to its end. A run that diverges says so in a file.
+
+    The argument is the folder, its run, the sweep's record of what the images hold, so that no run reads them for that,
+    and data that the caller has open.
     """
-    folder, spec, known = asked
+    folder, *_ = asked
     try:
-        return _patiently(lambda: _opened(folder, spec, known, console), console)
+        for tried in range(PATIENCE):
+            try:
+                return _trained(*asked, console)
+            except Locked as error:  # a worker of a killed sweep may still be leaving the folder
+                if not tried:
+                    say(console, f"waiting: {error}")
+                time.sleep(1)
+        return _trained(*asked, console)
     except ArithmeticError as error:
         say(console, f"diverged: {error}")
         with replacing(folder / DIVERGED) as temporary:
@@ -35,25 +48,15 @@ def train_run(asked: tuple[Path, RunSpec, Path], console: Console) -> int:
         return 0
 
 
-def _opened(folder: Path, spec: RunSpec, known: Path, console: Console) -> int:
+def _trained(folder: Path, spec: RunSpec, known: Path, sources: Mapping[str, Source], console: Console) -> int:
     if (folder / RUN).exists():
-        return carry_out(RunDir.open(folder), console, execution=spec.execution, known=known)
-    material = open_material(spec)
-    run = create(folder, spec, material, console, is_wanted=True)
+        loaded = Loaded(sources=sources)
+        return train_run(RunDir.open(folder), console, loaded=loaded, execution=spec.execution, known=known)
+    data = open_run_data(spec, sources=sources)
+    teacher = open_teacher(spec, data.card) if spec.teacher else None
+    run = create_run(folder, spec, data, console, teacher, is_confirmed=True)
     with run.withdrawn_unless_begun():
-        return carry_out(run, console, material=material, execution=spec.execution, known=known)
-
-
-def _patiently(work: Callable[[], int], console: Console) -> int:
-    """Work in a folder that a worker of a killed sweep may still be leaving."""
-    for tried in range(PATIENCE):
-        try:
-            return work()
-        except Locked as error:
-            if not tried:
-                say(console, f"waiting: {error}")
-            time.sleep(1)
-    return work()
+        return train_run(run, console, loaded=Loaded(data, teacher=teacher), execution=spec.execution, known=known)
 
 
 def check_same(folder: Path, wanted: RunSpec) -> None:

@@ -1,19 +1,15 @@
-"""What a sweep or a transfer found, as a row of a table and a line of the ledger."""
+"""The result of a sweep or a transfer, as a row of a table and a line of the ledger."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
-from vitlab.paper.models import name_of
 from vitlab.report.ledger import Entry, append, versions
 from vitlab.report.published import published
 from vitlab.report.tables import Cell, Results
 from vitlab.store import replacing
-from vitlab.weights.load import load_model
 
 COLUMNS = ("data", "{metric} %", "std", "runs", "count", "recipe", "learning rate", "picked of", "published")
 
@@ -31,6 +27,8 @@ class Outcome:
     point: str
     points: int  # that it was picked of on development images; 1: nothing was picked
     metric: str = "top-1"  # or mAP, of a multi-label set
+    model: str = ""
+    weights: str = ""  # name of the file or folder
 
     @property
     def mean(self) -> float:
@@ -42,12 +40,15 @@ class Outcome:
         """Of a sample: divided by runs - 1; None for one run."""
         return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
 
+    def _repr_html_(self) -> str:
+        return results_of([self])._repr_html_()
 
-def results_of(rows: list[Outcome], model: str) -> Results:
-    """The table, with what the paper prints for a model of that name."""
+
+def results_of(rows: Sequence[Outcome]) -> Results:
+    """The table, with what the paper prints for the same model and data."""
     lines: list[tuple[Cell, ...]] = []
     for row in rows:
-        found = published(model, row.task) if row.task else ()
+        found = published(row.model, row.task) if row.task else ()
         printed = "; ".join(f"{p.mean:.2f} ({p.pretraining}, {p.source})" for p in found)
         name, runs = row.task or row.data, len(row.accuracies)
         lines.append(
@@ -57,12 +58,6 @@ def results_of(rows: list[Outcome], model: str) -> Results:
     return Results(tuple(column.format(metric=metric) for column in COLUMNS), tuple(lines))
 
 
-def show(outcome: Outcome, model: Path, console: Console) -> None:
-    """The table of one outcome, and what it rests on."""
-    console.print(results_of([outcome], name_of(load_model(model).spec)).terminal())
-    console.print(Text(f"{outcome.point}, picked of {outcome.points} points", style="dim"))
-
-
 def write_table(table: Results, folder: Path, name: str) -> None:
     """NAME.csv, .md and .json in the folder."""
     for suffix, text in (("csv", table.to_csv()), ("md", table.to_markdown()), ("json", table.to_json())):
@@ -70,12 +65,12 @@ def write_table(table: Results, folder: Path, name: str) -> None:
             temporary.write_text(text, encoding="utf-8")
 
 
-def record(rows: list[Outcome], model: Path, ledger: Path, command: str) -> None:
+def record(rows: Sequence[Outcome], ledger: Path, command: str) -> None:
     """Add the rows to the ledger."""
-    name, when, made_by = name_of(load_model(model).spec), datetime.now(UTC).isoformat(timespec="seconds"), versions()
+    when, made_by = datetime.now(UTC).isoformat(timespec="seconds"), versions()
     entries = [
         Entry(
-            model=name,
+            model=row.model,
             data=row.data,
             metric=f"{row.metric} %, fine-tuned",
             got=row.mean,
@@ -83,7 +78,7 @@ def record(rows: list[Outcome], model: Path, ledger: Path, command: str) -> None
             command=command,
             runs=len(row.accuracies),
             spread=row.std,
-            weights=model.name,
+            weights=row.weights,
             task=row.task,
             when=when,
             versions=made_by,

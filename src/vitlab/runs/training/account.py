@@ -9,7 +9,7 @@ from vitlab.data.loading.accounting import Account, Quarantined, names, training
 from vitlab.data.loading.batches import Batch
 from vitlab.run_dir import QUARANTINE, RunDir
 from vitlab.runs.progress import say
-from vitlab.runs.training.data import Material
+from vitlab.runs.training.data import RunData
 from vitlab.strict_json import read_json
 from vitlab.world.group import World
 
@@ -97,14 +97,14 @@ def _known(run: RunDir, of: str) -> set[str]:
 # -- Classes -------------------------------------------------------------------------------------
 
 
-def tell_classes(console: Console, material: Material) -> None:
+def tell_classes(console: Console, data: RunData) -> None:
     """Say which pictures are of a format that is not read, which folders have no image, and which classes a validation
     or test set does not have."""
-    for line in material.sets["data"].excluded.unread_pictures():
+    for line in data.sets["data"].excluded.unread_pictures():
         say(console, f"warning: left out {line}")
-    if empty := material.train.empty_folders:
+    if empty := data.train.empty_folders:
         say(console, f"warning: folders without images are no classes: {_named(empty)}; add images or remove them")
-    for name, source in (("validation", material.validation), ("test", material.test)):
+    for name, source in (("validation", data.validation), ("test", data.test)):
         if isinstance(source, Renumbered):
             missing = source.missing()
             lacks = f"; it has no image of {_named(missing)}" if missing else ""

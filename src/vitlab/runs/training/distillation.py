@@ -1,4 +1,4 @@
-"""A run's teacher: any model that can be loaded, fixed, with its own preprocessing and resolution."""
+"""The teacher of a run: any model that can be loaded, with its own preprocessing and resolution."""
 
 from pathlib import Path
 
@@ -14,8 +14,7 @@ from vitlab.models.vit import ViT
 from vitlab.require import require
 from vitlab.run_dir import RunSpec
 from vitlab.spec import ViTSpec
-from vitlab.train.distillation import Teacher
-from vitlab.weights.load import load_model, weights_sha256
+from vitlab.weights.load import Loaded, load_start
 
 
 class BothLogits(nn.Module):
@@ -36,32 +35,44 @@ def student_of(spec: RunSpec, model: nn.Module) -> nn.Module:
     return BothLogits(model) if has_two and isinstance(model, ViT) else model
 
 
-def open_teacher(spec: RunSpec, card: DataCard, device: torch.device) -> Teacher:
-    """The run's teacher on the device; raises unless its weights are those of before and its classes the data's.
+class Teacher:
+    """A fixed model whose answers a run learns from.
 
-    It sees the pixels that the student sees, with its own mean and deviation, resized where its pictures are of
-    another size: what was cut off is cut off for both. It computes in full precision.
+    It sees the pixels that the student sees, normalised its own way and resized where its pictures have another size:
+    what was cropped away is hidden from both. It computes in full precision.
     """
-    path = Path(spec.teacher)
-    require(path.exists(), f"there is no teacher at {path}; if it has moved: vitlab resume RUN --teacher MODEL")
-    found = weights_sha256(path)
-    require(
-        found == spec.teacher_sha256,
-        f"the teacher in {spec.teacher} is not the one the run began with; bring it back, or start a new run",
-    )
-    model = load_model(spec.teacher)
-    order = _order_of_classes(model, card, spec)
-    model = model.to(device).eval().requires_grad_(False)
-    how, size = model.spec.conventions.preprocessing, model.spec.image
 
-    def teacher(pixels: Tensor) -> Tensor:
-        pixels = pixels.float()
+    def __init__(self, model: Model, order: list[int]) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.order = order  # the teacher's number of each class of the data
+
+    def to(self, device: torch.device) -> "Teacher":
+        """Move the model to a device."""
+        self.model.to(device)
+        return self
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """(B, 3, H, W) of 0..255 -> (B, K), in the order of the data's classes."""
+        pixels, size = pixels.float(), self.model.spec.image
         if pixels.shape[2:] != size:
             pixels = F.interpolate(pixels, size, mode="bilinear", align_corners=False, antialias=True).clamp(0, 255)
-        logits = model(normalised(pixels, how))  # (B, K)
-        return logits if order == sorted(order) else logits[:, order]
+        logits = self.model(normalised(pixels, self.model.spec.conventions.preprocessing))  # (B, K)
+        return logits if self.order == sorted(self.order) else logits[:, self.order]
 
-    return teacher
+
+def open_teacher(
+    spec: RunSpec, card: DataCard, loaded: Loaded | None = None, *, command: str = "vitlab resume RUN"
+) -> Teacher:
+    """Load the run's teacher, unless the caller has; raises unless its weights and classes are those of the run."""
+    if loaded is None:
+        path = Path(spec.teacher)
+        require(path.exists(), f"there is no teacher at {path}; if it has moved: {command} --teacher MODEL")
+        loaded = load_start(path)
+    require(
+        loaded.sha256 == spec.teacher_sha256,
+        f"the teacher in {spec.teacher} is not the one the run began with; restore it, or start a new run",
+    )
+    return Teacher(loaded.model, _order_of_classes(loaded.model, card, spec))
 
 
 def _order_of_classes(model: Model, card: DataCard, spec: RunSpec) -> list[int]:
@@ -69,7 +80,8 @@ def _order_of_classes(model: Model, card: DataCard, spec: RunSpec) -> list[int]:
     classes = spec.model.classes
     require(
         model.spec.classes == classes,
-        f"the teacher knows {model.spec.classes:,} classes, the data has {classes:,}; take a teacher of the same data",
+        f"the teacher has {model.spec.classes:,} classes and the data has {classes:,}; use a teacher trained on the "
+        f"same classes",
     )
     if model.class_names and card.class_names:
         try:

@@ -19,7 +19,8 @@ from vitlab.require import require
 from vitlab.run_dir import EVENTS, MODEL, RESULT, RunDir, RunSpec
 from vitlab.runs.progress import describe, say
 from vitlab.runs.training.account import tell_total
-from vitlab.runs.training.data import Material, whole_model
+from vitlab.runs.training.data import RunData
+from vitlab.runs.training.initial_state import whole_model
 from vitlab.runs.training.report import has_answers, tell_report
 from vitlab.runs.training.validation import draw, score_set
 from vitlab.spec import Task
@@ -38,7 +39,7 @@ from vitlab.world.parallel import is_cut
 def finish(
     run: RunDir,
     spec: RunSpec,
-    material: Material,
+    data: RunData,
     state: TrainState,
     checkpoints: Checkpoints,
     console: Console,
@@ -55,24 +56,24 @@ def finish(
         "weights": weights,
         "images": progress.images,
         "skipped": progress.skipped,
-        **({"task": material.task} if material.task == "multi-label" else {}),
+        **({"task": data.task} if data.task == "multi-label" else {}),
     }
-    for name, source in ((JUDGE, material.validation), ("test", material.test)):
+    for name, source in ((JUDGE, data.validation), ("test", data.test)):
         if source is not None:
             numbers = world.first(partial(_recorded, run, name, progress.step))
             if numbers is None:
-                numbers = score_set(run, spec, material.task, name, source, console, world, model)
+                numbers = score_set(run, spec, data.task, name, source, console, world, model)
                 run.record(name, {"step": progress.step, **numbers})
             elif spec.execution.report and not world.first(partial(has_answers, run, name, numbers)):
                 # The answers are of later weights.
-                score_set(run, spec, material.task, name, source, console, world, model)
+                score_set(run, spec, data.task, name, source, console, world, model)
             result[name] = {what: value for what, value in numbers.items() if math.isfinite(float(value))}
             say(console, f"{name}: {describe(numbers)}")
-    draw(run, spec, material, model)
+    draw(run, spec, data, model)
     run.check_there()
     if world.first(partial(model_fault, run)):
         world.first(partial(_set_aside, run))
-        keep_model(run, spec, material.card, material.task, state, checkpoints, world)
+        keep_model(run, spec, data.card, data.task, state, checkpoints, world)
     result["model_sha256"] = world.first(partial(_weights_sha256, run))
     if why := world.first(run.not_exact):
         result["not_exact"] = why
@@ -85,7 +86,7 @@ def finish(
     for reason in why:
         say(console, f"this run is not exact: {reason}")
     say(console, f"the model is in {run.path / MODEL}")
-    world.first(partial(tell_report, run, spec, material, console))
+    world.first(partial(tell_report, run, spec, data, console))
 
 
 def keep_model(

@@ -27,7 +27,7 @@ from vitlab.paper.models import name_of
 from vitlab.run_dir import MODEL, REPORT, RunDir, RunSpec, answers_file
 from vitlab.runs.measure.inspection import Findings, examine
 from vitlab.runs.progress import describe, say
-from vitlab.runs.training.data import Material
+from vitlab.runs.training.data import RunData
 from vitlab.store import replacing
 from vitlab.strict_json import from_json, read_json
 from vitlab.train.loop import JUDGE
@@ -38,7 +38,7 @@ LOOKED_AT = 4  # pictures whose attention is shown
 NAMES = {JUDGE: "validation", "test": "test"}
 
 
-def tell_report(run: RunDir, spec: RunSpec, material: Material, console: Console) -> None:
+def tell_report(run: RunDir, spec: RunSpec, data: RunData, console: Console) -> None:
     """Write the page of a finished run and say where it is, unless the execution asks for none.
 
     Whatever goes wrong is one line: the run has ended well. A run of masked patches has no labels to report on.
@@ -47,7 +47,7 @@ def tell_report(run: RunDir, spec: RunSpec, material: Material, console: Console
         return
     try:
         require_matplotlib()
-        write_report(run, spec, material)
+        write_report(run, spec, data)
     except ModuleNotFoundError as error:
         say(console, f"no report was written: {error}")
     except Exception as error:  # a page is no reason to fail after hours of training
@@ -56,9 +56,9 @@ def tell_report(run: RunDir, spec: RunSpec, material: Material, console: Console
         say(console, f"the report is in {run.path / REPORT}: open it in a browser")
 
 
-def write_report(run: RunDir, spec: RunSpec, material: Material) -> Path:
+def write_report(run: RunDir, spec: RunSpec, data: RunData) -> Path:
     """Write RUN/report.html: one file, bounded in size whatever the data."""
-    sets = {"test": material.test, JUDGE: material.validation}
+    sets = {"test": data.test, JUDGE: data.validation}
     found = {name: answers for name in sets if (answers := read_answers(run, name)) is not None}
     name, judged = next(iter(found.items()), ("", None))  # the test data where there are any
     model = load_model(run.path / MODEL)
@@ -70,7 +70,7 @@ def write_report(run: RunDir, spec: RunSpec, material: Material) -> Path:
     else:
         sections = [_results(found), *sections, *_classes(name, judged, names)]
         sections += _pictures(model, name, judged, source, names)
-    text = page(f"{_title(spec)}: {run.path.name}", _about(run, spec, material), sections)
+    text = page(f"{_title(spec)}: {run.path.name}", _about(run, spec, data), sections)
     with replacing(run.path / REPORT) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return run.path / REPORT
@@ -95,14 +95,14 @@ def _title(spec: RunSpec) -> str:
     return "Fine-tuning" if spec.kind == "finetune" else "Pre-training"
 
 
-def _about(run: RunDir, spec: RunSpec, material: Material) -> str:
+def _about(run: RunDir, spec: RunSpec, data: RunData) -> str:
     model, recipe = spec.model, spec.recipe
     height, width = model.image
     start = f", from {Path(spec.start).name}" if spec.start else ", from fresh weights"
     steps = len(run.history("step", "loss")) and max(run.history("step", "loss"))
     return (
         f"{name_of(model)} ({count_spec(model).parameters:,} parameters) at {height}x{width} pixels{start}, trained on "
-        f"{len(material.train):,} images of {len(material.card.class_names):,} classes ({spec.data}) with the recipe "
+        f"{len(data.train):,} images of {len(data.card.class_names):,} classes ({spec.data}) with the recipe "
         f"{recipe.name}: {steps:,} steps of {recipe.batch:,} images, seed {spec.seed}."
     )
 

@@ -1,13 +1,16 @@
-"""The same recipe, the same seed, the same data, once more: is the result the same?"""
+"""Train a finished run again with the same recipe, seed and data, and compare the two."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from vitlab.errors import Stopped
 from vitlab.require import require
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, LARGEST_RECORD, RESULT, RUN, RunDir, check_new
-from vitlab.runs.training.trainer import carry_out
+from vitlab.runs.progress import default_console
+from vitlab.runs.training.trainer import Watcher, train_run
 from vitlab.store import MANIFEST
 from vitlab.strict_json import read_json
 from vitlab.train.checkpoints.files import STATE
@@ -23,30 +26,58 @@ class Comparison:
     same_losses: int
     largest_difference: float
     same_bits: bool
-    changed: tuple[str, ...]  # what the bits may differ for
+    changed: tuple[str, ...]  # reasons why the bits may differ
+
+    @property
+    def is_same(self) -> bool:
+        """Whether every loss and every bit of the last state is the same."""
+        return self.same_bits and self.same_losses == self.steps
+
+    def summary(self) -> str:
+        """The comparison in a sentence or two."""
+        equal = "identical" if self.same_bits else "not identical"
+        said = (
+            f"{self.same_losses:,} of {self.steps:,} losses are equal (largest difference "
+            f"{self.largest_difference:g}); the last weights and optimizer state are {equal}, bit for bit"
+        )
+        reasons = "; ".join(self.changed)
+        return f"{said}\nthey may differ because {reasons}" if reasons and not self.same_bits else said
 
 
 def reproduce(
-    path: Path, again: Path, console: Console, *, allow_changed: bool = False
-) -> tuple[int, Comparison | None]:
-    """Run the run of `path` again in the folder `again`, or continue doing so; (exit code, comparison).
+    path: str | Path,
+    out: str | Path | None = None,
+    *,
+    allow_changed: bool = False,
+    on_event: Watcher | None = None,
+    quiet: bool = False,
+    console: Console | None = None,
+) -> Comparison:
+    """Train the finished run of `path` again in the folder `out` (default: PATH-again), and compare step by step.
 
-    The data must hold what it held in the first run, unless `allow_changed`.
+    A second run that was interrupted continues. The data must hold what it held in the first run, unless
+    `allow_changed`.
     """
+    path = Path(path)
+    again = path.with_name(f"{path.name}-again") if out is None else Path(out)
     run = RunDir.open(path)
     spec = run.spec()
-    require((path / RESULT).is_file(), f"{path} is not finished; finish it first with: vitlab resume {path}")
+    require((path / RESULT).is_file(), f"{path} is not finished; finish it first with: {run.command}")
     if (again / RUN).is_file():
         twin = RunDir.open(again)
         require(twin.spec() == spec, f"{again} holds another run; choose another --out")
     else:
         check_new(again)
         twin = RunDir.create(again, spec, _object(run.card()))
+    twin.command = f"vitlab reproduce {shlex.quote(str(path))}"
     if (path / CONTENTS).is_file() and not (again / CHECKPOINTS).exists():
         twin.write_bytes(CONTENTS, read_regular(path / CONTENTS, LARGEST_RECORD))  # what the data must still hold
+    screen = default_console(console, quiet=quiet)
     with twin.withdrawn_unless_begun():
-        code = carry_out(twin, console, allow_changed=allow_changed)
-    return code, None if code else compare(run, twin)
+        code = train_run(twin, screen, allow_changed=allow_changed, on_event=on_event)
+    if code:
+        raise Stopped(code, again)
+    return compare(run, twin)
 
 
 def compare(run: RunDir, twin: RunDir) -> Comparison:

@@ -1,4 +1,4 @@
-"""How long a run may take, by trying a few of its images; what would take long to try is left to an expectation."""
+"""How long a run may take: measured on a few of its images, or estimated where measuring would take long."""
 
 import contextlib
 import time
@@ -11,6 +11,7 @@ from vitlab.data.loading.batches import order_of, training_batches
 from vitlab.data.source import Source
 from vitlab.models.build import build_from_spec
 from vitlab.run_dir import RunSpec
+from vitlab.runs.training.data import RunData
 from vitlab.spec import ModelSpec, ViTSpec
 from vitlab.train.optimizers import clip_gradients, make_optimizer
 from vitlab.train.update import BACKBONE, freeze
@@ -19,6 +20,38 @@ BUDGET = 0.5  # seconds of each trial, about
 LARGEST = 30_000_000  # parameters of a model that is built for it
 LAYERS = 2  # of a larger Transformer that are built instead; all its layers are alike
 LEARNT, READ = 64, 32  # images, at most
+TRAINING_COST = 3  # forward passes that a step costs: one forward, two back
+TYPICAL_SHARE = 0.6  # of the speed of one large matrix product that a training step reaches
+DAY = 86_400  # seconds; a longer run on a CPU must be confirmed
+
+
+def estimated_seconds(spec: RunSpec, device: torch.device, data: RunData, teacher: ModelSpec | None = None) -> float:
+    """The time of a run here: of its steps and validations, measured or from the speed of a matrix product, and of
+    reading its images. Workers read while the model computes.
+    """
+    side = 1024
+    a = torch.ones(side, side, device=device)
+    (a @ a).sum().item()
+    began = time.perf_counter()
+    (a @ a @ a @ a).sum().item()
+    passed = max(time.perf_counter() - began, 1e-9)
+    speed = TYPICAL_SHARE * 3 * side**3 / passed  # multiply-accumulates a second
+    learnt = spec.recipe.schedule.total * spec.recipe.batch
+    judged = images_judged(spec, data)
+    taught = 0 if teacher is None else count_spec(teacher).macs
+    cost = 1 if BACKBONE in spec.recipe.frozen else TRAINING_COST
+    pace = learning_pace(spec, device, count_spec(spec.model).macs * cost / speed)
+    working = (pace.image + taught / speed) * learnt + pace.step * spec.recipe.schedule.total
+    working += pace.image / cost * judged
+    reading = reading_seconds(spec, data.train) * (learnt + judged)
+    return max(working, reading / spec.execution.workers) if spec.execution.workers else working + reading
+
+
+def images_judged(spec: RunSpec, data: RunData) -> int:
+    """Images that are only evaluated: those of every validation, and those of the test."""
+    total, every = spec.recipe.schedule.total, spec.recipe.validate_every
+    validations = (total - 1) // every + 1 if every else 1
+    return validations * len(data.validation or ()) + len(data.test or ())
 
 
 @dataclass(frozen=True)

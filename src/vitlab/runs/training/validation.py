@@ -17,7 +17,7 @@ from vitlab.run_dir import PICTURE, RunDir, RunSpec, answers_file
 from vitlab.runs.measure.scoring import score_source
 from vitlab.runs.progress import Images
 from vitlab.runs.training.account import Books, tell_bad, write_quarantine
-from vitlab.runs.training.data import Material
+from vitlab.runs.training.data import RunData
 from vitlab.runs.training.masked_patches import corruption_of, draw_predictions, prediction_of, score_predictions
 from vitlab.spec import Task
 from vitlab.strict_json import to_json
@@ -29,21 +29,21 @@ EVALUATION_BATCH = 64
 
 
 def validate(
-    run: RunDir, spec: RunSpec, material: Material, console: Console, world: World, module: nn.Module
+    run: RunDir, spec: RunSpec, data: RunData, console: Console, world: World, module: nn.Module
 ) -> dict[str, float]:
     """Score the validation set and draw the picture of a masked run; returns the numbers by name."""
-    assert material.validation is not None
-    draw(run, spec, material, module)
-    return score_set(run, spec, material.task, JUDGE, material.validation, console, world, module)
+    assert data.validation is not None
+    draw(run, spec, data, module)
+    return score_set(run, spec, data.task, JUDGE, data.validation, console, world, module)
 
 
-def check_pictures(spec: RunSpec, material: Material, console: Console) -> dict[str, Account]:
+def check_pictures(spec: RunSpec, data: RunData, console: Console) -> dict[str, Account]:
     """Read every validation and test image before the first step; returns an account of each set by name.
 
     Raises TooManyBadImages if a set has more bad images than the run allows.
     """
     checked = {}
-    for name, source in ((JUDGE, material.validation), ("test", material.test)):
+    for name, source in ((JUDGE, data.validation), ("test", data.test)):
         if source is None:
             continue
         account = checked[name] = Account(len(source))
@@ -66,11 +66,11 @@ def check_pictures(spec: RunSpec, material: Material, console: Console) -> dict[
     return checked
 
 
-def draw(run: RunDir, spec: RunSpec, material: Material, module: nn.Module) -> None:
+def draw(run: RunDir, spec: RunSpec, data: RunData, module: nn.Module) -> None:
     """Draw what a masked run predicts now; all ranks must call this, because the model may be sharded."""
     if spec.recipe.masking is None:
         return
-    drawn = draw_predictions(spec, material.validation or material.train, module)
+    drawn = draw_predictions(spec, data.validation or data.train, module)
     if drawn is not None:
         run.write_bytes(PICTURE, drawn)
 

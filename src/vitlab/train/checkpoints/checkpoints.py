@@ -88,8 +88,8 @@ class Checkpoints:
         self._writer: threading.Thread | None = None
         self._error: Exception | None = None
         self._pending: _Pending | None = None
-        world.first(lambda: make_folder(folder))
-        world.first(lambda: remove_leftovers(folder))
+        world.first(partial(make_folder, folder))
+        world.first(partial(remove_leftovers, folder))
 
     @property
     def has_failed(self) -> bool:
@@ -159,7 +159,7 @@ class Checkpoints:
         pending, self._pending = self._pending, None
         if pending is not None:
             entries = {name: entry for part in self.world.gather(pending.entries) for name, entry in part.items()}
-            self.world.first(lambda: self._publish(pending, entries))
+            self.world.first(partial(self._publish, pending, entries))
             self.check()
 
     def steps(self) -> list[int]:
@@ -187,8 +187,8 @@ class Checkpoints:
                 self.world.first(lambda path=path: str(set_aside(path)))
                 continue
             saved = load_checkpoint(path, state)
-            self.world.first(lambda step=step: point(self.folder, LATEST, step))
-            self.world.first(lambda: self._mark_best(state.progress))  # the run may have died before marking it
+            self.world.first(partial(point, self.folder, LATEST, step))
+            self.world.first(partial(self._mark_best, state.progress))  # its writer may have died just before
             return Restored(step, saved, tuple(damaged))
         aside = damaged_in(self.folder)
         if aside or (self.folder / LATEST).exists():  # never restart silently when checkpoints are lost

@@ -5,6 +5,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -122,11 +123,11 @@ def _open_safetensors(path: Path, *others: Path, configs: Mapping[str, dict[str,
                 raise WeightsError(f"tensor {name!r} stands in two files of {path.parent.name}")
             files[name] = file
             shapes[name] = tuple(file.get_slice(name).get_shape())
+    return Container(path, shapes, partial(_tensor, files), configs or {}, metadata)
 
-    def read(name: str) -> Tensor:
-        return files[name].get_tensor(name).clone()  # off the file, which may change later
 
-    return Container(path, shapes, read, configs or {}, metadata)
+def _tensor(files: Mapping[str, Any], name: str) -> Tensor:
+    return files[name].get_tensor(name).clone()  # off the file, which may change later
 
 
 def _open_folder(path: Path) -> Container:
