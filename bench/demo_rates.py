@@ -46,7 +46,7 @@ def main() -> None:
                 for rate in RATES:
                     found = []
                     for seed in SEEDS:
-                        spec = demo.reading(way, start, shots, seed)
+                        spec = demo.reading(start, shots, seed)
                         recipe = replace(spec.recipe, schedule=replace(spec.recipe.schedule, peak=rate))
                         spec = replace(spec, recipe=recipe, test=development(shots, seed, folder))
                         run = folder / f"{shots}-{way}-{rate}-{seed}"

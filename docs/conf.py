@@ -28,6 +28,7 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"vitlab {__version__}"
 html_copy_source = False
+html_show_copyright = False
 
 
 def plain_text(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:

@@ -41,8 +41,9 @@ def blocks(page: str) -> list[Block]:
 
 
 def commands(block: Block) -> list[list[str]]:
-    """The words of every command of a block, without comments."""
-    return [words for line in block.text.splitlines() if (words := shlex.split(line, comments=True))]
+    """The words of every command of a block, without comments; a backslash continues a line."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def run_blocks(page: str) -> Iterator[tuple[Block, str]]:
