@@ -43,7 +43,7 @@ from vitlab.errors import (
 from vitlab.interrupts import raise_when_interrupted
 
 
-def demo(out: Path = Path("demo-out")) -> int:
+def demo(out: Path = Path("demo-out")) -> None:
     """Pre-train a small Vision Transformer on printed letters, fine-tune it on handwritten digits with few labels and
     with many, train it on them from scratch as well, and write one report of the results: minutes on a CPU.
 
@@ -53,12 +53,7 @@ def demo(out: Path = Path("demo-out")) -> int:
     from vitlab.runs.demo import run_demo
 
     program = sys.argv[0] if Path(sys.argv[0]).name == "vitlab" else "vitlab"
-    try:
-        run_demo(out, console(), program)
-    except KeyboardInterrupt as stop:
-        complain(f"vitlab: {stop}")
-        return 130
-    return 0
+    run_demo(out, console(), program)
 
 
 def doctor() -> None:

@@ -34,18 +34,7 @@ STATEMENTS = {
 }
 # Commands that still hold more than flags and printing.
 NOT_YET: set[str] = {
-    "cli.demo",
     "sweeping.sweep",
-    "sweeping.transfer",
-    "sweeping._rates",
-    "sweeping._workers",
-    "training.the top",
-    "training.pretrain",
-    "training.finetune",
-    "training.resume",
-    "training.reproduce",
-    "training._start",
-    "training._named",
     "training.pairs",
 }
 

@@ -222,7 +222,7 @@ class TestGroups:
     def test_frozen_parts_stay_and_nothing_to_train_is_an_error(self, model):
         for parameter in model.parameters():
             parameter.requires_grad_(False)
-        with pytest.raises(ValueError, match="no parameter is trainable"):
+        with pytest.raises(ValueError, match="all parameters are frozen"):
             make_optimizer(model, SGD())
         model.head.requires_grad_(True)
         assert len([p for g in make_optimizer(model, SGD()).param_groups for p in g["params"]]) == 4
