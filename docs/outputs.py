@@ -110,4 +110,4 @@ def fill_in(pages: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    fill_in(sorted((ROOT / "docs" / "howto").glob("*.md")))
+    fill_in([*sorted((ROOT / "docs" / "howto").glob("*.md")), ROOT / "docs" / "paper.md"])

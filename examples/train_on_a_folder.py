@@ -1,35 +1,40 @@
-"""Train on a folder of pictures, predict, and look inside: the three commands of the README, with a folder made here.
+"""Train on a folder of images, predict, and look inside, from Python.
 
-Writes `pictures/<class>/*.png` (handwritten digits), trains a very small ViT on them, asks it for one, and draws what
-it looks at into `inside/`. With your own folder and released weights the first command is `vitlab finetune` instead.
+Writes `scans/<class>/*.png` (handwritten digits), trains a very small ViT on them, asks it about one, and draws what it
+looks at into `inside/`. With released weights and your own folder the training is one line:
+`vitlab.finetune("augreg-Ti_16-i1k-224", data="folder:photos")`.
 """
 
-import shlex
-import sys
 from pathlib import Path
 
 from PIL import Image
 
-from vitlab.cli import main
+import vitlab
 from vitlab.data.sources.digits import DigitsSource
 
 source = DigitsSource("train")
 for number in range(200):
     sample = source.item(number)
-    folder = Path("pictures", f"digit-{sample.labels[0]}")
+    folder = Path("scans", f"digit-{sample.labels[0]}")
     folder.mkdir(parents=True, exist_ok=True)
     Image.fromarray(sample.data).save(folder / f"{number}.png")
 
-train = shlex.split("""pretrain ViT-Ti/2 --data folder:pictures --out run --image 8 --batch 32
-    --model.layers 2 --model.width 32 --model.heads 2 --model.mlp 64 --dropout 0
-    --schedule.total 120 --schedule.warmup 12 --schedule.peak 8e-3 --optimizer.weight-decay 0.1
-    --loss softmax --label-smoothing 0 --augmentation.crop none --augmentation.flip false""")
-picture = str(sorted(Path("pictures", "digit-7").iterdir())[0])
-for command in (
-    train,
-    ["predict", "run/model", picture, "--top", "3"],
-    ["inspect", "run/model", picture, "--out", "inside"],
-):
-    print("\n$ vitlab", *command, flush=True)
-    if code := main(command):
-        sys.exit(code)
+run = vitlab.pretrain(
+    "ViT-Ti/2",
+    data="folder:scans",
+    out="run",
+    image=8,
+    architecture={"layers": 2, "width": 32, "heads": 2, "mlp": 64},
+    batch=32,
+    schedule={"total": 120, "warmup": 12, "peak": 8e-3},
+    optimizer={"weight_decay": 0.1},
+    augmentation={"crop": "none", "flip": False},
+    loss="softmax",
+    label_smoothing=0.0,
+    dropout=0.0,
+)
+print(run, run.history, sep="\n")
+
+picture = sorted(Path("scans", "digit-7").iterdir())[0]
+print(vitlab.predict(run.model, picture, top=3))
+print(vitlab.inspect(run.model, picture, out="inside"))
