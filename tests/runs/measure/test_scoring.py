@@ -1,10 +1,6 @@
 """Every sample once, whatever the size, the batch, the ranks and the interruptions."""
 
-import ast
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -12,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from agreement import randomised
 from ranks import run_ranks
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Sample, Source
@@ -26,6 +22,7 @@ from vitlab.errors import TooManyBadImages
 from vitlab.metrics.scores import Scores
 from vitlab.metrics.scoring import evaluating, outputs
 from vitlab.metrics.targets import LabelMap
+from vitlab.models.build import build_from_spec
 from vitlab.pixels import Preprocessing
 from vitlab.runs.measure.scoring import fingerprint_of, score_source
 from vitlab.spec import ViTSpec
@@ -145,49 +142,26 @@ def test_the_count_is_exact_for_every_size_batch_and_number_of_ranks(brightness)
             check_count(brightness, source, expected, batch, ranks)
 
 
-GROUP = """
-import sys, torch, torch.distributed as dist
-sys.path.insert(0, sys.argv[3])
-from agreement import randomised
-from vitlab.models.build import build_from_spec
-from vitlab.pixels import Preprocessing
-from vitlab.spec import ViTSpec
-from vitlab.runs.measure.scoring import score_source
-from test_scoring import Numbers, Thread
-rank = int(sys.argv[1])
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
-def gather(value):
-    parts = [None, None]
-    dist.all_gather_object(parts, value)
-    return parts
-spec = ViTSpec(patch=4, layers=3, width=24, mlp=40, heads=3, image=(16, 16), classes=5)
-model = randomised(build_from_spec(spec))
-for samples in (1, 37):
-    done = score_source(model, Numbers(samples, bad={3}), how=Preprocessing(), batch=4, max_bad=1.0,
-                        world=Thread(rank, 2, exchange=gather))
-    own = done.scores["own"]
-    print(repr((own.count, own.top1, sorted(done.account.quarantined), own.mean_loss)))
-dist.destroy_process_group()
-"""
+def score_in_group(folder):
+    """What each rank does: score two sources together, and write what came of it."""
+    spec = ViTSpec(patch=4, layers=3, width=24, mlp=40, heads=3, image=(16, 16), classes=5)
+    model, found = randomised(build_from_spec(spec)), []
+    with join("cpu", 120.0) as world:
+        for samples in (1, 37):
+            done = score_source(model, Numbers(samples, bad={3}), how=HOW, batch=4, max_bad=1.0, world=world)
+            own = done.scores["own"]
+            found.append([own.count, own.top1, sorted(done.account.quarantined), own.mean_loss])
+        (folder / f"{world.rank}.json").write_text(json.dumps(found))
 
 
 @pytest.mark.slow
 def test_two_processes_of_a_gloo_group_score_as_one(tiny, tmp_path):
-    here = Path(__file__).parent
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(here), *sys.path])}
-    command = [sys.executable, "-c", GROUP]
-    arguments = [str(tmp_path / "meeting"), str(here.parent)]
-    ranks = [
-        subprocess.Popen([*command, str(rank), *arguments], env=environment, stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    said = [rank.communicate(timeout=600)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    assert said[0] == said[1]
-    for samples, line in zip((1, 37), said[0].splitlines(), strict=True):
+    said = tmp_path / "said"
+    assert run_ranks(2, score_in_group, tmp_path, said=said) == [0, 0], said.read_text()
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert found[0] == found[1]
+    for samples, (count, right, bad, loss) in zip((1, 37), found[0], strict=True):
         alone = score_source(tiny, Numbers(samples, bad={3}), how=HOW, batch=4, max_bad=1.0).scores["own"]
-        count, right, bad, loss = ast.literal_eval(line)
         assert (count, right, bad) == (alone.count, alone.top1, ["n3"] if samples > 3 else [])
         assert loss == pytest.approx(alone.mean_loss, rel=1e-5)  # other batches, other rounding in the matmuls
 
