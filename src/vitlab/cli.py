@@ -93,14 +93,8 @@ EXIT_CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (  # of other 
     ((ArithmeticError, MemoryError), FAILED),
 )
 WITHOUT_TORCH = {"models", "recipes", "report", "data"}
-TOGETHER = {
-    "pretrain",
-    "finetune",
-    "resume",
-    "evaluate",
-    "features",
-    "fewshot",
-}  # commands that run on several ranks, under torchrun
+# Commands that run on several ranks, under torchrun.
+ON_RANKS = {"pretrain", "finetune", "resume", "evaluate", "features", "fewshot"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -122,16 +116,16 @@ def main(arguments: list[str] | None = None) -> int:
         raise_when_interrupted()
     try:
         _check_ranks(arguments)
-        with _heard_or_not(arguments), _warnings_as_lines(is_heard=is_first):
-            return _run(commands, program, about, arguments, is_heard=is_first) or 0
+        with _ignoring_a_closed_pipe(arguments), _warnings_as_lines(is_printing=is_first):
+            return _run(commands, program, about, arguments, is_printing=is_first) or 0
     except Stopped as stop:
         if stop.path is not None:
             complain(f"{stop.args[0]}; continue with: vitlab resume {shlex.quote(str(stop.path))}")
         return stop.exit_code
     except KeyboardInterrupt as error:
         if is_first:
-            unbegun = "stopped; nothing was begun" if is_start_of_run else "stopped"
-            complain(f"vitlab: {next((word for word in error.args if isinstance(word, str)), unbegun)}")
+            unstarted = "stopped; nothing was started" if is_start_of_run else "stopped"
+            complain(f"vitlab: {next((word for word in error.args if isinstance(word, str)), unstarted)}")
         return 130
     except Exception as error:
         code = exit_code(error)
@@ -149,21 +143,21 @@ def exit_code(error: Exception) -> int | None:
     return next((code for kinds, code in EXIT_CODES if isinstance(error, kinds)), None)
 
 
-def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str], *, is_heard: bool) -> int | None:
+def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str], *, is_printing: bool) -> int | None:
     check_values(arguments)
     words = with_field_flags(arguments)
     name = words[0] if words else ""
     if name not in commands:
         _check_command(commands, program, words)
         return tyro.extras.subcommand_cli_from_dict(
-            commands, prog=program, description=about, args=words, console_outputs=is_heard
+            commands, prog=program, description=about, args=words, console_outputs=is_printing
         )
     command, own, words = commands[name], f"{program} {name}", words[1:]
     if {"-h", "--help"}.isdisjoint(words):
         check_words(own, command, words, has_recipe=name in OF_A_RECIPE)
         words = without_negations(command, words)
     before = None if name in WITHOUT_TORCH else load_torch
-    return call(command, before, program=own, words=words, is_heard=is_heard)
+    return call(command, before, program=own, words=words, is_printing=is_printing)
 
 
 def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> None:
@@ -186,7 +180,7 @@ def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> 
 
 
 @contextlib.contextmanager
-def _heard_or_not(arguments: list[str]) -> Iterator[None]:
+def _ignoring_a_closed_pipe(arguments: list[str]) -> Iterator[None]:
     """Ignore a closed pipe while help is printed, as in `vitlab finetune --help | head`."""
     if {"-h", "--help"}.isdisjoint(arguments):
         yield
@@ -202,7 +196,7 @@ def _heard_or_not(arguments: list[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _warnings_as_lines(*, is_heard: bool) -> Iterator[None]:
+def _warnings_as_lines(*, is_printing: bool) -> Iterator[None]:
     """Print a WeightsWarning as one line, and once; other warnings as Python does."""
     told: set[str] = set()
     with warnings.catch_warnings():
@@ -211,7 +205,7 @@ def _warnings_as_lines(*, is_heard: bool) -> Iterator[None]:
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if not issubclass(category, WeightsWarning):
                 usual(message, category, *where, **more)
-            elif is_heard and str(message) not in told:
+            elif is_printing and str(message) not in told:
                 complain(f"vitlab: warning: {printable(str(message))}")
                 told.add(str(message))
 
@@ -221,8 +215,8 @@ def _warnings_as_lines(*, is_heard: bool) -> Iterator[None]:
 
 def _check_ranks(arguments: list[str]) -> None:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    if ranks > 1 and arguments and arguments[0] in {*COMMANDS, *DATA_COMMANDS} - TOGETHER:
-        known = ", ".join(sorted(TOGETHER))
+    if ranks > 1 and arguments and arguments[0] in {*COMMANDS, *DATA_COMMANDS} - ON_RANKS:
+        known = ", ".join(sorted(ON_RANKS))
         raise NotForRanks(
             f"{arguments[0]} runs in one process, not on {ranks} ranks; commands for several ranks are {known}"
         )

@@ -35,7 +35,7 @@ def raise_when_interrupted() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    sys.stderr.write("vitlab: stopped; nothing was begun\n")
+    sys.stderr.write("vitlab: stopped; nothing was started\n")
     sys.stderr.flush()
     os._exit(SIGNAL_CODES[signal.SIGINT])
 

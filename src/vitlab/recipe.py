@@ -251,22 +251,22 @@ CHOSEN = -1  # workers: as many as suit the cores and the device
 
 @dataclass(frozen=True)
 class Execution:
-    """How a run is carried out; it decides speed and memory, and what is learnt only by rounding and dropout's draws.
+    """How a run is executed: speed and memory. It changes what is learnt only by rounding and dropout's draws.
 
     Args:
-        device: Such as cpu, cuda:1 or mps; auto is a GPU where there is one.
-        micro_batch: Images in memory at once; 0 for the whole batch. The batch is what is learnt from either way.
-        precision: bf16 is faster and takes less memory on GPUs that have it; fp32 rounds less.
-        recompute: Forget activations and compute them again: less memory, more time.
-        compile: Let torch.compile make the model faster; the first steps take longer.
+        device: cpu, cuda, cuda:1 or mps; auto is a GPU if there is one.
+        micro_batch: Images in memory at once; 0 for the whole batch. It does not change the batch of a step.
+        precision: bf16 is faster and takes less memory on GPUs that support it; fp32 is more exact.
+        recompute: Recompute activations in the backward pass: less memory, more time.
+        compile: Speed the model up with torch.compile; the first steps take longer.
         workers: Processes that decode images; 0 decodes in the training process, -1 chooses from cores and device.
-        save_every: Steps between checkpoints; 0 saves twenty times a run.
-        keep: Checkpoints to keep, the newest.
-        max_bad: Share of the images that may be unreadable before the run stops; up to 10 never stop it, unless 0.
-        tensorboard: Also write what is logged for TensorBoard; needs the extra vitlab[log].
-        parallel: On several ranks: ddp has the whole model on each, fsdp a part of it; auto decides by memory.
-        exact_elastic: The same bits on any number of ranks, more slowly.
-        timeout: Seconds that ranks wait for one that does not answer.
+        save_every: Steps between checkpoints; 0 saves twenty times per run.
+        keep: Number of newest checkpoints to keep.
+        max_bad: Largest share of unreadable images; unless it is 0, up to 10 images are always tolerated.
+        tensorboard: Also write logs for TensorBoard; needs the extra vitlab[log].
+        parallel: On several ranks: ddp keeps the whole model on each, fsdp a part of it; auto decides by memory.
+        exact_elastic: Give the same bits on any number of ranks; slower.
+        timeout: Seconds to wait for a rank that does not respond.
         report: Write report.html at the end: curves, confusions, mistakes; needs the extra vitlab[plot].
     """
 
@@ -290,7 +290,7 @@ class Execution:
         require(self.workers >= CHOSEN, f"workers {self.workers} must be 0 or more, or {CHOSEN} to choose the number")
         for name in ("micro_batch", "save_every"):
             require(getattr(self, name) >= 0, f"{name} {getattr(self, name)} must not be negative")
-        require(self.keep >= 1, f"keep {self.keep} must be at least 1: a run without a checkpoint is lost by a crash")
+        require(self.keep >= 1, f"keep {self.keep} must be at least 1: a crash would lose a run without checkpoints")
         require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is outside [0, 1]")
         require(
             1 <= self.timeout <= LONGEST_TIMEOUT,
@@ -303,4 +303,4 @@ class Execution:
         require(not self.compile or self.parallel != "fsdp", "compile is for whole models: --parallel ddp")
 
 
-AUTOMATIC = Execution(device="auto", workers=CHOSEN, report=True)  # what a user who says nothing gets
+AUTOMATIC = Execution(device="auto", workers=CHOSEN, report=True)  # the default for users

@@ -51,7 +51,7 @@ def test_an_interrupt_while_parts_are_imported_is_one_line(module, tmp_path):
     """The signal comes when this module is looked for: by the command line itself, or for what training needs."""
     words = [sys.executable, "-c", INTERRUPTED, module, *ASK]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stderr.removeprefix("loading PyTorch ...\n") == "vitlab: stopped; nothing was begun\n"
+    assert done.stderr.removeprefix("loading PyTorch ...\n") == "vitlab: stopped; nothing was started\n"
     assert done.stdout == ""
     assert done.returncode == 130
     assert list(tmp_path.iterdir()) == []

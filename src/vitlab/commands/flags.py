@@ -86,12 +86,24 @@ def _metavar(hint: object) -> str:
 
 CHANGED_EXECUTION = _as_text(Execution)
 UNCHANGED = CHANGED_EXECUTION()
+Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FIELD=VALUE", name="set")]
 ChangedExecution = Annotated[Any, tyro.conf.arg(name="", constructor=CHANGED_EXECUTION)]
 
 
 def changed_fields(execution: Any) -> tuple[tuple[str, str], ...]:
     """(field, value) of every flag of the execution that was given."""
     return tuple((name, text) for name, text in dataclasses.asdict(execution).items() if text)
+
+
+def pairs(changes: tuple[str, ...]) -> dict[str, str]:
+    """The value of every --set, by field."""
+    found = {}
+    for change in changes:
+        field, _, value = change.partition("=")
+        if not field or not value:
+            raise ValueError(f"--set is {change!r}; expected FIELD=VALUE, such as schedule.peak=3e-4")
+        found[field] = value
+    return found
 
 
 # -- What a command takes ------------------------------------------------------------------------------
@@ -259,9 +271,11 @@ def _expected(kind: Any) -> str:
 # -- How help shows them -------------------------------------------------------------------------------
 
 
-def call(command: Command, before: Callable[[], None] | None, *, program: str, words: list[str], is_heard: bool) -> Any:
+def call(
+    command: Command, before: Callable[[], None] | None, *, program: str, words: list[str], is_printing: bool
+) -> Any:
     """Read a command's flags from words, call `before`, and call the command; returns what it returns."""
-    return tyro.cli(as_shown(command, before), prog=program, args=words, console_outputs=is_heard)
+    return tyro.cli(as_shown(command, before), prog=program, args=words, console_outputs=is_printing)
 
 
 def as_shown(command: Command, before: Callable[[], None] | None = None) -> Command:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.text import Text
 
+from vitlab.commands.flags import Changes, pairs
 from vitlab.commands.terminal import (
     Given,
     MaybeNumber,
@@ -20,7 +21,6 @@ from vitlab.commands.terminal import (
     shown_as,
     size_of,
 )
-from vitlab.commands.training import Changes, pairs
 from vitlab.recipe import AUTOMATIC, Execution
 
 Model = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -54,36 +54,35 @@ def sweep(
     ledger: MaybePath = None,
     yes: bool = False,
 ) -> None:
-    """Fine-tune as the paper did: try a grid on a development split, retrain the best on everything, test; three times.
+    """Fine-tune as in the paper: try a grid on a development split, retrain the best on all images, test; three times.
 
-    Every run is a folder; stopped or killed, the same command continues. Any field of the recipe is a flag:
-    `vitlab recipes NAME` lists them.
+    Every run has its own folder. If it was stopped or killed, the same command continues. Every field of the recipe is
+    a flag: `vitlab recipes NAME` lists them.
 
     Args:
-        model: Weights of any supported format: a file, a folder, or a name that vitlab download lists.
-        data: The training images, such as folder:photos?split=train.
-        test: The images to report on; they are not looked at before the best is picked.
-        recipe: A row of table 4 such as cifar10; chosen by the size of the data if left out, and told.
-        rates: The learning rates to try; those of the recipe's row in table 4 if left out.
-        grid: A field and the values to try, as --grid batch=64,128; several fields make all combinations.
-        search: optuna draws points from --space instead of trying a grid.
-        trials: Points that optuna draws.
-        space: A field and its range, as --space schedule.peak=log:1e-4:1e-1; also linear, whole, choice:A,B.
-        also: Recipes that compete as they are; bit-hyperrule for ResNets.
-        seeds: Final runs, with seeds 0, 1, ...
+        model: Weights in any supported format: a file, a folder, or a name that `vitlab download` lists.
+        data: Training images, such as folder:photos?split=train.
+        test: Images to report on; they are not used before the best point is picked.
+        recipe: A recipe of table 4 such as cifar10 (default: chosen from the size of the data, and printed).
+        rates: Learning rates to try (default: those of the recipe in table 4).
+        grid: A field and the values to try: --grid batch=64,128; several fields give all combinations.
+        search: Try a grid, or let optuna draw points from --space.
+        trials: Number of points that optuna draws.
+        space: A field and its range: --space schedule.peak=log:1e-4:1e-1; also linear, whole, choice:A,B.
+        also: Further recipes to compare as they are; bit-hyperrule for ResNets.
+        seeds: Number of final runs, with seeds 0, 1, ...
         out: Folder for the runs, the choice and the result.
-        jobs: Runs at a time, each in a process of its own; one after the other if left out.
-        ray: Run on Ray: local for one on this machine with --jobs workers, or a cluster that sees the same folders.
-        image: Resolution; the recipe's if left out.
-        epochs: How often every image is seen; the recipe's number of steps if left out.
-        validation: Images to pick on, instead of a part of the training images.
-        held_out: The share of the training images to pick on; the recipe's if left out.
-        teacher: A model of the same classes to learn from beside the labels, at every point.
-        changes: A field of the recipe at every point, as --set schedule.total=500.
+        jobs: Runs at a time, each in its own process (default: one after the other in this process).
+        ray: Run on Ray: local, with --jobs workers here, or the address of a cluster that sees the same folders.
+        image: Resolution (default: the recipe's).
+        epochs: Passes over the training images (default: the recipe's number of steps).
+        validation: Images to pick the best point on (default: a part of the training images).
+        held_out: Share of the training images to pick the best point on (default: the recipe's).
+        teacher: A model of the same classes to distill from, at every point.
+        changes: Another way to set a field of the recipe at every point: --set schedule.total=500.
         ledger: Add the result to this ledger.
-        yes: Start although it takes more than a day on this CPU.
+        yes: Start even if it takes more than a day on this CPU.
     """
-    from vitlab.runs.sweep.results import results_of
     from vitlab.runs.sweep.sweep import sweep as run
 
     outcome = run(
@@ -112,7 +111,7 @@ def sweep(
         console=console(),
         changes=pairs(changes),
     )
-    console().print(results_of([outcome]).terminal())
+    console().print(outcome.table.terminal())
     console().print(Text(f"{outcome.point}, picked of {outcome.points} points", style="dim"))
 
 
@@ -134,27 +133,27 @@ def transfer(
     ledger: MaybePath = None,
     yes: bool = False,
 ) -> None:
-    """Fine-tune a model on the paper's transfer sets, several times each: mean and deviation as in table 2.
+    """Fine-tune a model several times on each of the paper's transfer sets: mean and deviation as in table 2.
 
-    Every run is a folder; interrupted and started again, the command continues. Any field of the recipes is a flag:
-    `vitlab recipes NAME` lists them.
+    Every run has its own folder. If it was interrupted, the same command continues. Every field of the recipes is a
+    flag: `vitlab recipes NAME` lists them.
 
     Args:
-        model: Weights of any supported format, or a name that vitlab download lists.
+        model: Weights in any supported format, or a name that `vitlab download` lists.
         imagenet: Training and test data of ImageNet.
         cifar10: Training and test data, such as cifar10:DIR cifar10:DIR?split=test.
         cifar100: Training and test data of CIFAR-100.
         pets: Training and test data of Oxford-IIIT Pets.
         flowers: Training and test data of Oxford Flowers-102.
-        sweep: Pick the learning rate of table 4 on a development split first, as the paper; auto: not on a CPU.
+        sweep: First pick the learning rate of table 4 on a development split, as in the paper; auto: not on a CPU.
         out: Folder for the runs and the table.
-        runs: Fine-tunings of each set, with seeds 0, 1, ...
-        jobs: Runs at a time, each in a process of its own; one after the other if left out.
-        ray: Run on Ray: local for one on this machine with --jobs workers, or a cluster that sees the same folders.
-        image: Resolution; the recipes' if left out.
-        changes: A field of the recipes, as --set schedule.peak=0.003.
+        runs: Number of runs on each set, with seeds 0, 1, ...
+        jobs: Runs at a time, each in its own process (default: one after the other in this process).
+        ray: Run on Ray: local, with --jobs workers here, or the address of a cluster that sees the same folders.
+        image: Resolution (default: the recipes').
+        changes: Another way to set a field of the recipes: --set schedule.peak=0.003.
         ledger: Add the results to this ledger.
-        yes: Start although a run takes more than a day on this CPU.
+        yes: Start even if a run takes more than a day on this CPU.
     """
     from vitlab.runs.sweep.transfer import transfer as run
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 from rich.text import Text
 
-from vitlab.commands.flags import UNCHANGED, ChangedExecution, changed_fields
+from vitlab.commands.flags import UNCHANGED, ChangedExecution, Changes, changed_fields, pairs
 from vitlab.commands.recipes import recipes
 from vitlab.commands.terminal import (
     Given,
@@ -22,7 +22,6 @@ from vitlab.commands.terminal import (
 from vitlab.recipe import AUTOMATIC, Execution
 
 Folder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-Changes = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FIELD=VALUE", name="set")]
 
 
 def pretrain(
@@ -42,25 +41,25 @@ def pretrain(
     changes: Changes = (),
     yes: bool = False,
 ) -> None:
-    """Train a model from fresh weights with a row of the paper's table 3. Any field of the recipe is a flag too:
-    --schedule.peak 3e-4, --batch 256, --model.layers 4; `vitlab recipes` lists the rows,
-    `vitlab recipes NAME` the fields of one.
+    """Train a model from scratch with a recipe of the paper's table 3. Every field of the recipe is a flag, such as
+    --schedule.peak 3e-4, --batch 256 or --model.layers 4; `vitlab recipes` lists the recipes, `vitlab recipes NAME`
+    the fields of one.
 
     Args:
-        recipe: A row such as ViT-B/16@imagenet21k, or a model, which gets the row of the nearest data size.
-        data: The images, such as folder:photos or digits?split=train; `vitlab data kinds` lists all kinds.
-        out: The run folder; a new one under runs/ if left out.
-        image: Resolution; the recipe's if left out.
-        objective: Learn the labels; or, without labels, what hidden patches look like (--masking.target colours-4x4).
-        epochs: How often every image is seen; the recipe's if left out.
+        recipe: A recipe such as ViT-B/16@imagenet21k, or a model: it gets the recipe of the nearest data size.
+        data: Training images, such as folder:photos or digits?split=train; `vitlab data kinds` lists all kinds.
+        out: Run folder (default: a new one under runs/).
+        image: Resolution (default: the recipe's).
+        objective: Learn the labels or, without labels, predict masked patches (--masking.target colours-4x4).
+        epochs: Passes over the training images (default: the recipe's).
         validation: Images to validate on.
-        held_out: The share of the training images to validate on instead.
-        test: Images to test the finished model on.
-        max_pixels: Pixels that an image may have; each format has its own limit if left out.
-        teacher: A model of the same classes to learn from beside the labels (--distillation.kind hard or soft).
-        seed: Of the weights, the order and the augmentation.
-        changes: A field of the recipe, as --set schedule.peak=3e-4.
-        yes: Start although the run takes more than a day on this CPU.
+        held_out: Share of the training images to hold out for validation.
+        test: Images to test the trained model on.
+        max_pixels: Largest number of pixels of an image (default: a limit per format).
+        teacher: A model of the same classes to distill from (--distillation.kind hard or soft).
+        seed: Seed of the initial weights, the order of images and the augmentation.
+        changes: Another way to set a field of the recipe: --set schedule.peak=3e-4.
+        yes: Start even if the run takes more than a day on this CPU.
     """
     from vitlab.runs.training.start import pretrain as start
 
@@ -101,25 +100,25 @@ def finetune(
     changes: Changes = (),
     yes: bool = False,
 ) -> None:
-    """Teach a trained model the classes of your own images: new head, positions resized, the paper's table 4. Any
-    field of the recipe is a flag too: --schedule.peak 0.003, --batch 64, --frozen backbone; `vitlab recipes` lists the
-    recipes, `vitlab recipes NAME` the fields of one, such as quick, the default without an accelerator.
+    """Fine-tune a trained model on your own images, as in the paper's table 4: new head, resized position embeddings.
+    Every field of the recipe is a flag, such as --schedule.peak 0.003, --batch 64 or --frozen backbone;
+    `vitlab recipes` lists the recipes, `vitlab recipes NAME` the fields of one, such as quick, the default on a CPU.
 
     Args:
-        model: Weights of any supported format: a file, a folder, or a name that vitlab download lists.
-        data: The images, such as folder:photos with one folder a class; `vitlab data kinds` lists all kinds.
-        recipe: A row of table 4 such as cifar10, or quick; chosen by the size of the data if left out, and told.
-        out: The run folder; a new one under runs/ if left out.
-        image: Resolution; the recipe's if left out.
-        epochs: How often every image is seen; the recipe's number of steps if left out.
+        model: Weights in any supported format: a file, a folder, or a name that `vitlab download` lists.
+        data: Training images, such as folder:photos with one folder per class; `vitlab data kinds` lists all kinds.
+        recipe: A recipe of table 4 such as cifar10, or quick (default: chosen from the size of the data, and printed).
+        out: Run folder (default: a new one under runs/).
+        image: Resolution (default: the recipe's).
+        epochs: Passes over the training images (default: the recipe's number of steps).
         validation: Images to validate on.
-        held_out: The share of the training images to validate on; the recipe's if left out, 0 for none.
-        test: Images to test the finished model on.
-        max_pixels: Pixels that an image may have; each format has its own limit if left out.
-        teacher: A model of the same classes to learn from beside the labels (--distillation.kind hard or soft).
-        seed: Of the order and the augmentation.
-        changes: A field of the recipe, as --set schedule.peak=3e-4.
-        yes: Start although the run takes more than a day on this CPU.
+        held_out: Share of the training images to hold out for validation; 0 for none (default: the recipe's).
+        test: Images to test the trained model on.
+        max_pixels: Largest number of pixels of an image (default: a limit per format).
+        teacher: A model of the same classes to distill from (--distillation.kind hard or soft).
+        seed: Seed of the order of images and the augmentation.
+        changes: Another way to set a field of the recipe: --set schedule.peak=3e-4.
+        yes: Start even if the run takes more than a day on this CPU.
     """
     from vitlab.runs.training.start import finetune as start
 
@@ -153,17 +152,17 @@ def resume(
     execution: ChangedExecution = UNCHANGED,
     changes: Changes = (),
 ) -> None:
-    """Continue a run that was stopped or killed, from its last checkpoint; it ends as if nothing had happened. How it
-    is carried out may change: --micro-batch 8, --workers 2, --recompute, --device cuda. What is left out stays.
+    """Continue a run that was stopped or killed from its last checkpoint; it ends as if never interrupted. Flags that
+    do not change what is learnt may be changed, such as --micro-batch 8, --workers 2, --recompute or --device cuda.
 
     Args:
-        run: The run folder.
-        data: Where the same images are now, if they have moved.
-        validation: Where the same validation images are now, if they have moved.
-        test: Where the same test images are now, if they have moved.
-        teacher: Where the same teacher is now, if it has moved.
-        allow_changed: Continue although the data or run.json has changed; the result says that it is not exact.
-        changes: A field of the execution, as --set micro_batch=8.
+        run: Run folder.
+        data: New place of the training images, if they have moved.
+        validation: New place of the validation images, if they have moved.
+        test: New place of the test images, if they have moved.
+        teacher: New place of the teacher, if it has moved.
+        allow_changed: Continue even if the data or run.json has changed; the result is then marked as not exact.
+        changes: Another way to set one of these flags: --set micro_batch=8.
     """
     from vitlab.runs.training.run import resume as resume_run
 
@@ -180,12 +179,12 @@ def resume(
 
 
 def reproduce(run: Folder, out: MaybePath = None, allow_changed: bool = False) -> int:
-    """Train a finished run again, same recipe and seed, and compare it step by step.
+    """Train a finished run again with the same recipe and seed, and compare the two step by step.
 
     Args:
-        run: The finished run folder.
-        out: Folder for the second run; RUN-again if left out. One that was begun is continued.
-        allow_changed: Train although the data has changed since the first run.
+        run: Folder of the finished run.
+        out: Folder of the second run (default: RUN-again); an unfinished one is continued.
+        allow_changed: Train even if the data has changed since the first run.
     """
     from vitlab.runs.training.reproduce import reproduce as train_again
 
@@ -201,14 +200,3 @@ TRAINING_COMMANDS = {
     "resume": resume,
     "reproduce": reproduce,
 }
-
-
-def pairs(changes: tuple[str, ...]) -> dict[str, str]:
-    """The value of every --set, by field."""
-    found = {}
-    for change in changes:
-        field, _, value = change.partition("=")
-        if not field or not value:
-            raise ValueError(f"--set {field!r} needs a field and a value, such as schedule.peak=3e-4")
-        found[field] = value
-    return found

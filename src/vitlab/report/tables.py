@@ -17,7 +17,10 @@ Cell = str | int | float | None
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a cell that begins with one of these is a formula in a spreadsheet
 
 # Characters that start markup, a link or a new cell in Markdown.
-MARKS = {ord(c): f"&#{ord(c)};" for c in "\\`*[]|"} | {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
+MARKS = str.maketrans(
+    {"\\": "&#92;", "`": "&#96;", "*": "&#42;", "[": "&#91;", "]": "&#93;", "|": "&#124;"}
+    | {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+)
 
 
 @dataclass(frozen=True, repr=False)

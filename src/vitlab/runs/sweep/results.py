@@ -40,8 +40,13 @@ class Outcome:
         """Of a sample: divided by runs - 1; None for one run."""
         return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
 
+    @property
+    def table(self) -> Results:
+        """A table of this one row."""
+        return results_of([self])
+
     def _repr_html_(self) -> str:
-        return results_of([self])._repr_html_()
+        return self.table._repr_html_()
 
 
 def results_of(rows: Sequence[Outcome]) -> Results:
