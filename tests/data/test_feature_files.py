@@ -76,14 +76,14 @@ def test_what_is_no_features_is_refused(tmp_path, monkeypatch):
         "x.npy?y=short.npy": "not \\(n, D\\)",
         "x.npy?y=float.npy": "x.npy: labels are of float64; allowed are whole numbers",
         "short.npy?y=short.npy": "not \\(n, D\\)",
-        "torn.npy?y=short.npy": "not what it holds",
-        "lying.npy?y=short.npy": "not what it holds",
-        "lying.npz": "not what it holds",
+        "torn.npy?y=short.npy": "does not fit its length",
+        "lying.npy?y=short.npy": "does not fit its length",
+        "lying.npz": "does not fit its length",
         "object.npz": "pickled",
         "named.npz": "has no features or x",
         "x.npy?z=1": "options x and y",
-        "junk.npz": "no sound",
-        "junk.parquet": "no sound",
+        "junk.npz": "not a valid",
+        "junk.parquet": "not a valid",
     }
     for name, message in cases.items():
         with pytest.raises(ValueError, match=message):

@@ -126,7 +126,7 @@ class TestTheSameData:
     def test_a_card_accepts_its_data_and_no_other(self):
         card = describe(Plain(50), "plain")
         card.check(describe(Plain(50), "plain"))
-        with pytest.raises(ValueError, match="50 samples of 'plain' were used, 51 are there now"):
+        with pytest.raises(ValueError, match="50 samples of 'plain' were used, now there are 51"):
             card.check(describe(Plain(51), "plain"))
         with pytest.raises(ValueError, match="classes differ"):
             card.check(describe(Plain(50, tuple("ABCDEFGHIJ")), "plain"))

@@ -1,8 +1,8 @@
-"""Classes by name and by number: what a whole number means as a label, and which class of one set is which of another.
+"""Class names and class numbers: what a whole number means as a label, and how the classes of two data sets match.
 
 In a table or an array (CSV, npz, parquet, shards, idx) a label that is a whole number is a class number: 7 is class 7,
-and the classes are 0 to the largest. A folder's name is a name: folders 1 to 102 are 102 classes. Names that are all
-whole numbers, zero-padded or not, are sorted by number, and stand for their number where classes are matched by number.
+and the classes are 0 to the largest. A folder's name is a name: folders 1 to 102 are 102 classes. If all names are
+whole numbers, zero-padded or not, they are sorted and matched by number.
 """
 
 import os
@@ -24,7 +24,7 @@ SHOWN = 10  # classes that a message names
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Class names in the order of their numbers: by number where all are whole numbers, else as text."""
+    """Sort class names: by number if all are whole numbers, otherwise as text."""
     listed = list(names)
     if are_whole(listed):
         return tuple(sorted(listed, key=lambda name: (int(name), os.fsencode(name))))
@@ -37,29 +37,29 @@ def are_whole(names: Iterable[str]) -> bool:
 
 
 def class_number(label: str) -> int | None:
-    """The class number that a label is, zero-padded or not; None for any other label."""
+    """Return a label as a class number; None if it is not one."""
     return int(label) if WHOLE.fullmatch(label) and int(label) < MOST_CLASSES else None
 
 
 def are_numbers(places: Mapping[str, str]) -> bool:
-    """Whether labels are class numbers rather than names, given each label with the place where it first stands.
+    """Whether labels are class numbers rather than names, given where each label first occurs.
 
-    Names may be numbers here and there, as those of cars are. Where at least as many labels are numbers as not, a
-    label that is no class number is a mistake: the ValueError names its place.
+    Some names may be numbers, as those of cars are. If at least half of the labels are numbers, one that is not a class
+    number is a mistake: the ValueError names its place.
     """
     others = [label for label in places if class_number(label) is None]
     words = [label for label in others if not NUMBER.fullmatch(label)]
     if not others or len(words) >= len(places) - len(words):
         return not others
     raise ValueError(
-        f"{places[others[0]]}: {others[0]!r:.60} is no class number, but {len(places) - len(others):,} of "
+        f"{places[others[0]]}: {others[0]!r:.60} is not a class number, but {len(places) - len(others):,} of "
         f"{len(places):,} different labels are; allowed are whole numbers from 0 to {MOST_CLASSES - 1:,}; correct the "
         f"label, or give the option numbers=names if the numbers are names"
     )
 
 
 def numbers_of(names: Sequence[str]) -> tuple[int, ...]:
-    """The class number that each name stands for: itself where all names are whole numbers, else its place."""
+    """Return the class number of each name: the name itself if all are whole numbers, otherwise its place."""
     if not are_whole(names):
         return tuple(range(len(names)))
     numbers = tuple(map(int, names))
@@ -73,9 +73,9 @@ def numbers_of(names: Sequence[str]) -> tuple[int, ...]:
 
 
 def matched(expected: Sequence[str], found: Sequence[str]) -> tuple[int, ...]:
-    """The number among `expected` of each class that was `found`: by name, or by number where all are whole numbers.
+    """Return the place among `expected` of each class in `found`, by name, or by number if all are whole numbers.
 
-    Expected classes may be missing. Raises a ValueError where a class is none of those expected, or may be several.
+    Expected classes may be missing. Raises ValueError if a class is not expected or matches several.
     """
     if tuple(expected) == tuple(found):
         return tuple(range(len(found)))
@@ -91,7 +91,7 @@ def matched(expected: Sequence[str], found: Sequence[str]) -> tuple[int, ...]:
 
 
 class Renumbered(Source):
-    """A source with the classes of another set: `numbers` are those of its own classes there."""
+    """A source with the class numbers of another set: class k becomes `numbers[k]`."""
 
     def __init__(self, source: Source, class_names: tuple[str, ...], numbers: tuple[int, ...]) -> None:
         self.source, self.class_names, self.numbers = source, class_names, numbers
@@ -126,7 +126,7 @@ class Renumbered(Source):
         return self.source.paths()
 
     def missing(self) -> tuple[str, ...]:
-        """The classes that the source does not have."""
+        """Return the classes that the source lacks."""
         return tuple(name for number, name in enumerate(self.class_names) if number not in set(self.numbers))
 
     def _there(self, labels: tuple[int, ...]) -> tuple[int, ...]:
@@ -158,7 +158,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def renumbered(source: Source, class_names: Sequence[str]) -> Source:
-    """The source with its classes numbered as in `class_names`; itself where they are. Raises as `matched` does."""
+    """Return the source with its classes numbered as in `class_names`. Raises ValueError if they do not match."""
     if tuple(source.class_names) == tuple(class_names):
         return source
     return Renumbered(source, tuple(class_names), matched(class_names, source.class_names))

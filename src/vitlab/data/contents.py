@@ -1,7 +1,7 @@
-"""What the files of a data set hold, as a few bytes per file: whether data is still what a run began with.
+"""A hash of every file of a data set, to tell whether the data is still what a run started with.
 
-Size and times of a file only say whether to look; its content decides. Data that was copied, restored or moved is
-therefore the same data, and other pictures under the same names are not.
+Size and times of a file only decide whether to read it; its content counts. Data that was copied, restored or moved is
+the same data; other pictures under the same names are not.
 """
 
 import hashlib
@@ -38,10 +38,10 @@ Told = Callable[[int, int], object]  # bytes read so far, and in all
 
 @dataclass(frozen=True)
 class Contents:
-    """What a data set was: the fingerprint of its ids and labels, and an ENTRY for each file, 40 bytes.
+    """The record of a data set: the fingerprint of its ids and labels, and an ENTRY of 40 bytes for each file.
 
-    A hash of zeros stands for a file that was not read. Data that lies in no file has an entry per sample, with a size
-    and a hash; data that is drawn has none, because its fingerprint says how it is drawn.
+    A hash of zeros stands for a file that was not read. Data in no file has an entry per sample, with a size and a
+    hash. Drawn data has none, because its fingerprint says how it is drawn.
     """
 
     fingerprint: str
@@ -53,23 +53,23 @@ class Contents:
         return np.asarray(self.files["hash"].any(axis=1))
 
     def is_identical(self, other: "Contents") -> bool:
-        """Whether all is the same, times included."""
+        """Whether everything is the same, including the times."""
         return self.fingerprint == other.fingerprint and np.array_equal(self.files, other.files)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A data set beside what it was."""
+    """How a data set differs from its record."""
 
-    now: Contents  # with the times of today
+    now: Contents  # with the current times
     has_other_samples: bool  # other ids or labels, or another number of files
-    changed: tuple[int, ...]  # numbers of the files, or samples, that hold something else
+    changed: tuple[int, ...]  # numbers of the files, or samples, whose content changed
     unchecked: int  # files of the same size and another time whose content was never recorded
     hint: str = ""  # why unchanged data may look changed
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing is known to differ."""
+        """Whether no difference was found."""
         return not (self.has_other_samples or self.changed)
 
 
@@ -80,7 +80,7 @@ def take(
     told: Told = lambda done, total: None,
     most: int = MOST_HASHED,
 ) -> Contents:
-    """Record what a source holds; files that have the size and times of `known` ones are not read again."""
+    """Record what a source holds; files with the size and times of `known` ones are not read again."""
     paths = source.paths()
     if paths is None:
         return Contents(fingerprint, _in_memory(source))
@@ -100,9 +100,9 @@ def compare(
     known: Contents | None = None,
     told: Told = lambda done, total: None,
 ) -> Comparison:
-    """Find what differs from `before`; only files with another size or time are looked into.
+    """Compare a source with its record; only files with another size or time are read.
 
-    `known` may have the hashes of files as they are now.
+    `known` may hold the hashes of files as they are now.
     """
     paths = source.paths()
     files = _in_memory(source) if paths is None else _stamps(paths)
@@ -133,7 +133,7 @@ def compare(
 
 
 def to_bytes(sets: Mapping[str, Contents]) -> bytes:
-    """The contents of several data sets by name, as an .npz archive."""
+    """Encode the records of several data sets, by name, as an .npz archive."""
     arrays = {f"{name}.files": contents.files for name, contents in sets.items()}
     arrays |= {f"{name}.fingerprint": np.array(contents.fingerprint) for name, contents in sets.items()}
     archived = io.BytesIO()
@@ -141,20 +141,22 @@ def to_bytes(sets: Mapping[str, Contents]) -> bytes:
         for name, array in arrays.items():
             member = io.BytesIO()
             npy.write_array(member, array, allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())  # without the time: the same bytes
+            archive.writestr(
+                zipfile.ZipInfo(f"{name}.npy"), member.getvalue()
+            )  # without a time, so that the bytes are reproducible
     return archived.getvalue()
 
 
 def from_bytes(data: bytes) -> dict[str, Contents]:
-    """What `to_bytes` wrote; raises a ValueError for anything else."""
+    """Decode what `to_bytes` wrote; raises ValueError for anything else."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        raise ValueError(f"no sound record: {error}") from None
+        raise ValueError(f"not a valid record: {error}") from None
     names = [name.removesuffix(".files") for name in arrays if name.endswith(".files")]
     sound = all(arrays[f"{name}.files"].dtype == ENTRY and f"{name}.fingerprint" in arrays for name in names)
-    require(sound and bool(names), "no sound record of what data holds")
+    require(sound and bool(names), "not a valid record of data")
     return {name: Contents(str(arrays[f"{name}.fingerprint"]), arrays[f"{name}.files"]) for name in names}
 
 
@@ -162,7 +164,7 @@ def from_bytes(data: bytes) -> dict[str, Contents]:
 
 
 def _stamps(paths: Paths) -> np.ndarray:
-    """(n,) of ENTRY without hashes. The time of the last change of the inode cannot be set back, so it counts too."""
+    """(n,) of ENTRY without hashes. ctime is included because it cannot be set back."""
     files = np.zeros(len(paths), ENTRY)
     for number in range(len(paths)):
         files[number] = (*_stamp(paths[number]), (0, 0))
@@ -182,7 +184,7 @@ def _same_stamps(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
 
 
 def _affordable(sizes: np.ndarray, wanted: np.ndarray, most: int) -> np.ndarray:
-    """All that are wanted, or evenly spaced ones of `most` bytes together."""
+    """All wanted files, or evenly spaced ones of at most `most` bytes in total."""
     total = int(sizes[wanted].sum())
     if total <= most:
         return wanted
@@ -191,7 +193,7 @@ def _affordable(sizes: np.ndarray, wanted: np.ndarray, most: int) -> np.ndarray:
 
 
 class _Reading:
-    """How much several threads have read, and whether they are to stop."""
+    """How much the threads have read, and whether they should stop."""
 
     def __init__(self) -> None:
         self.read, self.is_over = 0, False
@@ -203,7 +205,7 @@ class _Reading:
 
 
 def _hash_into(files: np.ndarray, paths: Paths, numbers: np.ndarray, told: Told) -> None:
-    """Fill in the hashes of the files of these numbers, read by several threads."""
+    """Fill in the hashes of the files with these numbers, using several threads."""
     total, reading = int(files["size"][numbers].sum()), _Reading()
     if not len(numbers):
         return
@@ -239,10 +241,10 @@ def _hash_part(paths: Paths, numbers: list[int], reading: _Reading) -> list[tupl
 
 
 def _hash_file(path: str, reading: _Reading) -> np.ndarray:
-    """Zeros where it cannot be read: it is the gate that refuses it, when its turn comes."""
+    """Hash a file; zeros if it cannot be read, because the image gate will refuse it later."""
     digest = _new_digest()
     try:
-        # O_NONBLOCK: a FIFO that took the file's place would wait for ever.
+        # O_NONBLOCK: opening a FIFO in the file's place would block forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             while not reading.is_over and (block := os.read(descriptor, BLOCK)):
@@ -256,7 +258,7 @@ def _hash_file(path: str, reading: _Reading) -> np.ndarray:
 
 
 def _in_memory(source: Source) -> np.ndarray:
-    """An entry per sample of a source without files, none where it is drawn."""
+    """An entry per sample of a source without files; none if its samples are drawn."""
     if source.identity:
         return np.zeros(0, ENTRY)
     samples = min(len(source), source.most_hashed)
@@ -267,7 +269,7 @@ def _in_memory(source: Source) -> np.ndarray:
 
 
 def _entry(source: Source, number: int) -> np.ndarray:
-    """The entry of one sample: a size of -1 and no hash where it cannot be read."""
+    """The entry of one sample; a size of -1 and no hash if it cannot be read."""
     entry = np.zeros((), ENTRY)
     try:
         data = source.item(number).data

@@ -1,4 +1,4 @@
-"""Features with labels: .npy, .npz and .parquet files of anybody, and the folders that `vitlab features` writes."""
+"""Features with labels: .npy, .npz and .parquet files, and the folders that `vitlab features` writes."""
 
 import math
 import os
@@ -27,7 +27,7 @@ NAMES = {"x": ("features", "x", "embeddings"), "y": ("labels", "y", "label")}  #
 
 @dataclass(frozen=True)
 class Vectors:
-    """Features (n, D) of n samples with their class numbers (n,), and ids where the file has them."""
+    """Features (n, D) of n samples, their class numbers (n,), and ids if the file has them."""
 
     x: np.ndarray
     y: np.ndarray
@@ -51,9 +51,12 @@ def is_vectors(text: str) -> bool:
 
 
 def open_vectors(text: str) -> Vectors:
-    """Features from `FILE.npz`, `FILE.npy?y=LABELS.npy`, `FILE.parquet?x=COLUMN&y=COLUMN` or a folder of features."""
+    """Read features from FILE.npz, FILE.npy?y=LABELS.npy, FILE.parquet?x=COLUMN&y=COLUMN or a folder of features."""
     match = FORM.fullmatch(text)
-    require(match is not None, f"{text!r} names no features")
+    require(
+        match is not None,
+        f"{text!r} does not name features; give FILE.npz, FILE.npy?y=LABELS.npy, FILE.parquet or a folder",
+    )
     assert match is not None
     path = Path(unquote(match["path"]))
     pairs = [part.partition("=")[::2] for part in (match["options"] or "").split("&") if part]
@@ -83,10 +86,10 @@ def _npy(path: Path) -> np.ndarray:
         try:
             shape, fortran, dtype = read_header(file, path.name)
         except (ValueError, *DAMAGE) as error:
-            raise ValueError(f"{path.name} is no sound .npy file: {error!s:.200}") from None
+            raise ValueError(f"{path.name} is not a valid .npy file: {error!s:.200}") from None
         size = os.fstat(file.fileno()).st_size - file.tell()
         agrees = all(side >= 0 for side in shape) and math.prod(shape) * dtype.itemsize == size
-        require(agrees, f"{path.name} claims shape {shape}, which is not what it holds")
+        require(agrees, f"{path.name} has a header for shape {shape}, which does not fit its length")
         return np.frombuffer(file.read(size), dtype).reshape(shape, order="F" if fortran else "C")
 
 
@@ -98,7 +101,7 @@ def _npz(path: Path, options: dict[str, str]) -> Vectors:
 
 
 def _arrays(path: Path, wanted: Container[str] | None = None) -> dict[str, np.ndarray]:
-    """All arrays of an archive, or those wanted that it has, by name."""
+    """The arrays of an archive by name: all, or those `wanted`."""
     try:
         with open_archive(path) as archive:
             found = {name: m for name, m in members(path, archive).items() if wanted is None or name in wanted}
@@ -106,7 +109,9 @@ def _arrays(path: Path, wanted: Container[str] | None = None) -> dict[str, np.nd
     except (FileNotFoundError, NotRegular):
         raise
     except DAMAGE as error:
-        raise ValueError(f"{path.name} is no sound .npz archive: {error!s:.200}; remove it and make it again") from None
+        raise ValueError(
+            f"{path.name} is not a valid .npz archive: {error!s:.200}; remove it and make it again"
+        ) from None
 
 
 def _parquet(path: Path, options: dict[str, str]) -> Vectors:
@@ -121,7 +126,7 @@ def _parquet(path: Path, options: dict[str, str]) -> Vectors:
         x, y = (_named(path.name, part, options, set(file.schema_arrow.names)) for part in ("x", "y"))
         table = file.read(columns=[x, y])
     except (pyarrow.ArrowException, pyarrow.ArrowInvalid) as error:
-        raise ValueError(f"{path.name} is no sound parquet file: {error!s:.200}") from None
+        raise ValueError(f"{path.name} is not a valid parquet file: {error!s:.200}") from None
     lists = table[x].combine_chunks()
     require(_is_list(lists.type), f"{path.name}: column {x!r} holds {lists.type}, not lists of numbers")
     require(lists.null_count == 0, f"{path.name}: column {x!r} has empty places")
@@ -138,16 +143,18 @@ def _is_list(kind: Any) -> bool:
 def _named(file: str, part: str, options: dict[str, str], names: set[str]) -> str:
     wanted = (options[part],) if part in options else NAMES[part]
     found = [name for name in wanted if name in names]
-    require(bool(found), f"{file} has no {' or '.join(wanted)}; it has {sorted(names)!r:.200}; say which, as ?{part}=")
+    require(
+        bool(found), f"{file} has no {' or '.join(wanted)}; it has {sorted(names)!r:.200}; choose one with ?{part}=NAME"
+    )
     return found[0]
 
 
-# -- Folders of shards -------------------------------------------------------------------------------
+# -- Folders of features ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class FeatureFolder:
-    """Shard k of a set holds samples [k shard, (k + 1) shard); a shard is there whole or not at all."""
+    """A folder of files `shard-*.npz`; file k holds samples [k shard, (k + 1) shard) and is complete if it exists."""
 
     path: Path
     samples: int
@@ -159,51 +166,51 @@ class FeatureFolder:
 
     @property
     def shards(self) -> int:
-        """How many there are when all is done."""
+        """The number of files of a finished folder."""
         return -(-self.samples // self.shard)
 
     def file(self, number: int) -> Path:
-        """Where a shard is."""
+        """Return the path of file number `number`."""
         return self.path / f"shard-{number:05d}.npz"
 
     def missing(self) -> list[int]:
-        """The shards that are still to be made."""
+        """Return the numbers of the files that are still to be written."""
         return [number for number in range(self.shards) if not self.file(number).is_file()]
 
     def part(self, number: int) -> range:
-        """The samples of a shard."""
+        """Return the samples of a file."""
         return range(self.samples)[number * self.shard : (number + 1) * self.shard]
 
     def bad(self) -> list[Quarantined]:
-        """The samples without features in the shards that are there."""
+        """Return the unreadable samples of the files written so far."""
         there = [self.file(number) for number in range(self.shards) if self.file(number).is_file()]
         return [Quarantined(*row) for file in there for row in _arrays(file, {"bad"})["bad"].tolist()]
 
     def numbers(self) -> np.ndarray:
-        """(n,) which samples of the set have features, once all shards are there, in their order."""
+        """Return (n,) the numbers of the samples with features, in order; all files must be there."""
         return np.concatenate([_arrays(self.file(number), {"numbers"})["numbers"] for number in range(self.shards)])
 
     def open(self, card: dict[str, object]) -> None:
-        """Begin, or continue what was begun with the same card; another one is an error."""
+        """Start a folder, or continue one that was started with the same card. Raises ValueError for another card."""
         whole = {**card, "samples": self.samples, "shard": self.shard}
         if (self.path / CARD).is_file():
             found = read_card(self.path)
             others = [name for name in sorted(found.keys() | whole) if found.get(name) != whole.get(name)]
-            which = f"not the same: {', '.join(others)}"
+            which = f"different: {', '.join(others)}"
             require(not others, f"{self.path} holds other features ({which}); choose another folder")
             return
         with replacing(self.path / CARD) as temporary:
             json_writer(whole)(temporary)
 
     def state(self, number: int) -> str | None:
-        """That of the files a shard was made of, as it was written with it; None where there is no shard."""
+        """Return the `fingerprint.state` of the images that a file was made from; None if there is no such file."""
         file = self.file(number)
         return str(_arrays(file, {"state"}).get("state", "unknown")) if file.is_file() else None
 
     def write(self, number: int, parts: Sequence[tuple[Batch, np.ndarray]], state: str = "") -> None:
-        """Write a shard: features (n, D), labels (n,), or (n, m) filled up with -1, ids, sample numbers, bad ones.
+        """Write a file: features (n, D), labels (n,) or (n, m) padded with -1, ids, sample numbers, unreadable samples.
 
-        `state` is that of the files they were made of (`stamps.state`).
+        `state` is the `fingerprint.state` of the images.
         """
         labels = [of for batch, _ in parts for of in batch.labels]
         most = max(map(len, labels), default=1)
@@ -224,9 +231,9 @@ class FeatureFolder:
 
 
 def read_card(path: Path) -> dict[str, Any]:
-    """What the card of a folder of features says."""
+    """Read the card of a folder of features."""
     if not (path / CARD).exists():
-        raise FileNotFoundError(f"{path} is a folder without {CARD}, not one that vitlab features wrote")
+        raise FileNotFoundError(f"{path} has no {CARD}: it is not a folder that vitlab features wrote")
     card = cast(dict[str, Any], read_json(path / CARD))
     whole = isinstance(card, dict) and all(type(card.get(name)) is int for name in ("samples", "shard"))
     require(whole, f"{path / CARD} does not describe features")
@@ -234,12 +241,12 @@ def read_card(path: Path) -> dict[str, Any]:
 
 
 def read_folder(path: Path) -> Vectors:
-    """All features of a finished folder, in the order of the samples."""
+    """Read all features of a finished folder, in the order of the samples."""
     card = read_card(path)
     folder = FeatureFolder(path, card["samples"], card["shard"])
     missing = folder.missing()
     require(
-        not missing, f"{path} lacks {len(missing)} of {folder.shards} shards; run vitlab features again to finish it"
+        not missing, f"{path} lacks {len(missing)} of {folder.shards} files; run vitlab features again to finish it"
     )
     shards = [_arrays(folder.file(number)) for number in range(folder.shards)]
     labels = [shard["labels"] for shard in shards]

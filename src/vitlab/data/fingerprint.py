@@ -1,4 +1,4 @@
-"""What a data set was when a model was trained on it, so that another one is not taken for it."""
+"""The identity of a data set: a fingerprint of its samples, and the state of its files."""
 
 import hashlib
 import os
@@ -10,12 +10,12 @@ import numpy as np
 from vitlab.data.class_names import check_class_names
 from vitlab.data.source import Source
 
-FINGERPRINT_SAMPLES = 2_000_000  # at most so many, evenly spaced, are looked at
+FINGERPRINT_SAMPLES = 2_000_000  # of a larger set, so many evenly spaced ones
 
 
 @dataclass(frozen=True)
 class DataCard:
-    """The label map with the fingerprint of its data; it travels with a run and the model made of it."""
+    """The class names and the fingerprint of a data set; stored with a run and with the model it trains."""
 
     spec: str
     samples: int
@@ -23,25 +23,25 @@ class DataCard:
     fingerprint: str
 
     def check(self, found: "DataCard", *, same_samples: bool = True) -> None:
-        """Raise unless the data found is that of this card: same classes in the same order, then same samples."""
+        """Raise unless `found` describes the same data: the same classes in the same order, then the same samples."""
         check_class_names(self.class_names, found.class_names)
         if same_samples and found.fingerprint != self.fingerprint:
             raise ValueError(
-                f"the data is not what it was: {self.samples:,} samples of {self.spec!r} were used, {found.samples:,} "
-                f"are there now and some differ in id or label; bring the data back, start a new run, or continue all "
-                f"the same with: vitlab resume RUN --allow-changed (the result then says that the run is not exact)"
+                f"the data is not what it was: {self.samples:,} samples of {self.spec!r} were used, now there are "
+                f"{found.samples:,} and some differ in id or label; restore the data, start a new run, or continue "
+                f"anyway with: vitlab resume RUN --allow-changed (the result then says that the run is not exact)"
             )
 
 
 def describe(source: Source, spec: str) -> DataCard:
-    """The card of a source."""
+    """Make the card of a source."""
     return DataCard(spec, len(source), tuple(source.class_names), fingerprint(source))
 
 
 def fingerprint(source: Source) -> str:
-    """A hash of the classes, the number of samples, and their ids and labels: all up to two million, else so many.
+    """Hash the classes, the number of samples, and the ids and labels of up to two million samples.
 
-    Images that are drawn and not read have the seed and size they are drawn with in it (`identity`).
+    For drawn images the hash includes the seed and size they are drawn with (`Source.identity`).
     """
     digest = hashlib.sha256()
     samples = min(len(source), FINGERPRINT_SAMPLES)
@@ -56,9 +56,9 @@ def fingerprint(source: Source) -> str:
 
 
 def unused_classes(source: Source) -> tuple[str, ...]:
-    """Names of the classes that no sample has, in order; none where there are over two million samples to look at."""
+    """Return the classes without samples, in order; of a set of over two million samples none is returned."""
     unused = set(range(len(source.class_names))) if len(source) <= FINGERPRINT_SAMPLES else set()
-    # In a random order a few samples a class show that none is unused; then the rest is not looked at.
+    # In random order, a few samples per class usually show that none is unused; the rest is then skipped.
     for number in np.random.default_rng(0).permutation(len(source)).tolist() if unused else ():
         unused.difference_update(source.label(number))
         if not unused:

@@ -1,4 +1,4 @@
-"""Parts of a data set: development splits, nested subsets, and the order TFDS stores sets in."""
+"""Parts of a data set: development splits, nested subsets, and the order in which TFDS stores a set."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ from vitlab.data.source import Sample, Source, check_index
 
 @dataclass(eq=False, repr=False)
 class Subset(Source):
-    """Some samples of a source; `number` tells which, so that a subset of a billion needs no list."""
+    """Some samples of a source; `number` maps their numbers, so that a subset of a billion samples needs no list."""
 
     source: Source
     samples: int
@@ -21,7 +21,7 @@ class Subset(Source):
 
     @property
     def class_names(self) -> tuple[str, ...]:  # pyrefly: ignore[bad-override] - may be made when asked for
-        """All classes of the source, also those no sample of the subset has."""
+        """All classes of the source, including those without samples in the subset."""
         return self.source.class_names
 
     @property
@@ -57,15 +57,15 @@ class Subset(Source):
 
 
 def take(source: Source, numbers: Sequence[int] | np.ndarray) -> Subset:
-    """The samples of these numbers, in this order."""
+    """Return the samples with these numbers, in this order."""
     held = np.asarray(numbers, dtype=np.int64)
     return Subset(source, len(held), partial(_entry, held))
 
 
 def tfds_order(keys: Iterable[str], split: str) -> list[int]:
-    """Places of the keys in the order TFDS stores a split: by the MD5 of the split's name and the key.
+    """Return the places of the keys in the order in which TFDS stores a split: by the MD5 of split name and key.
 
-    For CIFAR the keys are running numbers; for sets of files, names relative to the root.
+    For CIFAR the keys are running numbers; for sets of files, paths relative to the root.
     """
     salt = split.encode()
     digests = [hashlib.md5(salt + key.encode("utf-8", "surrogateescape")).digest() for key in keys]
@@ -73,28 +73,30 @@ def tfds_order(keys: Iterable[str], split: str) -> list[int]:
 
 
 def in_tfds_order(source: Source, split: str = "train", keys: Iterable[str] | None = None) -> Subset:
-    """A source in the order of TFDS; its ids are the keys unless others are given."""
+    """Return a source in the order of TFDS; the keys are its ids unless others are given."""
     return take(source, tfds_order(map(source.id, range(len(source))) if keys is None else keys, split))
 
 
 def development_split(source: Source, fraction: float, split: str = "train") -> tuple[Subset, Subset]:
-    """(training, development): the last `fraction` of the set in TFDS order, to pick a learning rate on.
+    """Return (training, development) parts; development is the last `fraction` of the set in TFDS order.
 
-    The order is that of hashes, so the classes are mixed also where the source lists them one after another.
+    That is the order of hashes, so the classes are mixed even if the source is sorted by class.
     """
     if not 0 < fraction < 1:
         raise ValueError(f"fraction {fraction} is outside (0, 1)")
     order = tfds_order(map(source.id, range(len(source))), split)
-    kept = round(len(order) * (1 - fraction))  # to the closest sample, as TFDS rounds its percentages
+    kept = round(len(order) * (1 - fraction))  # rounded as TFDS rounds percentages
     if not 0 < kept < len(order):
         raise ValueError(f"{fraction:g} of {len(order)} samples leaves one of the two parts empty")
     return take(source, order[:kept]), take(source, order[kept:])
 
 
 def nested_subset(source: Source, samples: int, seed: int = 0) -> Subset:
-    """A random subset; a smaller one of the same seed lies inside a larger one. Constant memory at any size."""
+    """Return a random subset in constant memory; of two subsets with one seed, the larger contains the smaller."""
     if not 1 <= samples <= len(source):
-        raise ValueError(f"a subset of {samples:,} samples of a set of {len(source):,}")
+        raise ValueError(
+            f"a subset of {samples:,} samples cannot be drawn from {len(source):,}; give 1 to {len(source):,}"
+        )
     key = hashlib.blake2b(f"subset/{seed}".encode(), digest_size=32).digest()
     return Subset(source, samples, partial(_permuted, len(source), key))
 

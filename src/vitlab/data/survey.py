@@ -1,4 +1,4 @@
-"""A look at a whole data set: what is in it, what is wrong with it, and a sheet of what training would see."""
+"""A survey of a whole data set: what it contains, what is wrong with it, and what training would see of it."""
 
 import contextlib
 import hashlib
@@ -16,14 +16,14 @@ from vitlab.data.source import Sample, Source, decode
 from vitlab.data.transforms.augmentation import draws, training_pixels
 from vitlab.pixels import Augmentation
 
-CHUNK = 64  # samples a worker reports on at once
+CHUNK = 64  # samples per report of a worker
 CELL = 128  # pixels of a picture on the sheet
 MARGIN = 6
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one good sample is."""
+    """The facts about one readable sample."""
 
     width: int
     height: int
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass
 class Survey:
-    """All samples of a source, looked at once."""
+    """The facts about all samples of a source."""
 
     account: Account
     class_counts: Counter[int] = field(default_factory=Counter)
@@ -50,7 +50,7 @@ class Survey:
     _first: dict[bytes, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # by content
 
     def add(self, finding: Finding) -> None:
-        """Count one good sample."""
+        """Count one readable sample."""
         self.class_counts.update(finding.labels)
         self.formats[finding.format] += 1
         self.notes.update(finding.notes)
@@ -63,7 +63,7 @@ class Survey:
             self.copies += 1
 
     def to_json(self, names: tuple[str, ...]) -> dict[str, object]:
-        """Everything that was found, as JSON values."""
+        """Return all counts as JSON values."""
         return {
             "classes": {name: self.class_counts[label] for label, name in enumerate(names)},
             "formats": dict(self.formats),
@@ -75,19 +75,19 @@ class Survey:
         }
 
     def channel_means(self) -> list[float]:
-        """Mean red, green and blue over all pixels, 0 to 1."""
+        """Return mean red, green and blue over all pixels, 0 to 1."""
         pixels = sum(width * height * count for (width, height), count in self.sizes.items())
         return [total / (255 * pixels) for total in self.sums] if pixels else []
 
 
 def empty_survey(source: Source) -> Survey:
-    """The survey before anything was looked at: what the source found, and what it left out by its rules."""
+    """Return a survey with no samples yet, only what the source found and left out."""
     excluded: Counter[str] = Counter(source.excluded)
     return Survey(Account(len(source) + excluded.total(), excluded))
 
 
 def survey(source: Source, result: Survey, *, workers: int = 0) -> Iterator[int]:
-    """Look at every sample and fill in `result`; yields how many are done, again and again."""
+    """Read every sample and fill in `result`; yields the number of samples done as it goes."""
     chunks = (range(at, min(at + CHUNK, len(source))) for at in range(0, len(source), CHUNK))
     done = 0
     for findings, bad in read_ranges(_Inspector(source, workers), chunks, workers):
@@ -99,7 +99,7 @@ def survey(source: Source, result: Survey, *, workers: int = 0) -> Iterator[int]
 
 
 class _Inspector(RangeReader):
-    """Keeps only what there is to say of a sample."""
+    """Keeps only the facts about a sample."""
 
     def use(self, sample: Sample, epoch: int, position: int) -> Finding:
         decoded = decode(sample, self.source.max_pixels)
@@ -110,13 +110,13 @@ class _Inspector(RangeReader):
 
 
 def content_hash(sample: Sample) -> bytes:
-    """SHA-256 of a sample's file, or of its pixels."""
+    """Return the SHA-256 of a sample's file, or of its pixels."""
     data = sample.data if isinstance(sample.data, bytes) else np.ascontiguousarray(sample.data).tobytes()
     return hashlib.sha256(data).digest()
 
 
 def exact_duplicates(first: Source, second: Source) -> list[tuple[str, str]]:
-    """(id in first, id in second) of samples with the same content: what leaked from training into a test."""
+    """Return (id in first, id in second) of samples with the same content, such as training images in a test set."""
     known: dict[bytes, str] = {}
     for number in range(len(first)):
         with contextlib.suppress(BadImage):
@@ -133,7 +133,7 @@ def exact_duplicates(first: Source, second: Source) -> list[tuple[str, str]]:
 def contact_sheet(
     source: Source, size: tuple[int, int], how: Augmentation, *, samples: int = 16, versions: int = 3, seed: int = 0
 ) -> Image.Image:
-    """Evenly spaced samples, one a row: as they are, then as training would see them in the first epochs."""
+    """Draw evenly spaced samples, one per row: the original, then what training would see in the first epochs."""
     shown = min(samples, len(source))
     numbers = [place * len(source) // shown for place in range(shown)]
     rows = [row for number in numbers if (row := _row(source, number, size, how, versions, seed))]
@@ -153,7 +153,7 @@ def contact_sheet(
 def _row(
     source: Source, number: int, size: tuple[int, int], how: Augmentation, versions: int, seed: int
 ) -> tuple[str, list[Image.Image]] | None:
-    """A title, and the pictures of one sample; nothing for a bad one."""
+    """The title and the pictures of one sample; None if it cannot be read."""
     try:
         sample = source.item(number)
         image = decode(sample, source.max_pixels).image
@@ -169,7 +169,7 @@ def _row(
 
 
 def _cell(image: Image.Image) -> Image.Image:
-    """The picture in a square of CELL pixels with its own shape; small ones are enlarged to be seen."""
+    """Fit a picture into a square of CELL pixels, keeping its shape; small ones are enlarged."""
     scale = CELL / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     kind = Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BILINEAR

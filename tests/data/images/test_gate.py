@@ -386,7 +386,7 @@ def test_png_with_its_header_late_or_twice_is_corrupt():
 @pytest.mark.parametrize("frames", [[0], [2, 2]], ids=["no frames", "counted twice"])
 def test_animation_chunk_that_pillow_warns_about_is_corrupt(frames):
     control = [chunk(b"acTL", struct.pack(">II", n, 0)) for n in frames]
-    with pytest.raises(BadImage, match="no sound animated PNG"):
+    with pytest.raises(BadImage, match="not a valid animated PNG"):
         read_image(png(4, 4, bytes(16), *control))
 
 

@@ -63,7 +63,7 @@ def test_digits_may_be_a_few_of_each_class():
         ("shots=200", "class 0 has 1[0-9]+ samples; 200 are asked for"),
         ("shots=-1", "shots -1 must be a whole number of at least 1"),
         ("shots=5&seed=-1", "seed -1 must be a whole number of at least 0"),
-        ("seed=3", "no effect without them; give shots=5&seed=3"),
+        ("seed=3", "no effect without shots; give shots=5&seed=3"),
     ],
 )
 def test_shots_that_cannot_be_drawn_are_errors(options, message):

@@ -300,7 +300,7 @@ def test_given_classes_fix_the_numbers(tmp_path):
         ("path,label\n,x\n", "line 2, column 'path'"),
         ('path,label\n"a\nb.png",x\n/c.png,x\n', "line 4, column 'path'"),
         ("path,label\na.png,\n", "line 2, column 'label': no label"),
-        ("path,label\na.png,x\n./a.png,y\n", "line 3, column 'path': './a.png' stood on an earlier line"),
+        ("path,label\na.png,x\n./a.png,y\n", "line 3, column 'path': './a.png' is also on an earlier line"),
         ("path,label\na.png\n", "line 2, column 'label': 1 cells, the header 2"),
         ("path,label\na.png,x,y\n", "line 2, column 'label': 3 cells, the header 2"),
         ('path,label\na.png,x\n"a"b,x\n', "line 3: "),
@@ -321,7 +321,7 @@ def test_a_bad_row_is_named_by_line_and_column(tmp_path, text, message):
 def test_a_label_that_is_no_class_number_among_numbers_is_named_by_its_line(tmp_path, odd, separator):  # E13
     rows = [f"{number}.png,{number}" for number in range(12)]
     (tmp_path / "table.csv").write_text("\n".join(["path,label", *rows[:5], f"odd.png,{odd}", *rows[5:]]) + "\n")
-    said = f"table.csv, line 7, column 'label': '{odd}' is no class number, but 12 of 13"
+    said = f"table.csv, line 7, column 'label': '{odd}' is not a class number, but 12 of 13"
     with pytest.raises(ValueError) as caught:
         CsvSource(tmp_path / "table.csv", separator=separator)
     assert str(caught.value).startswith(said)

@@ -59,13 +59,13 @@ def test_an_unpacked_file_beside_its_packed_one_is_taken(tmp_path):
     ("data", "message"),
     [
         (b"", "ends in its header"),
-        (idx(PIXELS)[:-1], r"claims shape \(6, 5, 4\), but holds 119 bytes"),
-        (idx(PIXELS) + b"x", "but holds 121 bytes"),
+        (idx(PIXELS)[:-1], r"shape \(6, 5, 4\), but 119 bytes of data"),
+        (idx(PIXELS) + b"x", "but 121 bytes of data"),
         (idx(PIXELS, kind=13), "is not an idx file of 3 sides"),
         (idx(PIXELS[0]), "is not an idx file of 3 sides"),
         (b"<html>" * 9, "is not an idx file"),
-        (idx(PIXELS[:0]), "but holds 0 bytes"),
-        (struct.pack(">HBB3I", 0, 8, 3, 2**32 - 1, 2**32 - 1, 2**32 - 1), "but holds 0 bytes"),
+        (idx(PIXELS[:0]), "but 0 bytes of data"),
+        (struct.pack(">HBB3I", 0, 8, 3, 2**32 - 1, 2**32 - 1, 2**32 - 1), "but 0 bytes of data"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, data, message):
@@ -78,13 +78,13 @@ def test_a_damaged_file_is_refused(tmp_path, data, message):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (gzip.compress(idx(PIXELS))[:-12], "no sound gzip"),
-        (b"not gzip at all", "no sound gzip"),
-        (gzip.compress(idx(PIXELS)[:-1]), "but holds other than 120 bytes"),
-        (gzip.compress(idx(PIXELS) + bytes(10**7)), "but holds other than 120 bytes"),
-        (gzip.compress(idx(PIXELS))[:40] + b"\0\0\0\0" + gzip.compress(idx(PIXELS))[44:], "no sound gzip"),
-        (gzip.compress(idx(np.zeros((50, 1000, 1000), np.uint8))), "claims 50,000,000 bytes; at most"),
-        (gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 2**20, 2**10, 2**10)), "claims 1,099,511,627,776 bytes"),
+        (gzip.compress(idx(PIXELS))[:-12], "not a valid gzip"),
+        (b"not gzip at all", "not a valid gzip"),
+        (gzip.compress(idx(PIXELS)[:-1]), "but not 120 bytes of data"),
+        (gzip.compress(idx(PIXELS) + bytes(10**7)), "but not 120 bytes of data"),
+        (gzip.compress(idx(PIXELS))[:40] + b"\0\0\0\0" + gzip.compress(idx(PIXELS))[44:], "not a valid gzip"),
+        (gzip.compress(idx(np.zeros((50, 1000, 1000), np.uint8))), "would unpack to 50,000,000 bytes; at most"),
+        (gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 2**20, 2**10, 2**10)), "would unpack to 1,099,511,627,776 bytes"),
     ],
     ids=["cut", "text", "short", "long", "crc", "bomb", "claim"],
 )

@@ -113,7 +113,9 @@ def test_a_list_of_names_and_synsets(tmp_path, images, line):
 def test_an_order_sorted_by_synset_is_not_the_kits(tmp_path, images):
     truth = written(tmp_path, "".join(f"{n}\n" for n in NUMBERS))
     caffe = written(tmp_path, "".join(f"{wnid} words\n" for wnid in WNIDS), "synset_words.txt")
-    with pytest.raises(ValueError, match=r"synset_words\.txt is sorted by WordNet id; the development kit's order"):
+    with pytest.raises(
+        ValueError, match=r"synset_words\.txt is sorted by WordNet id; the development kit has another order"
+    ):
         ImageNetSource(images, labels=truth, synsets=caffe)
 
 

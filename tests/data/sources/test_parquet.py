@@ -104,14 +104,14 @@ def test_an_image_given_only_by_its_path_is_an_error_that_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"labels": pyarrow.array([0, -1], pyarrow.int64())}, "row 1: label -1 is no class"),
+        ({"labels": pyarrow.array([0, -1], pyarrow.int64())}, "row 1: label -1 is not a class"),
         ({"labels": pyarrow.array([0, None], pyarrow.int64())}, "1 rows without a label"),
         ({"labels": pyarrow.array(["a", "b"])}, "column 'label' is string; allowed are whole numbers"),
         ({"labels": pyarrow.array([0, 3], pyarrow.int64())}, r"label 3, and 3 names of classes; see set/1; allowed"),
-        ({"labels": pyarrow.array([0, 10**9], pyarrow.int64()), "names": ()}, "label 1000000000 is no class"),
+        ({"labels": pyarrow.array([0, 10**9], pyarrow.int64()), "names": ()}, "label 1000000000 is not a class"),
         ({"images": ["a", "b"], "kind": pyarrow.string()}, "column 'image' is string; allowed are binary"),
         ({"images": [{"path": "a"}] * 2, "kind": pyarrow.struct([("path", pyarrow.string())])}, "allowed are binary"),
-        ({"names": (1, 2)}, "names of its classes are not all text"),
+        ({"names": (1, 2)}, "class names are not all strings"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(tmp_path, options, message):
@@ -125,7 +125,7 @@ def test_damaged_and_empty_files_are_refused(tmp_path):
     whole = path.read_bytes()
     for data in (b"", b"PAR1", whole[: len(whole) // 2], b"<html>" * 100):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match=r"set\.parquet is no sound parquet file"):
+        with pytest.raises(ValueError, match=r"set\.parquet is not a valid parquet file"):
             ParquetSource(path)
     write(path, range(0))
     with pytest.raises(ValueError, match="no rows"):

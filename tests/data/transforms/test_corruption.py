@@ -169,7 +169,7 @@ def test_an_evaluation_has_the_same_plans_every_time_and_bad_pictures_have_none(
         ({"chosen": 17}, "17 of 16 patches would be corrupted"),
         ({"masked": 0.95}, "add up to 1 at most"),
         ({"swapped": -0.1}, "add up to 1 at most"),
-        ({"patches": 1, "chosen": 1}, "no other patch to swap it with"),
+        ({"patches": 1, "chosen": 1}, "no other patch to swap with"),
     ],
 )
 def test_impossible_corruptions_are_refused(values, message):

@@ -98,7 +98,7 @@ def test_an_interrupted_extraction_continues_to_the_same_bytes(tiny, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write_features(tiny, HOW, Noise(23, stop=12), torn, spec="noise", batch=2)
     assert torn.missing() == [2, 3, 4]
-    with pytest.raises(ValueError, match="lacks 3 of 5 shards"):
+    with pytest.raises(ValueError, match="lacks 3 of 5 files"):
         read_folder(tmp_path / "b")
     for rank in (1, 0):
         write_features(tiny, HOW, Noise(23), torn, spec="noise", batch=2, world=World(rank=rank, ranks=2))
@@ -116,7 +116,7 @@ def test_a_folder_of_other_features_is_refused(tiny, tiny_spec, tmp_path):
         (tiny, Preprocessing(fraction=0.5), Noise(6), "preprocessing"),
         (tiny, HOW, open_source(SHAPES.format(6, 0)), "class_names, data"),
     ):
-        with pytest.raises(ValueError, match=rf"other features \(not the same: {what}\)"):
+        with pytest.raises(ValueError, match=rf"other features \(different: {what}\)"):
             write_features(model, how, source, folder, spec="noise")
 
 

@@ -1,4 +1,4 @@
-"""From a decoded picture of any mode to an upright RGB one: EXIF orientation, transparency, bit depths."""
+"""Conversion of a decoded picture to upright RGB: EXIF orientation, transparency, bit depths."""
 
 import struct
 from typing import cast
@@ -21,7 +21,7 @@ EXIF_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4
 
 
 def orientation_of(exif: bytes | None) -> tuple[int, bool]:
-    """Orientation 1..8 (1 where none can be read), and whether the first directory of the EXIF block is broken."""
+    """Return the orientation, 1 to 8 (1 if unknown), and whether the first directory of the EXIF block is broken."""
     if exif is None:
         return 1, False
     exif = exif.removeprefix(b"Exif\0\0")
@@ -46,7 +46,7 @@ def orientation_of(exif: bytes | None) -> tuple[int, bool]:
 
 
 def colour_key(image: ImageFile, depth: int) -> int | tuple[int, ...]:
-    """The transparent colour of a grey or RGB PNG in the units of Pillow's pixels, which have 8 bits."""
+    """Return the transparent colour of a grey or RGB PNG in the 8-bit units of Pillow's pixels."""
     key = image.info["transparency"]
     if image.mode == "L":
         return key % 2**depth * 255 // (2**depth - 1)  # depth 2, 4, 8; Pillow widens the pixels but not the key
@@ -55,8 +55,8 @@ def colour_key(image: ImageFile, depth: int) -> int | tuple[int, ...]:
     return key
 
 
-# Bytes of memory a pixel takes at the peak, measured with Pillow 13: the decoded picture, its conversion, and for a
-# progressive JPEG the coefficients of all its scans.
+# Peak memory per pixel in bytes, measured with Pillow 13: the decoded picture, its conversion, and for a progressive
+# JPEG the coefficients of all scans.
 PLAIN_COST = {"RGB": 4, "1": 5, "L": 5, "P": 5, "RGBA": 8, "LA": 8, "PA": 8, "CMYK": 8}
 PROGRESSIVE_COST = {"L": 5, "RGB": 10, "CMYK": 12}
 KEY_COST = {"RGB": 12}  # with a transparent colour; other modes 9
@@ -64,18 +64,18 @@ OTHER_COST = 12  # 16 bits and what is refused later
 
 
 def bytes_per_pixel(image: ImageFile, *, is_turned: bool) -> int:
-    """Memory at the peak of decoding and conversion to upright RGB, by the header alone."""
+    """Return the peak memory per pixel of decoding and conversion to upright RGB, from the header."""
     if "transparency" in image.info:
         cost = KEY_COST.get(image.mode, 9)
     elif image.info.get("progressive"):
         cost = PROGRESSIVE_COST.get(image.mode, OTHER_COST)
     else:
         cost = PLAIN_COST.get(image.mode, OTHER_COST)
-    return max(cost, 8) if is_turned else cost  # two copies while it is turned
+    return max(cost, 8) if is_turned else cost  # two copies while it is rotated
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """The mode table: RGB from each mode with one plain meaning, transparency over white; else BadImage."""
+    """Convert a picture to RGB, transparency over white; raises BadImage for a mode without one clear meaning."""
     match image.mode, "transparency" in image.info:
         case "RGB", False:
             return image
@@ -100,7 +100,7 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 def _from_16_bits(image: Image.Image) -> Image.Image:
-    """0..65535 to 0..255 by v / 257, rounded."""
+    """Map 0..65535 to 0..255 by v / 257, rounded."""
     image = image.convert("I")
     low, high = cast(tuple[int, int], image.getextrema())
     if low < 0 or high > 65535:

@@ -1,4 +1,4 @@
-"""Which files are meant by a path, a folder or a pattern of image files."""
+"""Image files given as paths, folders or patterns."""
 
 import os
 import re
@@ -9,17 +9,17 @@ from vitlab.data.images.refusals import SUFFIXES as FORMATS
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.sources.folders import SUFFIXES, images_below
 
-# Also of formats that are not read: named in a folder, such a file gets a reason and the way out.
+# Includes formats that are not read: such a file in a folder gets an error that says how to convert it.
 PICTURES = tuple(sorted({*SUFFIXES, *map(str.encode, FORMATS)}))
 
 _MAGIC = re.compile(r"[*?[]")
 
 
 def image_files(given: Iterable[str | Path], excluded: Excluded | None = None) -> Iterator[str | Path]:
-    """The files that are meant: those given, the images anywhere below a folder, those that match a pattern (*.jpg).
+    """Yield the files given, the images anywhere below a folder, and those that match a pattern (*.jpg).
 
-    Images below a folder and matches of a pattern are sorted. What is there but is not named like an image is counted
-    in `excluded`. A folder without images and a pattern without matches raise a ValueError.
+    Images below a folder and matches of a pattern are sorted. Files that are not named like an image are counted in
+    `excluded`. Raises ValueError for a folder without images or a pattern without matches.
     """
     left_out = Excluded() if excluded is None else excluded
     for one in given:
@@ -42,7 +42,7 @@ def _below(folder: str, excluded: Excluded) -> Iterator[str]:
 
 
 def _matches(pattern: str, excluded: Excluded) -> Iterator[str]:
-    """Sorted, without what is hidden; ** does not follow links, which may be loops."""
+    """Yield the sorted matches without hidden files; ** does not follow links, which may be loops."""
     known = set(Path(pattern).parts)
     anchor = Path(pattern).anchor
     found = [str(path) for path in Path(anchor).glob(pattern.removeprefix(anchor)) if not _is_hidden(path, known)]
@@ -62,5 +62,5 @@ def _matches(pattern: str, excluded: Excluded) -> Iterator[str]:
 
 
 def _is_hidden(path: Path, known: set[str]) -> bool:
-    """Whether a file or folder on the way begins with a dot that the pattern does not spell out."""
+    """Whether a part of the path begins with a dot that the pattern does not contain."""
     return any(part.startswith(".") and part not in known for part in path.parts)

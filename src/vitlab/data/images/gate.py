@@ -1,11 +1,11 @@
-"""The one gate through which every image enters: bytes in, an upright RGB picture or a counted reason out.
+"""The gate through which every image enters: bytes in, an upright RGB picture or a reason for refusal out.
 
-A picture passes, in this order: regular file, size in bytes, magic bytes, the format's own structure and
-the size in pixels its header claims, decoding, EXIF orientation, the mode table. Nothing is decoded that
-was not checked, and nothing of a file but its first picture is decoded. Colour profiles are not applied.
+The checks, in order: regular file, size in bytes, magic bytes, the structure of the format and the size in pixels that
+the header claims, decoding, EXIF orientation, the mode table. Nothing is decoded unchecked, and only the first picture
+of a file is decoded. Colour profiles are not applied.
 
-No Pillow global and no warning filter is touched (`warnings.catch_warnings` is not thread-safe): the gate
-keeps Pillow away from the few places where it would warn, so it can be called from any number of threads.
+The gate is thread-safe: it changes no global of Pillow and no warning filter (`warnings.catch_warnings` is not
+thread-safe), and avoids the few places where Pillow would warn.
 """
 
 import errno
@@ -43,7 +43,7 @@ from vitlab.data.images.structure import check_size, check_structure, gif_frames
 
 @dataclass(frozen=True)
 class Decoded:
-    """A picture that passed: mode RGB, upright, without metadata."""
+    """A decoded picture: mode RGB, upright, without metadata."""
 
     image: Image.Image
     notes: tuple[Note, ...]
@@ -51,10 +51,10 @@ class Decoded:
 
 
 def read_image(source: Path | str | bytes, *, name: str | None = None, max_pixels: int | None = None) -> Decoded:
-    """The image in a file (a path) or in bytes; raises BadImage and nothing else.
+    """Decode an image file, given as a path or as bytes. Raises BadImage and nothing else.
 
-    `name` stands in messages and is asked for its suffix; it is never opened. Links are followed. `max_pixels` replaces
-    the limit of the image's format; decoding may then take 16 bytes of memory for each of them.
+    `name` is used in messages and for its suffix; it is not opened. Links are followed. `max_pixels` replaces the limit
+    of the image's format; decoding may then take 16 bytes of memory per pixel.
     """
     path = "" if isinstance(source, bytes) else os.fspath(source)
     name = path if name is None else name
@@ -63,7 +63,7 @@ def read_image(source: Path | str | bytes, *, name: str | None = None, max_pixel
         return _decode(data, Path(name).suffix.lower(), max_pixels)
     except BadImage as bad:
         reason, detail = bad.reason, bad.detail
-    # Raised out here it does not keep the frames, and with them the pixels, of the failure alive.
+    # Raised here, it does not keep the frames of the failure, and their pixels, alive.
     raise BadImage(reason, detail, name)
 
 
@@ -81,26 +81,26 @@ def _decode(data: bytes, suffix: str, max_pixels: int | None) -> Decoded:
             image = image.transpose(TRANSPOSE[orientation])
         image = to_rgb(image)
         if isinstance(image, WebPImageFile):
-            image = image.copy()  # the plain picture, without the decoder and its two canvases
+            image = image.copy()  # without the decoder and its two canvases
     except BadImage:
         raise
-    except Image.DecompressionBombError as error:  # Pillow's limit is above ours, unless somebody lowered it
+    except Image.DecompressionBombError as error:  # Pillow's limit is above ours unless it was lowered
         raise BadImage(Reason.too_many_pixels, f"is over Pillow's limit ({error}); make it smaller") from error
     except Exception as error:  # hostile bytes make Pillow raise far more than OSError, MemoryError included
         said = f"{type(error).__name__}: {str(error)!r:.160}"
         has_no_trailer = format == "GIF" and not data.rstrip(b"\0").endswith(b";")
-        # Of a damaged JPEG the decoder says so too, where it looks for more pixels than there are. The structure of
-        # this one was followed to its end mark, so nothing is missing.
+        # The decoder reports a damaged JPEG as truncated too. The structure of this one was followed to its end
+        # mark, so nothing is missing.
         if ("truncated" in said.lower() and format != "JPEG") or has_no_trailer:
-            raise BadImage(Reason.truncated, f"ends too early ({said}); fetch the whole {format} again") from error
-        raise BadImage(Reason.corrupt, f"is no sound {format} ({said}); fetch it again or leave it out") from error
-    image.info.clear()  # an orientation that was applied must not be found, and applied, again
+            raise BadImage(Reason.truncated, f"ends too early ({said}); get the complete {format} file") from error
+        raise BadImage(Reason.corrupt, f"is not a valid {format} ({said}); replace it or leave it out") from error
+    image.info.clear()  # an orientation must not be applied twice
     return Decoded(image, tuple(notes), format)
 
 
 def _allowed_format(data: bytes) -> str:
     if not data:
-        raise BadImage(Reason.empty, "has 0 bytes; fetch it again or leave it out")
+        raise BadImage(Reason.empty, "has 0 bytes; replace it or leave it out")
     if len(data) > LARGEST_FILE:
         raise _too_large(len(data))
     match sniff(data):
@@ -119,19 +119,19 @@ def _allowed_format(data: bytes) -> str:
 
 REFUSALS = {  # of os.open; anything else is `unreadable`
     errno.ENOENT: (Reason.missing, "does not exist; give the path of an image"),
-    errno.ENOTDIR: (Reason.missing, "lies below a file, not a folder; give the path of an image"),
+    errno.ENOTDIR: (Reason.missing, "is below a file, not a folder; give the path of an image"),
     errno.ELOOP: (Reason.special_file, "is a loop of symbolic links; give the path of a regular file"),
     errno.ENXIO: (Reason.special_file, "is a socket or a device; give the path of a regular file"),
 }
 
 
 def file_bytes(path: str) -> bytes:
-    """What a regular file holds, read once; whatever else stands there is refused without waiting for it."""
+    """Read a regular file; raises BadImage for anything else, without waiting for it."""
     try:
-        # O_NONBLOCK: opening a FIFO that nobody writes to would wait for ever.
+        # O_NONBLOCK: opening a FIFO without a writer would block forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except ValueError:  # a NUL in the path
-        raise BadImage(Reason.missing, "is not a possible path; give the path of an image") from None
+        raise BadImage(Reason.missing, "is not a valid path; give the path of an image") from None
     except OSError as error:
         raise BadImage(*REFUSALS.get(error.errno or 0, _unreadable(error))) from None
     try:
@@ -155,21 +155,21 @@ def _unreadable(error: OSError | MemoryError) -> tuple[Reason, str]:
 
 
 def _too_large(size: int) -> BadImage:
-    return BadImage(Reason.too_large, f"has {size:,} bytes; at most {LARGEST_FILE:,} are read; make it smaller")
+    return BadImage(Reason.too_large, f"has {size:,} bytes; at most {LARGEST_FILE:,} are allowed; make it smaller")
 
 
 # -- Pillow --------------------------------------------------------------------------------------
 
 
 class _Jpeg(JpegImageFile):
-    """Pillow's reader without its search for the resolution in EXIF, which warns where EXIF is broken."""
+    """Pillow's reader without its search for the resolution in EXIF, which warns if EXIF is broken."""
 
     def _read_dpi_from_exif(self) -> None:
         pass
 
 
-# Called directly, not through Image.open: no other plugin can be reached (EPS would start Ghostscript), a JPEG
-# stays one picture (not an MPO), and Image.open's warning about large pictures is never raised.
+# Called directly, not through Image.open: no other plugin is used (EPS would start Ghostscript), a JPEG stays one
+# picture (not an MPO), and Image.open does not warn about large pictures.
 READERS: dict[str, Callable[[BytesIO], ImageFile]] = {
     "JPEG": _Jpeg,
     "PNG": PngImageFile,
@@ -180,11 +180,11 @@ READERS: dict[str, Callable[[BytesIO], ImageFile]] = {
 
 
 def _load(data: bytes, format: str, max_pixels: int | None) -> ImageFile:
-    """The first picture, decoded, as Pillow has it."""
+    """Decode the first picture."""
     check_structure(data, format, max_pixels)
     with BytesIO(data) as stream:
         image = READERS[format](stream)
-        check_size(image.size, format, max_pixels)  # again: this is the size that Pillow would allocate
+        check_size(image.size, format, max_pixels)  # again, because this is the size that Pillow allocates
         _check_memory(image, format, max(LARGEST_DECODE, DECODE_PER_PIXEL * (max_pixels or 0)))
         image.load()
     if format == "PNG" and image.mode in ("L", "RGB") and "transparency" in image.info:
@@ -193,9 +193,9 @@ def _load(data: bytes, format: str, max_pixels: int | None) -> ImageFile:
 
 
 def _check_memory(image: ImageFile, format: str, most: int) -> None:
-    """Raise unless the picture fits in so many bytes on its way to upright RGB."""
+    """Raise BadImage if converting the picture to upright RGB takes more than `most` bytes."""
     if format == "WEBP":
-        return  # its size alone is limited, before it is opened
+        return  # only its size is limited, before it is opened
     is_turned = orientation_of(image.info.get("exif"))[0] in TRANSPOSE
     needed = image.width * image.height * bytes_per_pixel(image, is_turned=is_turned)
     if needed > most:
@@ -211,5 +211,5 @@ def _is_animated(image: ImageFile, data: bytes) -> bool:
         return getattr(image, "is_animated", False)  # read from the header
     try:
         return len(list(itertools.islice(gif_frames(data), 2))) == 2
-    except (struct.error, IndexError):  # cut inside or behind the first frame, which is all we want
+    except (struct.error, IndexError):  # cut after the first frame, the only one that is used
         return False

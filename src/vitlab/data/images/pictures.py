@@ -1,4 +1,4 @@
-"""Pictures as a program has them: paths, bytes, Pillow images, arrays and tensors, each made an upright RGB picture."""
+"""Pictures in any form (paths, bytes, PIL images, arrays, tensors) as upright RGB images."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ KINDS = (
 
 
 class Named(NamedTuple):
-    """A picture and what answers call it: its path, or its place among those given."""
+    """A picture and its name in results: its path, or its place among those given."""
 
     name: str
     picture: Picture
@@ -34,7 +34,7 @@ Pictures = Picture | Iterable[Picture | Named]
 
 
 def named_pictures(images: Pictures) -> Iterator[Named]:
-    """One picture or several, each checked and named; raises a ValueError for what is none."""
+    """Yield one or several pictures, checked and named; raises ValueError for anything else."""
     for place, image in enumerate(_each(images), 1):
         if isinstance(image, Named):
             yield image
@@ -48,7 +48,7 @@ def named_pictures(images: Pictures) -> Iterator[Named]:
 
 
 def read_picture(picture: Picture, name: str, max_pixels: int | None = None) -> Decoded:
-    """An upright RGB picture; raises BadImage where it cannot be one, with the limits that hold for files."""
+    """Convert a picture to upright RGB; raises BadImage if that is impossible, with the limits of files."""
     check_max_pixels(max_pixels)
     if isinstance(picture, str | Path | bytes):
         return read_image(picture, name=name if isinstance(picture, bytes) else None, max_pixels=max_pixels)
@@ -56,17 +56,17 @@ def read_picture(picture: Picture, name: str, max_pixels: int | None = None) -> 
         if isinstance(picture, Tensor):
             picture = picture.detach().cpu().permute(1, 2, 0).numpy()
         image = Image.fromarray(np.ascontiguousarray(picture)) if isinstance(picture, np.ndarray) else picture
-        check_size(image.size, "PNG", max_pixels)  # the limit of what is stored without loss
+        check_size(image.size, "PNG", max_pixels)  # the limit of a lossless format
         return Decoded(_upright(image), (), image.format or "pixels")
     except BadImage as bad:
         reason, detail = bad.reason, bad.detail
-    except Exception as error:  # of a file that Pillow has opened but not yet decoded
+    except Exception as error:  # Pillow decodes an opened file only now
         reason, detail = Reason.corrupt, f"cannot be decoded ({type(error).__name__}: {str(error)!r:.160})"
     raise BadImage(reason, detail, name)
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """RGB and turned as its EXIF says, as a file would be; the image that was given stays as it is."""
+    """Convert to RGB and apply the EXIF orientation, as for a file; the given image is not changed."""
     image.load()
     orientation, _ = orientation_of(image.info.get("exif"))
     if orientation in TRANSPOSE:
@@ -82,7 +82,7 @@ def _each(images: Pictures) -> Iterable[Picture | Named]:
 
 
 def check_picture(image: object) -> None:
-    """Raise a ValueError that says what a picture may be."""
+    """Raise a ValueError that says what is allowed unless this is a picture."""
     if isinstance(image, np.ndarray | Tensor):
         kind, place = ("array", -1) if isinstance(image, np.ndarray) else ("tensor", 0)
         is_picture = image.ndim == 3 and image.shape[place] == 3 and 0 not in image.shape
@@ -90,8 +90,8 @@ def check_picture(image: object) -> None:
             return
         form = "(H, W, 3)" if kind == "array" else "(3, H, W)"
         raise ValueError(
-            f"a picture as {kind} is {form} of uint8, not {tuple(image.shape)} of {image.dtype}; what is preprocessed "
-            "already is one tensor (B, 3, H, W) of floats, as vitlab.preprocess gives it"
+            f"a picture as {kind} is {form} of uint8, not {tuple(image.shape)} of {image.dtype}; a preprocessed batch "
+            "is one float tensor (B, 3, H, W), as vitlab.preprocess returns it"
         )
     if not isinstance(image, str | Path | bytes | Image.Image):
         raise ValueError(f"images must be {KINDS}, not {type(image).__name__}")

@@ -1,4 +1,4 @@
-"""Why an image is refused or remarked on, and the limits it must keep."""
+"""The formats and limits of images, and the reasons to refuse one."""
 
 from enum import StrEnum, auto
 
@@ -9,17 +9,17 @@ LARGEST_DECODE = 300_000_000  # bytes of memory at the peak of decoding, turning
 MOST_PIXELS = {
     "JPEG": 64_000_000,
     "PNG": 32_000_000,
-    "WEBP": LARGEST_DECODE // 16,  # its decoder takes 16 bytes a pixel as soon as it is opened
+    "WEBP": LARGEST_DECODE // 16,  # its decoder allocates 16 bytes per pixel when it opens a file
     "GIF": 32_000_000,
     "BMP": 32_000_000,
 }
-MOST_SCANS = 100  # of a JPEG, each a pass over all pixels; encoders write about 10, and 220 KB with 1,000 cost 7 s
-MOST_PIECES = {  # which Pillow walks in Python; LARGEST_FILE has room for fewer if they are of the usual size
+MOST_SCANS = 100  # of a JPEG, each a pass over all pixels; encoders write about 10, and 1,000 in 220 KB take 7 s
+MOST_PIECES = {  # that Pillow walks in Python; files of usual pieces have fewer
     "JPEG": 1_000,  # segments; Pillow's time for EXIF is quadratic in them
     "PNG": 250_000,  # chunks
     "GIF": 250_000,  # blocks
 }
-DECODE_PER_PIXEL = 16  # bytes of memory allowed for each pixel of a limit that a user sets
+DECODE_PER_PIXEL = 16  # bytes of memory per pixel, under a limit set by the user
 ALLOWED = ", ".join(MOST_PIXELS)
 SUFFIXES = {
     **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
@@ -33,7 +33,7 @@ SUFFIXES = {
     ".gif": "GIF",
     ".bmp": "BMP",
 }
-# Picture formats that are recognised but not read, and a command that turns such a file into one that is.
+# Formats that are recognised but not read, with a command that converts such a file.
 CONVERSIONS = {
     "HEIC": "heif-convert IN.heic OUT.jpg",
     "AVIF": "avifdec IN.avif OUT.png",
@@ -52,19 +52,19 @@ class Reason(StrEnum):
     empty = auto()
     too_large = auto()  # bytes
     not_an_image = auto()
-    unsupported_format = auto()  # a picture of a kind that is not read, such as HEIC
+    unsupported_format = auto()  # a format that is not read, such as HEIC
     unsupported_mode = auto()
     too_many_pixels = auto()
     aspect_ratio = auto()
     truncated = auto()
     corrupt = auto()
-    hash_mismatch = auto()  # with what a manifest says
+    hash_mismatch = auto()  # with a manifest
     changed = auto()  # since the source was opened
-    outside_root = auto()  # a link that leaves the data folder
+    outside_root = auto()  # a link to a place outside the data folder
 
 
 class Note(StrEnum):
-    """What is odd about an image that is accepted all the same."""
+    """What is unusual about an image that is accepted."""
 
     format_mismatch = auto()  # a PNG named .jpg
     animated = auto()  # the first frame is used
@@ -72,10 +72,10 @@ class Note(StrEnum):
 
 
 class BadImage(ValueError):  # noqa: N818  it is the image that is bad, not the program
-    """An image that is refused; `str` is one line, safe to print whatever the file is called."""
+    """An image that is refused; its message is one line, safe to print for any file name."""
 
     def __init__(self, reason: Reason, detail: str, name: str = "") -> None:
-        super().__init__(reason, detail, name)  # all of them, so that it can be pickled between processes
+        super().__init__(reason, detail, name)  # all arguments, so that it can be pickled
         self.reason = reason
         self.detail = detail
         self.name = name

@@ -1,4 +1,4 @@
-"""How large the pictures of a data set are, from a few of them."""
+"""The typical size of the pictures of a data set, from a few of them."""
 
 import contextlib
 
@@ -9,11 +9,11 @@ from vitlab.data.source import Source, decode
 from vitlab.require import require
 
 LOOKED_AT = 9  # pictures, evenly spaced
-TRIED = 90  # that may be bad before they are given up
+TRIED = 90  # pictures at most, if some are bad
 
 
 def typical_size(source: Source) -> tuple[int, int]:
-    """Height and width of the picture of median area among nine; raises where none can be read."""
+    """Return height and width of the picture of median area among nine; raises ValueError if none can be read."""
     found: list[tuple[int, int]] = []
     samples, tried = len(source), min(len(source), TRIED)
     for place in range(tried):

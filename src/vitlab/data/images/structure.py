@@ -1,4 +1,4 @@
-"""What the bytes of an image must look like before a decoder may see them: magic, chunks, sizes, end marks."""
+"""Checks of an image file's bytes before they are decoded: magic, chunks, sizes, end marks."""
 
 import itertools
 import re
@@ -37,7 +37,7 @@ BMP_HEADERS = {12, 40, 52, 56, 64, 108, 124}  # sizes in bytes of the known vers
 
 
 def sniff(data: bytes) -> str | None:
-    """A format that is read or one of `CONVERSIONS`, by the first bytes; None for all else. Names mean nothing here."""
+    """Recognise a format, one that is read or one of `CONVERSIONS`, by the first bytes; None for anything else."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "WEBP"
     if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in BMP_HEADERS:
@@ -48,33 +48,33 @@ def sniff(data: bytes) -> str | None:
 
 
 def _heif_kind(data: bytes) -> str | None:
-    """AVIF or HEIC by the brands of the first box, the main one or those it is compatible with; None for a video."""
+    """AVIF or HEIC, by the main and the compatible brands of the first box; None for a video."""
     length = min(int.from_bytes(data[:4], "big"), 256)
     brands = {data[8:12], *(data[at : at + 4] for at in range(16, length, 4))}
     return "AVIF" if brands & {b"avif", b"avis"} else "HEIC" if brands & HEIF_BRANDS else None
 
 
 def check_structure(data: bytes, format: str, max_pixels: int | None = None) -> None:
-    """Raise BadImage unless the bytes are a whole file of the format, within the limits."""
+    """Raise BadImage unless the bytes are a complete file of the format, within the limits."""
     try:
         CHECKS[format](data, max_pixels)
-    except (struct.error, IndexError):  # a check looked for a field behind the last byte
-        raise BadImage(Reason.truncated, f"ends inside its headers; fetch the whole {format} again") from None
+    except (struct.error, IndexError):  # a field would be beyond the last byte
+        raise BadImage(Reason.truncated, f"ends inside its headers; get the complete {format} file") from None
 
 
 def check_max_pixels(max_pixels: int | None) -> None:
-    """Raise unless this can be a limit on the pixels of an image; None stands for that of each format."""
+    """Raise ValueError unless this can be a limit on the pixels of an image; None is the limit of each format."""
     if max_pixels is not None and max_pixels < 1:
         raise ValueError(f"max_pixels {max_pixels} must be at least 1; leave it out for the default of each format")
 
 
 def check_size(size: tuple[int, int], format: str, max_pixels: int | None = None) -> None:
-    """Raise BadImage for a width and height beyond the limits; `max_pixels` replaces the format's own."""
+    """Raise BadImage if width or height exceed the limits; `max_pixels` replaces that of the format."""
     width, height = size
     most = max_pixels or MOST_PIXELS[format]
     found = f"is {width} x {height} = {width * height:,} pixels"
     if min(size) < 1:
-        raise BadImage(Reason.corrupt, f"{found}; fetch it again or leave it out")
+        raise BadImage(Reason.corrupt, f"{found}; replace it or leave it out")
     if max(size) > LARGEST_SIDE:
         raise BadImage(Reason.too_many_pixels, f"{found}; a side may have {LARGEST_SIDE:,}; make it smaller")
     if width * height > most:
@@ -107,8 +107,8 @@ def _check_jpeg(data: bytes, max_pixels: int | None) -> None:
         pieces = _one_more(pieces, "JPEG")
         at += struct.unpack_from(">H", data, at)[0]
         if at > len(data) and has_end:
-            raise BadImage(Reason.corrupt, "has a part longer than the JPEG itself; fetch it again or leave it out")
-    raise BadImage(Reason.truncated, "ends before the JPEG's end mark; fetch it again or leave it out")
+            raise BadImage(Reason.corrupt, "has a part longer than the JPEG itself; replace it or leave it out")
+    raise BadImage(Reason.truncated, "ends before the JPEG's end mark; replace it or leave it out")
 
 
 def _one_more(pieces: int, format: str) -> int:
@@ -118,30 +118,32 @@ def _one_more(pieces: int, format: str) -> int:
 
 
 def _check_png(data: bytes, max_pixels: int | None) -> None:
-    """Every chunk whole and with the right checksum, to the end chunk: Pillow does not look at those of the pixels."""
+    """Check that every chunk is complete and has the right checksum; Pillow does not check those of the pixels."""
     at, pieces, kind, has_frames = 8, 0, b"", False
     view = memoryview(data)
     while kind != b"IEND":
         length, kind = struct.unpack_from(">I4s", data, at)
         end = at + 12 + length
         if end > len(data):
-            raise BadImage(Reason.truncated, f"ends inside the PNG's chunk {kind!r}; fetch it again or leave it out")
+            raise BadImage(Reason.truncated, f"ends inside the PNG's chunk {kind!r}; replace it or leave it out")
         if zlib.crc32(view[at + 4 : end - 4]) != struct.unpack_from(">I", data, end - 4)[0]:
-            raise BadImage(Reason.corrupt, f"has a wrong checksum in the PNG's chunk {kind!r}; fetch it again")
+            raise BadImage(
+                Reason.corrupt, f"has a wrong checksum in the PNG's chunk {kind!r}; replace it or leave it out"
+            )
         if (kind == b"IHDR") != (at == 8):
-            raise BadImage(Reason.corrupt, "does not start with the PNG's one header; fetch it again or leave it out")
+            raise BadImage(Reason.corrupt, "does not start with the PNG's one header; replace it or leave it out")
         if kind == b"IHDR":
             check_size(struct.unpack_from(">II", data, at + 8), "PNG", max_pixels)
-        if kind == b"acTL":  # Pillow decodes a second one, or one of no frames, with a warning
+        if kind == b"acTL":  # Pillow warns about a second one, or one without frames
             if has_frames or not 0 < struct.unpack_from(">I", data, at + 8)[0] <= 2**31:
-                raise BadImage(Reason.corrupt, "is no sound animated PNG; save it as a plain PNG")
+                raise BadImage(Reason.corrupt, "is not a valid animated PNG; save it as a plain PNG")
             has_frames = True
         pieces = _one_more(pieces, "PNG")
         at = end
 
 
 def _check_webp(data: bytes, max_pixels: int | None) -> None:
-    """The canvas, which Pillow allocates as soon as it opens the file, and the size in bytes."""
+    """Check the canvas, which Pillow allocates when it opens the file, and the size in bytes."""
     match struct.unpack_from("4s", data, 12)[0]:
         case b"VP8 ":
             width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", data, 26))
@@ -151,22 +153,24 @@ def _check_webp(data: bytes, max_pixels: int | None) -> None:
         case b"VP8X":
             width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
         case kind:
-            raise BadImage(Reason.corrupt, f"has {kind!r} where a WEBP has its pixels; fetch it again or leave it out")
+            raise BadImage(Reason.corrupt, f"has {kind!r} where a WEBP has its pixels; replace it or leave it out")
     check_size((width, height), "WEBP", max_pixels)
     declared = 8 + struct.unpack_from("<I", data, 4)[0]
     if len(data) < declared:
-        raise BadImage(Reason.truncated, f"has {len(data):,} of the WEBP's {declared:,} bytes; fetch it again")
+        raise BadImage(
+            Reason.truncated, f"has {len(data):,} of the WEBP's {declared:,} bytes; replace it or leave it out"
+        )
 
 
 def _check_gif(data: bytes, max_pixels: int | None) -> None:
     width, height = struct.unpack_from("<HH", data, 6)
-    for right, bottom in itertools.islice(gif_frames(data), 1):  # Pillow lets the first frame enlarge the canvas
+    for right, bottom in itertools.islice(gif_frames(data), 1):  # in Pillow the first frame may enlarge the canvas
         width, height = max(width, right), max(height, bottom)
     check_size((width, height), "GIF", max_pixels)
 
 
 def gif_frames(data: bytes) -> Iterator[tuple[int, int]]:
-    """Right and bottom edge of each frame, block by block; ends where the blocks do."""
+    """Yield the right and bottom edge of each frame."""
 
     def colours(flags: int) -> int:
         return 3 << (flags & 7) + 1 if flags & 0x80 else 0  # bytes of a palette
@@ -176,7 +180,7 @@ def gif_frames(data: bytes) -> Iterator[tuple[int, int]]:
         pieces = _one_more(pieces, "GIF")
         at += 1
         if kind not in (b"!", b","):
-            continue  # Pillow reads over junk between blocks
+            continue  # Pillow skips junk between blocks
         if kind == b",":
             left, top, width, height, flags = struct.unpack_from("<4HB", data, at)
             yield left + width, top + height

@@ -1,10 +1,10 @@
 """The order of training samples as a pure function: position in an endless stream -> (epoch, sample number).
 
-Nothing is stored and nothing is shuffled in memory: any position of a billion-image set is found in constant time, so
-resuming costs nothing and neither workers nor ranks can change what is trained on. In each epoch all samples are
-permuted. Where neighbours are read together (shards, row groups), whole blocks of them are permuted, then the samples
-inside a window of blocks: storage still reads locally, and a batch mixes as many blocks as a window has. Such sources
-should hold their samples in no particular order; a source sorted by class must not use blocks.
+Nothing is stored or shuffled in memory: any position of a billion-image set is computed in constant time. Resuming is
+free, and neither workers nor ranks can change what is trained on. In each epoch all samples are permuted. Where
+neighbours are read together (shards, row groups), whole blocks are permuted, then the samples inside a window of
+blocks: reads stay local, and a batch mixes as many blocks as a window has. The samples of such a source should be in
+random order; a source sorted by class must not use blocks.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ ROUNDS = 4  # of the Feistel network
 
 @dataclass(frozen=True)
 class Order:
-    """The stream of `samples` samples under a seed; `shuffle=False` runs through them in their own order."""
+    """The stream of `samples` samples for a seed; with `shuffle=False` they come in their own order."""
 
     samples: int
     seed: int = 0
@@ -31,7 +31,7 @@ class Order:
             raise ValueError(f"block {self.block} and window {self.window} must be at least 1")
 
     def at(self, position: int) -> tuple[int, int]:
-        """(epoch, sample number) at a position, 0 or more, of the endless stream."""
+        """Return (epoch, sample number) at a position of the endless stream."""
         if position < 0:
             raise ValueError(f"position {position} is before the start of the stream")
         epoch, place = divmod(position, self.samples)
@@ -46,7 +46,7 @@ class Order:
         blocks = -(-self.samples // self.block)
         windows = max(1, round(blocks / self.window))  # of equal numbers of blocks, so that none is short
         key = _key(self.seed, epoch, 0)
-        # The last block may be short. Knowing the slot it moved to tells where every other slot starts.
+        # The last block may be short. The slot it moved to determines where every other slot starts.
         short_slot = unpermuted(blocks - 1, blocks, key)
         gap = blocks * self.block - self.samples
 
@@ -65,7 +65,7 @@ class Order:
 
 
 def permuted(number: int, size: int, key: bytes) -> int:
-    """A permutation of 0..size-1 that is computed, not stored: a Feistel network, walked until it is in range."""
+    """Permute 0..size-1 without storing it: a Feistel network, applied until the result is in range."""
     half, mask = _half(size)
     while True:
         left, right = number >> half, number & mask

@@ -1,4 +1,4 @@
-"""Ranges of samples, read here or by worker processes, whose faults and deaths are told with the samples' names."""
+"""Reading of sample ranges, in this process or in workers; an error names the samples it concerns."""
 
 import ctypes
 import hashlib
@@ -20,14 +20,14 @@ from vitlab.errors import WorkerDied
 from vitlab.require import require
 
 GRACE = 0.5  # seconds
-FAREWELL = 30  # seconds that a worker lives on after a polite stop
+FAREWELL = 30  # seconds that a worker lives after SIGTERM
 PR_SET_PDEATHSIG = 1
-PER_CORE = 8  # workers that are started at most: more only wait for each other, and each takes memory
-AHEAD = 2  # batches that each worker holds ready: what bounds the memory
+PER_CORE = 8  # at most so many workers: more only wait for each other, and each takes memory
+AHEAD = 2  # batches that each worker prefetches, which bounds the memory
 
 
 def check_workers(workers: int) -> None:
-    """Raise unless so many processes may decode images on this machine."""
+    """Raise a ValueError if this machine has too few cores for so many worker processes."""
     require(workers >= 0, f"workers {workers} must not be negative")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     most = PER_CORE * cores
@@ -37,7 +37,7 @@ def check_workers(workers: int) -> None:
 
 
 class Sound(NamedTuple):
-    """A sample that could be read, and what is kept of it."""
+    """A sample that could be read, and what the reader keeps of it."""
 
     kept: Any
     sample: Sample
@@ -47,7 +47,7 @@ class Sound(NamedTuple):
 
 
 class RangeReader(Dataset):
-    """Reads a range of positions of a source; notes which one it is at, so that a death can be explained."""
+    """Reads a range of positions of a source, and notes the current one, so that a crash can be explained."""
 
     def __init__(self, source: Source, workers: int) -> None:
         check_workers(workers)
@@ -57,7 +57,7 @@ class RangeReader(Dataset):
             self.current = _in_shared_memory(self.current)
 
     def locate(self, position: int) -> tuple[int, int]:
-        """(epoch, sample number) of a position."""
+        """Return (epoch, sample number) of a position."""
         return 0, position
 
     def use(self, sample: Sample, epoch: int, position: int) -> object:
@@ -83,17 +83,17 @@ class RangeReader(Dataset):
         return self.collected(good, bad)
 
     def collected(self, good: list[Sound], bad: list[tuple[int, Quarantined]]) -> object:
-        """What is handed on for a whole range."""
+        """Return what a whole range becomes."""
         return [sound.kept for sound in good], bad
 
     def in_flight(self) -> list[str]:
-        """The ids of the samples that workers are at, or died at."""
+        """Return the ids of the samples that workers are reading, or were reading when they died."""
         positions = [int(position) for position in self.current if position >= 0]
         return [self.source.id(self.locate(position)[1]) for position in positions]
 
 
 def read_ranges(reader: RangeReader, wanted: Iterable[range], workers: int) -> Iterator[Any]:
-    """What the reader makes of each range, in order, read here or by worker processes."""
+    """Yield what the reader makes of each range, in order, read in this process or in workers."""
     loader = DataLoader(
         reader,
         batch_size=None,
@@ -115,18 +115,18 @@ def read_ranges(reader: RangeReader, wanted: Iterable[range], workers: int) -> I
 
 
 def _unbroken(loader: DataLoader) -> Iterator[Any]:
-    """What the loader gives; a connection that a dying worker broke is told as its death."""
+    """Yield from the loader; a connection that breaks because a worker died is reported as its death."""
     try:
         yield from _begun(loader)
     except (ConnectionError, EOFError, FileNotFoundError) as error:
         if loader.num_workers == 0 or "in DataLoader worker process" in str(error):
             raise  # the source's own error
-        time.sleep(GRACE)  # torch reports the death by a signal, which is to arrive here and not somewhere later
+        time.sleep(GRACE)  # torch reports the death by a signal, which must arrive here and not later
         raise RuntimeError(f"DataLoader worker exited unexpectedly, {type(error).__name__}") from error
 
 
 def _begun(loader: DataLoader) -> Iterator[Any]:
-    """The loader with its workers started."""
+    """Start the workers of a loader."""
     try:
         return iter(loader)
     except (OSError, MemoryError) as error:
@@ -139,16 +139,16 @@ def _begun(loader: DataLoader) -> Iterator[Any]:
 
 
 def _prepare_worker(worker: int) -> None:
-    """One thread each; and a stop that a whole job is sent gives its main process time to save with workers alive."""
+    """Set up a worker: one thread; SIGTERM to the whole job leaves the main process time to save with workers alive."""
     torch.set_num_threads(1)
-    if sys.platform == "linux":  # die with who started it: it has inherited the connections that other ranks watch
+    if sys.platform == "linux":  # die with the parent: a worker has inherited the connections that other ranks watch
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(FAREWELL))
 
 
 def shared(tensor: Tensor) -> Tensor:
-    """In a worker moved to shared memory here: a lack of it is an error, torch's sending thread would only die."""
+    """In a worker, move a tensor to shared memory; a lack of it raises here, torch's sending thread would just die."""
     return tensor if get_worker_info() is None else _in_shared_memory(tensor)
 
 

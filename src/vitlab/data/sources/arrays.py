@@ -1,4 +1,4 @@
-"""Images that are arrays: what CIFAR, idx and npz have in common, and .npz files themselves."""
+"""Images stored as arrays: what CIFAR, idx and npz have in common, and .npz files themselves."""
 
 import math
 import os
@@ -19,7 +19,7 @@ from vitlab.data.source import Sample, Source, check_index
 from vitlab.require import require
 from vitlab.user_files import NotRegular, check_archive, open_regular
 
-LARGEST_RATIO = 100  # unpacked to packed bytes; photographs hardly compress
+LARGEST_RATIO = 100  # uncompressed to compressed bytes; photographs hardly compress
 LARGEST_HEADER = 10_000  # bytes of one array's header
 MOST_MEMBERS = 1_000
 # What zipfile, zlib and numpy raise on damaged archives.
@@ -27,9 +27,9 @@ DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, Runti
 
 
 class StoredImages:
-    """Images (n, H, W) or (n, H, W, C) of bytes in a file, read one at a time.
+    """Images (n, H, W) or (n, H, W, C) of uint8 in a file, read one at a time.
 
-    They are not mapped: a mapped file that is cut short kills the process. One that changed is refused.
+    The file is not memory-mapped, because truncating a mapped file kills the process. A file that changed is refused.
     """
 
     dtype = np.dtype(np.uint8)
@@ -49,11 +49,9 @@ class StoredImages:
                 same = self._stamp_of(os.fstat(file.fileno())) == self._stamp
                 data = os.pread(file.fileno(), size, self._offset + index * size)
         except OSError as error:
-            raise BadImage(
-                Reason.unreadable, f"cannot be read ({error.strerror}); look after {self._file.name}"
-            ) from None
+            raise BadImage(Reason.unreadable, f"cannot be read ({error.strerror}); check {self._file.name}") from None
         if not same or len(data) != size:
-            raise BadImage(Reason.changed, f"lies in {self._file.name}, which changed since it was opened; start again")
+            raise BadImage(Reason.changed, f"is in {self._file.name}, which changed since it was opened; start again")
         return np.frombuffer(data, np.uint8).reshape(self.shape[1:])
 
     @staticmethod
@@ -62,10 +60,9 @@ class StoredImages:
 
 
 class PixelSource(Source):
-    """Images (n, H, W) or (n, H, W, 3) of uint8 with labels (n,), or (n, K) of 0 and 1 where several may hold.
+    """Images (n, H, W) or (n, H, W, 3) of uint8 with labels (n,), or (n, K) of 0 and 1 for multi-label sets.
 
-    Ids are the running number, which is also the key of the published order in which TFDS stores such sets. `files`
-    are those the images come from.
+    Ids are running numbers, which are also the keys by which TFDS orders such sets. `files` hold the images.
     """
 
     def __init__(
@@ -138,10 +135,10 @@ class PixelSource(Source):
 
 
 class ArraySource(PixelSource):
-    """A .npz of images and labels; stored images are read one by one, packed ones once.
+    """A .npz file of images and labels; uncompressed images are read one by one, compressed ones all at once.
 
-    Without a split the members are `images` and `labels` or `x` and `y`; with one `train_images` or `x_train`. An
-    array `class_names` of strings names the classes. Nothing is ever unpickled.
+    Without a split, the arrays are `images` and `labels`, or `x` and `y`; with one, `train_images` and so on, or
+    `x_train`. An array `class_names` of strings names the classes. Nothing is unpickled.
     """
 
     def __init__(self, file: Path, split: str = "") -> None:
@@ -163,21 +160,23 @@ class ArraySource(PixelSource):
         except (FileNotFoundError, NotRegular):
             raise
         except DAMAGE as error:
-            raise ValueError(f"{Path(file).name} is no sound .npz archive: {error!s:.200}; fetch it again") from None
+            raise ValueError(
+                f"{Path(file).name} is not a valid .npz archive: {error!s:.200}; download it again"
+            ) from None
         super().__init__(pixels, numbers, tuple(names.tolist()), Path(file).name, [Path(file)])
 
     def __reduce__(self) -> tuple[object, ...]:
-        return self.reopened(*self._arguments)  # packed images would be copied whole
+        return self.reopened(*self._arguments)  # compressed images would be copied whole
 
 
 def open_archive(file: Path) -> zipfile.ZipFile:
-    """A .npz file with a directory of a size that is read; no member is opened."""
+    """Open a .npz file whose directory is not too large; no array is read."""
     check_archive(file, MOST_MEMBERS)
     return zipfile.ZipFile(file)
 
 
 def members(file: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The arrays of an archive by name; one that would unpack to far more than it is, is refused."""
+    """Return the arrays of an archive by name; raises ValueError if it would unpack to far more than its size."""
     found = archive.infolist()
     require(len(found) <= MOST_MEMBERS, f"{file.name} has {len(found):,} members; at most {MOST_MEMBERS} are read")
     unpacked, allowed = sum(m.file_size for m in found), LARGEST_RATIO * file.stat().st_size + 2**20
@@ -199,14 +198,14 @@ def _pair(file: str, names: set[str], split: str) -> tuple[str, str]:
 
 
 def read_member(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """An array whose header and member agree, read whole and its CRC checked."""
+    """Read an array and check its header and CRC."""
     with archive.open(member) as stream:
         shape, fortran, dtype = _checked_header(stream, file, member)
         return np.frombuffer(stream.read(), dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def _stored(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredImages | None:
-    """Images that lie in the file as they are, image after image; None where they must be unpacked or reordered."""
+    """Images that are stored uncompressed, one after another; None if they must be unpacked or reordered."""
     with archive.open(member) as stream:
         shape, fortran, dtype = _checked_header(stream, file, member)
         start = stream.tell()
@@ -223,19 +222,22 @@ def _stored(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> St
 
 
 def _checked_header(stream: IO[bytes], file: Path, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, order and type of a member that is plainly packed and as long as they say."""
+    """Shape, order and type of a member, checked against its length."""
     where = f"{file.name}: {member.filename}"
     require(not member.flag_bits & 1, f"{where} is encrypted")
-    require(member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), f"{where} is packed in an unusual way")
+    require(
+        member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED),
+        f"{where} is compressed in an unusual way; save it with numpy",
+    )
     shape, fortran, dtype = read_header(stream, where)
     size = member.file_size - stream.tell()
     agrees = all(side >= 0 for side in shape) and math.prod(shape) * dtype.itemsize == size
-    require(agrees, f"{where} claims shape {shape}, which is not what it holds")
+    require(agrees, f"{where} has a header for shape {shape}, which does not fit its length")
     return shape, fortran, dtype
 
 
 def read_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, order and type of an array in npy form, which is never one of pickled objects."""
+    """Read shape, order and type of an npy array; raises ValueError for pickled objects."""
     version = npy.read_magic(stream)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     require(version in readers, f"{where} has npy version {version}")

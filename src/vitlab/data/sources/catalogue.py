@@ -1,4 +1,4 @@
-"""One short string names any data set: KIND:PATH?option=value&option=value."""
+"""Data sets by name: KIND:PATH?option=value&option=value."""
 
 import difflib
 import inspect
@@ -80,7 +80,7 @@ def _opened(spec: str) -> Source:
 
 
 def with_max_pixels(spec: str, max_pixels: int | None) -> str:
-    """The same data with another limit on the pixels of an image; as it was where none is given or no data is named."""
+    """Add a limit on the pixels of an image to a spec; returned as it is without a limit or without a spec."""
     if max_pixels is None or not spec:
         return spec
     check_max_pixels(max_pixels)
@@ -92,7 +92,7 @@ def with_max_pixels(spec: str, max_pixels: int | None) -> str:
 
 
 def _parameters(kind: str) -> dict[str, inspect.Parameter]:
-    """What a kind of data takes: the parameters of its opener, and the pixel limit where images are files."""
+    """The options of a kind of data: the parameters of its opener, and a pixel limit if its images are files."""
     own = dict(inspect.signature(KINDS[kind]).parameters)
     if kind in ENCODED:
         own[MAX_PIXELS] = inspect.Parameter(MAX_PIXELS, inspect.Parameter.KEYWORD_ONLY, annotation=int)
@@ -100,7 +100,7 @@ def _parameters(kind: str) -> dict[str, inspect.Parameter]:
 
 
 def described_kinds() -> dict[str, str]:
-    """What every kind of data is, by its form with all options, such as `npz:PATH?split=`."""
+    """Describe every kind of data, by its form with all options, such as `npz:PATH?split=`."""
     described = {}
     for kind, opener in KINDS.items():
         parameters = _parameters(kind)
@@ -111,7 +111,7 @@ def described_kinds() -> dict[str, str]:
 
 
 def _options(kind: str, text: str, parameters: Any) -> dict[str, object]:
-    """The options of a spec, each as the type its opener asks for."""
+    """Parse the options of a spec, each to the type of its parameter."""
     allowed = {name: p for name, p in parameters.items() if name != "path"}
     chosen: dict[str, object] = {}
     for part in filter(None, text.split("&")):
@@ -119,7 +119,7 @@ def _options(kind: str, text: str, parameters: Any) -> dict[str, object]:
         if name not in allowed:
             raise ValueError(f"{kind} has no option {name!r}; it has {', '.join(allowed) or 'none'}")
         if name in chosen:
-            raise ValueError(f"option {name!r} stands twice")
+            raise ValueError(f"option {name!r} is given twice; give it once")
         chosen[name] = _converted(name, unquote(value, errors="surrogateescape"), allowed[name].annotation)
     return chosen
 
@@ -153,8 +153,8 @@ def _pictures(path: Path, *, split: str = "") -> Source:
 def _csv(
     path: Path, *, root: str = "", column: str = "path", label: str = "label", separator: str = "", numbers: str = ""
 ) -> Source:
-    """a CSV or TSV of paths and labels; a separator such as ; makes it multi-label; whole numbers are class numbers, or
-    names with numbers=names"""
+    """a CSV or TSV table of paths and labels; a separator such as ; makes it multi-label; whole numbers are class
+    numbers, or names with numbers=names"""
     from vitlab.data.sources.tables import CsvSource
 
     given = Path(root) if root else None
@@ -163,7 +163,7 @@ def _csv(
 
 
 def _imagenet(path: Path, *, split: str = "", labels: str = "", synsets: str = "") -> Source:
-    """ImageNet as distributed: synset folders, or the validation folder or tar with a file of labels"""
+    """ImageNet as distributed: synset folders, or the validation images as a folder or tar with a file of labels"""
     from vitlab.data.sources.imagenet import ImageNetSource
 
     given = {name: Path(file) for name, file in (("labels", labels), ("synsets", synsets)) if file}
@@ -178,7 +178,7 @@ def _shards(path: Path, *, index: str = "") -> Source:
 
 
 def _parquet(path: Path, *, split: str = "", image: str = "image", label: str = "label") -> Source:
-    """parquet as Hugging Face writes it, a file or a folder"""
+    """parquet files as Hugging Face writes them, one or a folder"""
     from vitlab.data.sources.parquet import ParquetSource
 
     return ParquetSource(path, split, image=image, label=label)
@@ -199,7 +199,7 @@ def _cifar100(path: Path, *, split: str = "train") -> Source:
 
 
 def _idx(path: Path, *, split: str = "train") -> Source:
-    """MNIST and its family"""
+    """MNIST, Fashion-MNIST, KMNIST or EMNIST"""
     from vitlab.data.sources.idx import IdxSource
 
     return IdxSource(path, split)  # pyrefly: ignore[bad-argument-type] - checked there
@@ -213,7 +213,7 @@ def _npz(path: Path, *, split: str = "") -> Source:
 
 
 def _digits(*, split: str = "all", shots: int = 0, seed: int = 0) -> Source:
-    """1,797 handwritten digits, built in; with shots, so many of each class, drawn by the seed"""
+    """1,797 handwritten digits, built in; shots=N draws N of each class with the seed"""
     from vitlab.data.sources.digits import DigitsSource
 
     return DigitsSource(split, shots, seed)  # pyrefly: ignore[bad-argument-type] - checked there
@@ -234,7 +234,7 @@ def _shapes(*, classes: int = 910, images: int = 1_000_000, size: int = 224, see
 
 
 def _letters(*, classes: int = 29, images: int = 1_000_000, size: int = 224, seed: int = 0) -> Source:
-    """unlimited labelled letters from matplotlib's fonts, none that looks like a digit, drawn on demand"""
+    """unlimited labelled letters in matplotlib's fonts, without those that look like digits, drawn on demand"""
     from vitlab.data.sources.drawn.letters import LetterSource
 
     return LetterSource(classes=classes, images=images, size=size, seed=seed)

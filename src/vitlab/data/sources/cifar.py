@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as their authors give them: the binary files or the pickles, which are not unpickled."""
+"""CIFAR-10 and CIFAR-100 as distributed: the binary files, or the pickles, which are parsed without unpickling."""
 
 from pathlib import Path
 from typing import Literal, cast
@@ -24,7 +24,7 @@ FILES = {  # classes, split: names without `.bin`, which the binary form adds
     (100, "train"): ("train",),
     (100, "test"): ("test",),
 }
-LABEL_BYTES = {10: 1, 100: 2}  # of the binary form; the last one counts (CIFAR-100 has the coarse label first)
+LABEL_BYTES = {10: 1, 100: 2}  # of the binary form; the last one is used (CIFAR-100 has the coarse label first)
 NAMES = {  # (file of the binary form, file of the python form, its entry), and the entry of the labels
     10: ("batches.meta.txt", "batches.meta", "label_names", "labels"),
     100: ("fine_label_names.txt", "meta", "fine_label_names", "fine_labels"),
@@ -32,9 +32,9 @@ NAMES = {  # (file of the binary form, file of the python form, its entry), and 
 
 
 class CifarSource(PixelSource):
-    """The 32x32 images of one split in file order; CIFAR-100 with its 100 fine labels.
+    """The 32x32 images of one split in file order; CIFAR-100 has its 100 fine labels.
 
-    `folder` holds the files, or the folder that the download unpacks to.
+    `folder` contains the files, or the folder that the download unpacks to.
     """
 
     def __init__(self, folder: Path, classes: Literal[10, 100] = 10, split: Literal["train", "test"] = "train") -> None:
@@ -65,7 +65,7 @@ def _read_binary(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Pixels (n, 3072) and labels (n,)."""
     data, record = np.frombuffer(read_regular(file, LARGEST_BINARY), np.uint8), LABEL_BYTES[classes] + PIXELS
     whole = len(data) > 0 and len(data) % record == 0
-    require(whole, f"{file.name} has {len(data):,} bytes, not a multiple of {record}; fetch it again")
+    require(whole, f"{file.name} has {len(data):,} bytes, not a multiple of {record}; download it again")
     records = data.reshape(-1, record)
     return records[:, -PIXELS:], records[:, -PIXELS - 1].astype(np.int32)
 
@@ -96,7 +96,7 @@ def _entries(file: Path) -> dict[str, object]:
 def _class_names(folder: Path, classes: int, is_binary: bool) -> tuple[str, ...]:
     text, pickled, entry, _ = NAMES[classes]
     file = folder / (text if is_binary else pickled)
-    require(file.is_file(), f"{file} is missing; it comes with the download and names the classes")
+    require(file.is_file(), f"{file} is missing; it is part of the download and names the classes")
     if is_binary:
         return tuple(read_lines(file, LARGEST_NAMES))
     names = _entries(file).get(entry)

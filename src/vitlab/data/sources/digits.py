@@ -9,13 +9,13 @@ from vitlab.shots import shot_numbers
 
 Split = Literal["all", "train", "test"]
 BRIGHTEST = 16  # the scans have 17 grey levels
-TEST_EVERY = 5  # per class, samples 5, 10, 15, ... in the order of the file are the test set: 355 of 1,797
+TEST_EVERY = 5  # samples 5, 10, 15, ... of each class are the test set: 355 of 1,797
 
 
 class DigitsSource(Source):
-    """Scans of 8x8, grey as RGB; a sample keeps its number in the whole set as its id, whatever the split.
+    """Scans of 8x8 pixels, grey as RGB; the id of a sample is its number in the whole set, in every split.
 
-    With `shots`, only that many of each class, drawn by `seed` as `vitlab fewshot` draws them.
+    With `shots`, only that many of each class, drawn with `seed` as `vitlab fewshot` draws them.
     """
 
     class_names = tuple(map(str, range(10)))
@@ -26,7 +26,7 @@ class DigitsSource(Source):
         scans, labels = _load()
         chosen = np.ones(len(labels), bool) if split == "all" else _is_test(labels) == (split == "test")
         if seed and not shots:
-            raise ValueError(f"seed={seed} draws shots and has no effect without them; give shots=5&seed={seed}, say")
+            raise ValueError(f"seed={seed} has no effect without shots; give shots=5&seed={seed}, for example")
         self.numbers = np.flatnonzero(chosen)
         if shots:
             self.numbers = self.numbers[shot_numbers(labels[self.numbers], shots, seed)]
@@ -50,7 +50,7 @@ class DigitsSource(Source):
 
 
 def _is_test(labels: np.ndarray) -> np.ndarray:
-    """(n,) of bool: the same share of every class, by order alone."""
+    """(n,) of bool: the same share of every class, chosen by order."""
     held_out = np.zeros(len(labels), bool)
     for label in np.unique(labels):
         held_out[np.flatnonzero(labels == label)[TEST_EVERY - 1 :: TEST_EVERY]] = True

@@ -17,15 +17,15 @@ from vitlab.require import require
 from vitlab.user_files import broken_link
 
 SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp")
-# What systems put beside pictures: resource forks, thumbnails, deleted files.
+# Folders that operating systems create: resource forks, thumbnails, deleted files.
 SYSTEM_FOLDERS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found"}
-SPLITS = (("train", "training"), ("val", "validation", "valid"), ("test",))  # names of one meaning
+SPLITS = (("train", "training"), ("val", "validation", "valid"), ("test",))  # each row: names of one split
 
 
 class Files:
-    """The files below a folder by number: 24 bytes and its name for each, so that millions fit in memory.
+    """The files below a folder by number, in 24 bytes and the name for each, so that millions fit in memory.
 
-    Names are bytes, as Linux has them; they come back as `os.fsdecode` writes them, whatever the bytes are.
+    Names are stored as bytes and returned as `os.fsdecode` decodes them, even if they are not valid UTF-8.
     """
 
     def __init__(self, root: Path, names: Iterable[bytes]) -> None:
@@ -43,28 +43,31 @@ class Files:
         return len(self._ends)
 
     def name(self, index: int) -> str:
-        """The path below the folder, with `/`."""
+        """Return the path below the folder, with `/`."""
         check_index(index, len(self))
         start = self._ends[index - 1] if index else 0
         return os.fsdecode(self._blob[start : self._ends[index]])
 
     def __getitem__(self, index: int) -> str:
-        """Its whole path."""
+        """Return the absolute path."""
         return f"{self._root}/{self.name(index)}"
 
     def stamp(self, index: int) -> tuple[int, ...]:
-        """Its size and time of the last change, when the folder was opened."""
+        """Return the size and modification time that the file had when the folder was opened."""
         check_index(index, len(self))
         return tuple(self._stamps[index].tolist())
 
     def read(self, index: int) -> bytes:
-        """What a regular file inside the folder holds; raises BadImage if it is none, or not what it was."""
+        """Read a file; raises BadImage unless it is a regular file inside the folder that has not changed."""
         name, path = self.name(index), self[index]
         try:
             _check_inside(path, self._root)
             data = file_bytes(path)
             if file_stamp(path) != self.stamp(index) or len(data) != self._stamps[index, 0]:
-                raise BadImage(Reason.changed, "changed since the data was opened; stop what writes to it, start again")
+                raise BadImage(
+                    Reason.changed,
+                    "changed since the data was opened; make sure that nothing writes to it, and start again",
+                )
         except BadImage as bad:
             reason, detail = bad.reason, bad.detail
         else:
@@ -74,23 +77,23 @@ class Files:
 
 def _check_inside(path: str, root: str) -> None:
     try:
-        real = os.path.realpath(path)  # of a loop of links: the loop itself, which cannot be opened
+        real = os.path.realpath(path)  # of a loop of links: itself, which cannot be opened
     except ValueError:  # a NUL in the path
-        raise BadImage(Reason.missing, "is not a possible path; give the path of an image") from None
+        raise BadImage(Reason.missing, "is not a valid path; give the path of an image") from None
     if not real.startswith(f"{root.rstrip('/')}/"):
-        raise BadImage(Reason.outside_root, "is a link that leaves the data folder; copy the file into it")
+        raise BadImage(Reason.outside_root, "is a link to a place outside the data folder; copy the file into it")
 
 
 # -- Class folders -------------------------------------------------------------------------------
 
 
 class FolderSource(Source):
-    """A folder per class, images anywhere below it; ids are paths below `root` (below the split's folder).
+    """One folder per class, with images anywhere below it; ids are paths below `root`, or below the split's folder.
 
     `split` chooses among the folders train, val (validation) and test. Folders, FIFOs and links named like an image
-    are samples that are refused when read; what is no sample by rule is counted in `excluded`. A folder without any
-    image is no class but one of `empty_folders`. Links to folders are not followed: one in place of a class folder is
-    an error. Samples are in the order of their ids; classes that are whole numbers are in the order of the numbers.
+    are samples that are refused when read; other files are counted in `excluded`. A folder without images is not a
+    class, but one of `empty_folders`. Links to folders are not followed; one in place of a class folder is an error.
+    Samples are sorted by id, classes by name, or by number if all are whole numbers.
     """
 
     def __init__(self, root: Path, split: str = "") -> None:
@@ -117,7 +120,7 @@ class FolderSource(Source):
 
     def _class_folders(self, folder: Path) -> list[str]:
         classes = []
-        for entry in list(os.scandir(folder)):  # a list: the handle is closed even if a link is refused
+        for entry in list(os.scandir(folder)):  # a list: the handle is closed even if a link raises
             if entry.name.startswith("."):
                 self.excluded.leave_out("hidden", entry.name)
             elif entry.name in SYSTEM_FOLDERS:
@@ -153,7 +156,7 @@ class FolderSource(Source):
 
 
 def images_below(folder: Path, below: str, excluded: Excluded, suffixes: tuple[bytes, ...] = SUFFIXES) -> list[bytes]:
-    """The sorted paths, below the folder, of the images anywhere in its part `below`; what is none is counted."""
+    """Return the sorted paths, relative to the folder, of the images anywhere in its part `below`; count the rest."""
     found, waiting = [], [below]
     while waiting:
         inside = waiting.pop()
@@ -177,7 +180,7 @@ def _known() -> str:
 
 
 class PictureSource(FolderSource):
-    """Images anywhere below a folder, without labels: for training that needs none."""
+    """Images anywhere below a folder, without labels, for training that needs none."""
 
     def __init__(self, root: Path, split: str = "") -> None:
         folder = split_folder(Path(root), split)
@@ -193,7 +196,7 @@ class PictureSource(FolderSource):
 
 
 def split_folder(root: Path, split: str) -> Path:
-    """The folder of a split, or `root` itself where none is asked for and there is none to choose."""
+    """Return the folder of a split, or `root` itself if none is asked for and there are none."""
     require(root.is_dir(), f"{broken_link(root) or f'{root} is not a folder'}; give the folder of the images")
     groups = {name: group for group in SPLITS for name in group}
     found = (entry.name for entry in os.scandir(root) if entry.is_dir())

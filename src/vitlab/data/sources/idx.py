@@ -13,15 +13,15 @@ from vitlab.data.sources.arrays import LARGEST_RATIO, PixelSource, StoredImages
 from vitlab.require import require
 from vitlab.user_files import open_regular
 
-LARGEST_IDX = 2**30  # bytes, unpacked; the largest of the family, EMNIST by class, has 547,178,704
-SPLITS = {"train": ("train",), "test": ("t10k", "test")}  # what files of a split have in their names
+LARGEST_IDX = 2**30  # bytes, uncompressed; the largest, EMNIST by class, has 547,178,704
+SPLITS = {"train": ("train",), "test": ("t10k", "test")}  # in the file names of each split
 UINT8 = 0x08  # the type byte of the format
 
 
 class IdxSource(PixelSource):
-    """Grey images of one split, `train-images-idx3-ubyte` and `train-labels-idx1-ubyte` or the like, as RGB.
+    """Grey images of one split, such as `train-images-idx3-ubyte` with `train-labels-idx1-ubyte`, as RGB.
 
-    Images of plain files are read one by one, gzipped ones unpacked into memory. Classes are named by their number.
+    Uncompressed images are read one by one, gzipped ones are unpacked into memory. Classes are named by number.
     """
 
     def __init__(self, folder: Path, split: Literal["train", "test"] = "train") -> None:
@@ -44,20 +44,20 @@ def _find(folder: Path, split: str, kind: str, sides: int) -> Path:
         for file in folder.glob(f"*{part}-{kind}?idx{sides}-ubyte*")
         if file.name.endswith(("-ubyte", "-ubyte.gz"))
     )
-    plain = [file for file in found if file.suffix != ".gz"] or found  # unpacked beside the packed one
+    plain = [file for file in found if file.suffix != ".gz"] or found  # unpacked beside the compressed one
     names = [file.name for file in plain]
     require(len(plain) == 1, f"{folder} needs one file of {split} {kind} (*-{kind}-idx{sides}-ubyte[.gz]), has {names}")
     return plain[0]
 
 
 def _read(file: Path, sides: int) -> np.ndarray | StoredImages:
-    """The array of uint8 in a file whose header and length agree."""
+    """Read the uint8 array of a file, checked against its length."""
     is_packed = file.suffix == ".gz"
     start = 4 + 4 * sides
     try:
         with open_regular(file) as plain, gzip.open(plain) if is_packed else plain as stream:
             header = stream.read(start)
-            require(len(header) == start, f"{file.name} ends in its header; fetch it again")
+            require(len(header) == start, f"{file.name} ends in its header; download it again")
             zero, kind, count = struct.unpack(">HBB", header[:4])
             wanted = f"an idx file of {sides} sides of unsigned bytes"
             require(
@@ -67,14 +67,14 @@ def _read(file: Path, sides: int) -> np.ndarray | StoredImages:
             size = math.prod(shape)
             if not is_packed:
                 found = file.stat().st_size - start
-                require(found == size > 0, f"{file.name} claims shape {shape}, but holds {found:,} bytes")
+                require(found == size > 0, f"{file.name} has a header for shape {shape}, but {found:,} bytes of data")
                 if sides == 3:
                     return StoredImages(file, start, shape)
                 return np.frombuffer(stream.read(size), np.uint8).reshape(shape)
             allowed = min(LARGEST_IDX, LARGEST_RATIO * file.stat().st_size + 2**20)
-            require(size <= allowed, f"{file.name} claims {size:,} bytes; at most {allowed:,} are unpacked")
+            require(size <= allowed, f"{file.name} would unpack to {size:,} bytes; at most {allowed:,} are allowed")
             data = stream.read(size + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{file.name} is no sound gzip file ({error}); fetch it again") from None
-    require(len(data) == size, f"{file.name} claims shape {shape}, but holds other than {size:,} bytes")
+        raise ValueError(f"{file.name} is not a valid gzip file ({error}); download it again") from None
+    require(len(data) == size, f"{file.name} has a header for shape {shape}, but not {size:,} bytes of data")
     return np.frombuffer(data, np.uint8).reshape(shape)

@@ -1,4 +1,4 @@
-"""ImageNet (ILSVRC-2012) as it is distributed: synset folders, or the validation images with their ground truth."""
+"""ImageNet (ILSVRC-2012) as distributed: synset folders, or the validation images with their ground truth."""
 
 import os
 import re
@@ -17,17 +17,19 @@ from vitlab.user_files import read_regular
 
 CLASSES = 1000
 WORDNET_ID = re.compile(r"n\d{8}")
-PAIR = re.compile(r'"?([^\s,"]+)"?[\s,]+"?(n\d{8})\b')  # name, WordNet id; what follows (Kaggle: boxes) is not read
-SYNSET = re.compile(r'"?(?:(\d+)"?[\s,]+"?)?(n\d{8})"?(?:[\s,]+"?(\d+)\b)?')  # an id before or behind, or none
+PAIR = re.compile(
+    r'"?([^\s,"]+)"?[\s,]+"?(n\d{8})\b'
+)  # name, WordNet id; the rest of the line (Kaggle: boxes) is ignored
+SYNSET = re.compile(r'"?(?:(\d+)"?[\s,]+"?)?(n\d{8})"?(?:[\s,]+"?(\d+)\b)?')  # an id before or after, or none
 LARGEST_TEXT = 64 * 2**20  # bytes
 
 
 class ImageNetSource(Source):
-    """ImageNet's images with classes 0 to 999 in the order of sorted WordNet ids, named as `imagenet_classes` does.
+    """ImageNet's images with classes 0 to 999 in the order of sorted WordNet ids, named as in `imagenet_classes`.
 
     `images` is a folder of synset folders (or of splits of such), or a flat folder or tar of ILSVRC2012_val_*.JPEG.
-    Those need `labels`: lines of a file name and its WordNet id, or ILSVRC2012_validation_ground_truth.txt together
-    with `synsets`, the thousand WordNet ids in the order of the development kit (its meta as text).
+    The latter need `labels`: lines of a file name and its WordNet id, or ILSVRC2012_validation_ground_truth.txt
+    together with `synsets`, the thousand WordNet ids in the order of the development kit (its meta as text).
     """
 
     def __init__(
@@ -36,7 +38,9 @@ class ImageNetSource(Source):
         images = Path(images)
         self.class_names = tuple(name for _, name in imagenet_classes())
         numbers = {wordnet_id: number for number, (wordnet_id, _) in enumerate(imagenet_classes())}
-        require(not split or images.is_dir(), f"{images} is no folder, in which to choose the split {split!r}")
+        require(
+            not split or images.is_dir(), f"{images} is not a folder, so it has no split {split!r}; leave the split out"
+        )
         folder = images if images.is_file() else split_folder(images, split)
         if folder.is_dir() and [entry for entry in os.scandir(folder) if WORDNET_ID.fullmatch(entry.name)]:
             require(
@@ -83,7 +87,7 @@ def _flat_names(folder: Path, excluded: Excluded) -> list[bytes]:
 
 
 def _is_image(name: bytes, excluded: Excluded) -> bool:
-    """Whether a name is that of an image; if not, it is counted."""
+    """Whether a name is that of an image; counts it if not."""
     rule = "hidden" if name.startswith(b".") else "" if name.lower().endswith(SUFFIXES) else "other_suffix"
     if rule:
         excluded.leave_out(rule, os.fsdecode(name))
@@ -91,7 +95,7 @@ def _is_image(name: bytes, excluded: Excluded) -> bool:
 
 
 class _TarImages:
-    """The images of one tar file by number, sorted by name; as `Files`."""
+    """The images of one tar file by number, sorted by name; the counterpart of `Files`."""
 
     def __init__(self, file: Path, excluded: Excluded) -> None:
         self._path = file.absolute()
@@ -105,7 +109,7 @@ class _TarImages:
                 elif member.kind == "file" and _is_image(member.name.rpartition(b"/")[2], excluded):
                     members.append(member)
         except TarError as error:
-            raise ValueError(f"{file} is {error.reason}: it is no whole tar file; fetch it again") from None
+            raise ValueError(f"{file} is {error.reason}: it is not a complete tar file; download it again") from None
         members.sort(key=lambda member: member.name.rpartition(b"/")[2])
         self._names = [os.fsdecode(member.name.rpartition(b"/")[2]) for member in members]
         require(len(set(self._names)) == len(members), f"{file} has two images of one name")
@@ -132,11 +136,11 @@ class _TarImages:
         name = self.name(index)
         offset, size = (int(value) for value in self._places[index])
         if size > LARGEST_FILE:
-            raise BadImage(Reason.too_large, f"has {size:,} bytes; at most {LARGEST_FILE:,} are read", name)
+            raise BadImage(Reason.too_large, f"has {size:,} bytes; at most {LARGEST_FILE:,} are allowed", name)
         self._tar = self._tar or TarFile(self._path)
         data = self._tar.read(offset, size)
         if self._tar.stamp() != self._stamp or len(data) != size:
-            raise BadImage(Reason.changed, "lies in a tar file that changed since it was opened; start again", name)
+            raise BadImage(Reason.changed, "is in a tar file that changed since it was opened; start again", name)
         return data
 
 
@@ -197,7 +201,7 @@ def _devkit_order(file: Path, numbers: dict[str, int]) -> dict[int, int]:
     order = {i: numbers[wnid] for i, wnid in pairs if i <= CLASSES and wnid in numbers}
     whole = sorted(order) == list(range(1, CLASSES + 1)) and len(set(order.values())) == CLASSES
     require(whole, f"{file.name} does not give each of the {CLASSES} synsets an id from 1 to {CLASSES}")
-    # Caffe's synset_words.txt looks the same, and would make nearly every label wrong.
+    # Caffe's synset_words.txt looks the same and would make nearly every label wrong.
     is_sorted = all(number == i - 1 for i, number in order.items())
-    require(not is_sorted, f"{file.name} is sorted by WordNet id; the development kit's order is another, see its meta")
+    require(not is_sorted, f"{file.name} is sorted by WordNet id; the development kit has another order, see its meta")
     return order

@@ -1,4 +1,4 @@
-"""Parquet as Hugging Face writes image sets: a column of encoded images, one of class numbers; needs `[data]`."""
+"""Parquet as Hugging Face writes image sets: a column of encoded images and one of class numbers; needs `[data]`."""
 
 import os
 import re
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
-MOST_KEPT = 16  # row groups in memory, which is also the window of the training order
+MOST_KEPT = 16  # row groups in memory; the window of the training order is half of that
 MOST_OPEN = 64  # files
-LARGEST_GROUP = 2**31  # bytes, unpacked; the datasets library writes 100 images a group
+LARGEST_GROUP = 2**31  # bytes, uncompressed; the datasets library writes 100 images per group
 NAME = re.compile(r"(.+)-\d+-of-\d+\.parquet")  # train-00000-of-00004.parquet
 
 
 class ParquetSource(Source):
-    """The rows of a file, or of a folder's `split-00000-of-00004.parquet`, by number; ids are `file/row`.
+    """The rows of a file, or of a folder's `split-00000-of-00004.parquet` files, by number; ids are `file/row`.
 
-    Images are a struct with `bytes`, or plain binary; labels are whole numbers. A row is read with its row group, of
-    which a few are kept, so that neighbours cost nothing.
+    Images are a struct with `bytes`, or plain binary; labels are whole numbers. A row is read with its row group; a few
+    groups are kept, so that neighbours cost nothing.
     """
 
     def __init__(self, path: Path, split: str = "", *, image: str = "image", label: str = "label") -> None:
@@ -76,7 +76,7 @@ class ParquetSource(Source):
             where = (
                 f"only the path {value['path']!r:.100}" if isinstance(value, dict) and value.get("path") else "no image"
             )
-            raise BadImage(Reason.missing, f"is {where} in the file; write the images themselves into it", name)
+            raise BadImage(Reason.missing, f"is {where} in the file; store the images themselves in it", name)
         return Sample(data, self.label(index), name)
 
     def label(self, index: int) -> tuple[int, ...]:
@@ -95,29 +95,29 @@ class ParquetSource(Source):
         return list(map(str, self._paths))
 
     def _place(self, index: int) -> tuple[int, int]:
-        """Its row group, and its row in that."""
+        """The row group of a sample, and its row in the group."""
         check_index(index, len(self))
         group = int(np.searchsorted(self._ends, index, side="right"))
         return group, int(index - (self._ends[group] - self._groups[group, 3]))
 
     def _column(self, group: int, name: str) -> "pyarrow.ChunkedArray":
-        if os.getpid() != self._process:  # after a fork: neither handles nor memory of pyarrow are shared
+        if os.getpid() != self._process:  # after a fork: pyarrow's handles and memory must not be shared
             self._forget()
         number, inside = (int(value) for value in self._groups[group, :2])
         if file_stamp(self._paths[number]) != self._stamps[number]:
-            raise BadImage(Reason.changed, "lies in a file that changed since it was opened; start again", name)
+            raise BadImage(Reason.changed, "is in a file that changed since it was opened; start again", name)
         kept = self._kept.get(group)
         if kept is None:
             file = self._file(number)
             size = file.metadata.row_group(inside).total_byte_size
             if size > LARGEST_GROUP:
-                raise BadImage(Reason.too_large, f"lies in a row group of {size:,} bytes; write smaller ones", name)
+                raise BadImage(Reason.too_large, f"is in a row group of {size:,} bytes; write smaller row groups", name)
             try:
                 kept = file.read_row_group(inside, columns=[self._image], use_threads=False).column(self._image)
             except (OSError, ValueError) as error:  # pyarrow's own errors are both
                 said = str(error).partition("\n")[0]
                 raise BadImage(
-                    Reason.corrupt, f"lies in a damaged row group ({said:.160}); fetch it again", name
+                    Reason.corrupt, f"is in a damaged row group ({said:.160}); download the file again", name
                 ) from None
             if len(self._kept) >= MOST_KEPT:
                 self._kept.pop(next(iter(self._kept)))  # the oldest
@@ -138,16 +138,18 @@ class ParquetSource(Source):
                 self._open[number] = parquet.ParquetFile(path, memory_map=True)
             except ValueError as error:
                 said = str(error).partition("\n")[0]
-                raise ValueError(f"{path.name} is no sound parquet file ({said:.160}); fetch it again") from None
+                raise ValueError(f"{path.name} is not a valid parquet file ({said:.160}); download it again") from None
         return self._open[number]
 
 
 def _files(path: Path, split: str) -> list[Path]:
-    """The files of one split in the order of their names."""
+    """The files of one split, sorted by name."""
     require(path.exists() or path.is_symlink(), f"{path} does not exist; give a parquet file or a folder of them")
     if not path.is_dir():
         check_regular(path)
-        require(not split, f"{path.name} is one file; a split {split!r} is chosen in a folder")
+        require(
+            not split, f"{path.name} is one file, so it has no split {split!r}; give the folder, or leave the split out"
+        )
         return [path]
     found = sorted(file for folder in (path, path / "data") for file in folder.glob("*.parquet"))
     by_split: dict[str, list[Path]] = {}
@@ -156,7 +158,7 @@ def _files(path: Path, split: str) -> list[Path]:
         by_split.setdefault(match[1] if match else file.stem, []).append(file)
     known = f"{path} has the splits {sorted(by_split)!r:.300}"
     if not split:
-        require(len(by_split) == 1, f"{known}; choose one")
+        require(len(by_split) == 1, f"{known}; choose one with ?split=NAME")
         return found
     require(split in by_split, f"{known}, not {split!r}")
     return by_split[split]
@@ -182,23 +184,23 @@ def _labels(file: str, opened: "pyarrow.parquet.ParquetFile", label: str) -> np.
         column = opened.read(columns=[label], use_threads=False).column(label)
     except (OSError, ValueError) as error:
         said = str(error).partition("\n")[0]
-        raise ValueError(f"{file}: column {label!r} is damaged ({said:.160}); fetch it again") from None
+        raise ValueError(f"{file}: column {label!r} is damaged ({said:.160}); download the file again") from None
     require(column.null_count == 0, f"{file}: column {label!r} has {column.null_count:,} rows without a label")
     values = column.to_numpy()
     bad = np.flatnonzero((values < 0) | (values >= MOST_CLASSES))
     if len(bad):
         raise ValueError(
-            f"{file}, row {bad[0]}: label {values[bad[0]]} is no class; -1 stands for a split without labels"
+            f"{file}, row {bad[0]}: label {values[bad[0]]} is not a class; -1 marks a split without labels"
         )
     return values.astype(np.int32)
 
 
 def _class_names(file: str, schema: "pyarrow.Schema", label: str) -> tuple[str, ...]:
-    """`features.label.names` of what the datasets library adds to the schema; empty where it is not there."""
+    """The names under `features.label.names` in the metadata of the datasets library; empty if there are none."""
     value: object = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"), f"{file}: metadata huggingface")
     for key in ("info", "features", label, "names"):
         value = cast(dict[str, object], value).get(key) if isinstance(value, dict) else None
     if not isinstance(value, list):
         return ()
-    require(all(isinstance(name, str) for name in value), f"{file}: the names of its classes are not all text")
+    require(all(isinstance(name, str) for name in value), f"{file}: the class names are not all strings")
     return tuple(cast(list[str], value))

@@ -1,8 +1,8 @@
-"""What is in a pickle of numpy arrays, strings and numbers, found without unpickling it.
+"""The content of a pickle of numpy arrays, strings and numbers, read without unpickling it.
 
-`pickletools` takes the file apart into opcodes; a small machine here follows those few that data needs. The only
-"globals" it knows are names for how numpy writes an array, and they stand for data: nothing is imported, looked up
-or called. Any other opcode or name is refused.
+`pickletools` splits the file into opcodes, and a small machine here interprets the few that data needs. The only
+globals it accepts are the names with which numpy writes an array, and they stand for data: nothing is imported, looked
+up or called. Any other opcode or name is refused.
 """
 
 import pickletools
@@ -63,7 +63,7 @@ class _Machine:
 
 
 def read_pickle(data: bytes) -> object:
-    """The value: dicts, lists, tuples, str, bytes, int, bool, None and numpy arrays; raises UnsafePickle."""
+    """Return the value: dicts, lists, tuples, str, bytes, int, bool, None and numpy arrays; raises UnsafePickle."""
     machine = _Machine()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
@@ -100,7 +100,7 @@ def _push(machine: _Machine, value: object) -> None:
 
 
 def _push_byte_string(machine: _Machine, value: object) -> None:
-    """A str of Python 2, which pickletools gives as latin-1 text: bytes, be it a name or a million pixels."""
+    """Push a str of Python 2, which pickletools gives as latin-1 text, as bytes."""
     machine.stack.append(value.encode("latin-1") if isinstance(value, str) else value)
 
 
@@ -113,12 +113,12 @@ def _push_global(machine: _Machine, module: object, name: object) -> None:
 def _stack_global(machine: _Machine, _: object) -> None:
     name, module = machine.pop(), machine.pop()
     if not isinstance(name, str) or not isinstance(module, str):
-        _refuse("a name that is no text")
+        _refuse("a name that is not text")
     _push_global(machine, module, name)
 
 
 def _reduce(machine: _Machine, _: object) -> None:
-    """What calling the global with these arguments would give, for the three calls there are."""
+    """Push the result that calling the global would give, for the three known calls."""
     arguments, function = machine.pop(), machine.pop()
     known = (function.module, function.name) if isinstance(function, _Global) else None
     values = list(arguments) if isinstance(arguments, tuple) else []
@@ -133,7 +133,7 @@ def _reduce(machine: _Machine, _: object) -> None:
 
 
 def _build(machine: _Machine, _: object) -> None:
-    """The state of a dtype, which for bytes says nothing, or of an array: version, shape, dtype, order, data."""
+    """Set the state of a dtype, which is empty for bytes, or of an array: version, shape, dtype, order, data."""
     state = machine.pop()
     target = machine.top(object)
     if isinstance(target, _Dtype) and isinstance(state, tuple):

@@ -1,12 +1,12 @@
-"""Tar shards of the webdataset convention, with an index beside them that finds any sample at once.
+"""Tar shards in the webdataset convention, with an index that finds any sample at once.
 
 A sample is the members of one shard whose names agree up to the first dot of the base name: `key.jpg` (jpeg, png,
 webp) with `key.cls` (a number) or `key.json` (an object with `label` or `cls`). Its id is `shard/key`. Nothing is
-ever extracted: headers are walked, small labels read, and everything that is no sample is counted by reason.
+extracted: headers and labels are read, and everything that is not a sample is counted by reason.
 
-The index, little-endian: HEADER (64 bytes), `entries` times RECORD (32 bytes), the keys one after another, and JSON
-that holds version, classes (their number), excluded (reason: count) and shards (name, bytes, time of change in ns).
-It is mapped, not read, so that opening ten million entries costs what opening ten does.
+The index, little-endian: HEADER (64 bytes), `entries` times RECORD (32 bytes), the concatenated keys, and JSON with
+version, classes (their number), excluded (reason: count) and shards (name, bytes, modification time in ns). It is
+memory-mapped, so that opening ten million entries costs as much as opening ten.
 """
 
 import json
@@ -38,7 +38,7 @@ HEADER = struct.Struct("<8sQQQ32x")  # MAGIC, entries, bytes of keys, bytes of J
 MAGIC = b"VITSHRD1"
 RECORD = np.dtype(
     [("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("length", "<u4"), ("shard", "<u4"), ("label", "<i4")]
-)  # `key` and `length` are the key's place among the keys, `offset` and `size` the image's in its shard
+)  # `key` and `length`: place of the key among the keys; `offset` and `size`: of the image in its shard
 NAME = re.compile(rb"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
 IMAGES, LABELS = (b"jpg", b"jpeg", b"png", b"webp"), (b"cls", b"json")
 PICKLES = (b"pkl", b"pickle", b"pyd", b"pt", b"pth")
@@ -50,7 +50,7 @@ AGAIN = "index the shards: vitlab data index FOLDER"
 
 @dataclass(frozen=True)
 class IndexMeta:
-    """What an index says besides its entries."""
+    """The JSON part of an index."""
 
     version: int
     classes: int
@@ -113,7 +113,7 @@ def _shard_names(folder: Path) -> list[str]:
 
 
 def _records(shard: int, found: list[_Found], keys: IO[bytes]) -> np.ndarray:
-    """The records of one shard; its keys are added to `keys`."""
+    """The records of one shard; appends its keys to `keys`."""
     records = np.zeros(len(found), RECORD)
     records["shard"] = shard
     for number, (key, offset, size, label) in enumerate(found):
@@ -123,7 +123,7 @@ def _records(shard: int, found: list[_Found], keys: IO[bytes]) -> np.ndarray:
 
 
 def _samples(tar: TarFile, excluded: Excluded) -> Iterator[_Found]:
-    """The labelled images of one shard, in its order; everything else adds to `excluded`."""
+    """Yield the labelled images of one shard, in order; count everything else in `excluded`."""
     images: dict[bytes, Member] = {}
     labels: dict[bytes, dict[bytes, int | None]] = {}
     try:
@@ -135,7 +135,7 @@ def _samples(tar: TarFile, excluded: Excluded) -> Iterator[_Found]:
                 excluded["duplicate_key"] += 1
             elif suffix in IMAGES:
                 images[key] = member
-            elif suffix in LABELS:  # the first one holds, as the first image does
+            elif suffix in LABELS:  # the first one counts, as does the first image
                 labels.setdefault(key, {}).setdefault(suffix, _label(tar, member, suffix))
     except TarError as damage:
         excluded[damage.reason] += 1
@@ -153,7 +153,7 @@ def _samples(tar: TarFile, excluded: Excluded) -> Iterator[_Found]:
 
 
 def _judge(member: Member) -> tuple[str, bytes, bytes]:
-    """(why it is left out or "", key, suffix); folders and members of no interest are neither used nor counted."""
+    """(why it is left out or "", key, suffix); folders are neither used nor counted."""
     parts = member.name.split(b"/")
     match = NAME.fullmatch(member.name)
     key, suffix = (match[1], match[2].lower()) if match else (member.name, b"")
@@ -169,7 +169,7 @@ def _judge(member: Member) -> tuple[str, bytes, bytes]:
 
 
 def _label(tar: TarFile, member: Member, suffix: bytes) -> int | None:
-    """The label in a member: None if it is no class number, MISSING if it is JSON about something else."""
+    """Read the label in a member: None if it is not a class number, MISSING if the JSON has no label."""
     if member.size > LARGEST_LABEL:
         return None
     data = tar.read(member.offset, member.size)
@@ -191,7 +191,7 @@ def _label(tar: TarFile, member: Member, suffix: bytes) -> int | None:
 
 
 class ShardSource(Source):
-    """Samples of indexed shards by number, in the order of shard names; `excluded` says what the index left out."""
+    """The samples of indexed shards by number, sorted by shard name; `excluded` counts what the index left out."""
 
     block = 1024  # neighbours that the training order keeps together
 
@@ -212,7 +212,9 @@ class ShardSource(Source):
     def _check_shards(self) -> None:
         listed = [name for name, _, _ in self._shards]
         other = set(_shard_names(self._folder)) ^ set(listed)
-        require(not other, f"{self._folder} has other shards than were indexed: {sorted(other)!r:.200}; {AGAIN}")
+        require(
+            not other, f"{self._folder} does not have the shards that were indexed: {sorted(other)!r:.200}; {AGAIN}"
+        )
         for name, size, time in self._shards:
             status = (self._folder / name).stat()
             same = (status.st_size, status.st_mtime_ns) == (size, time)
@@ -225,7 +227,7 @@ class ShardSource(Source):
         record, name = self._record(index), self.id(index)
         shard, size = int(record["shard"]), int(record["size"])
         if size > LARGEST_FILE:
-            raise BadImage(Reason.too_large, f"has {size:,} bytes; at most {LARGEST_FILE:,} are read", name)
+            raise BadImage(Reason.too_large, f"has {size:,} bytes; at most {LARGEST_FILE:,} are allowed", name)
         try:
             tar = self._tar(shard)
             data = tar.read(int(record["offset"]), size)
@@ -233,7 +235,7 @@ class ShardSource(Source):
         except OSError as error:
             raise BadImage(Reason.unreadable, f"cannot be read ({error.strerror}); check its shard", name) from None
         if stamp != self._shards[shard][1:] or len(data) != size:
-            raise BadImage(Reason.changed, f"lies in a shard that changed since it was indexed; {AGAIN}", name)
+            raise BadImage(Reason.changed, f"is in a shard that changed since it was indexed; {AGAIN}", name)
         return Sample(data, self.label(index), name)
 
     def label(self, index: int) -> tuple[int, ...]:
@@ -261,19 +263,19 @@ class ShardSource(Source):
         if tar is None:
             tar = TarFile(self._folder / self._shards[shard][0])
             if len(self._tars) >= MOST_OPEN:
-                self._tars.pop(next(iter(self._tars)))  # the oldest; it closes when its last reader is done
+                self._tars.pop(next(iter(self._tars)))  # the oldest; it closes with its last reference
             self._tars[shard] = tar
         return tar
 
 
 def _open_index(path: Path) -> tuple[int, int, IndexMeta]:
-    """Entries, bytes of keys and the rest of an index whose parts fill it exactly."""
+    """Read the header and the JSON part of an index, and check its length."""
     if not path.exists() and not path.is_symlink():
         raise FileNotFoundError(f"{path} does not exist; {AGAIN}")
     with open_regular(path) as file:
         header = file.read(HEADER.size).ljust(HEADER.size, b"\0")
         magic, entries, key_bytes, meta_bytes = HEADER.unpack(header)
-        require(magic == MAGIC, f"{path} is no index of shards; {AGAIN}")
+        require(magic == MAGIC, f"{path} is not an index of shards; {AGAIN}")
         start = HEADER.size + entries * RECORD.itemsize + key_bytes
         is_whole = min(entries, key_bytes) > 0 and start + meta_bytes == path.stat().st_size
         require(is_whole and meta_bytes <= LARGEST_JSON, f"{path} is damaged; {AGAIN}")

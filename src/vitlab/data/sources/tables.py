@@ -20,9 +20,9 @@ from vitlab.user_files import stream_text
 class CsvSource(Source):
     """A CSV or TSV file with a header: a column of paths below `root` (default: the file's folder) and one of labels.
 
-    With a `separator` ("a;b") a row may have any number of labels, without one it has exactly one. `classes` fixes
-    the class names; otherwise they are the labels found, sorted, or "0" to the largest if all are whole numbers (see
-    `class_names.py`); with `numbers` "names" such labels are names as any others.
+    With a `separator` ("a;b"), a row may have any number of labels; without one, exactly one. `classes` fixes the class
+    names. By default they are the labels found, sorted, or "0" to the largest if all are whole numbers (see
+    `class_names.py`). With `numbers="names"`, whole numbers are names like any others.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class CsvSource(Source):
 
 
 class _Table:
-    """The rows of a file: labels are numbered as they appear, `ends` says where each row's labels end."""
+    """The rows of a file: labels are numbered as they appear; `ends` says where each row's labels end."""
 
     def __init__(self, file: Path, path: str, label: str, separator: str) -> None:
         self.file = file
         self.numbers: dict[str, int] = {}
-        self.lines: dict[str, int] = {}  # where each label first stands
+        self.lines: dict[str, int] = {}  # where each label first occurs
         self.labels, self.ends = array("i"), array("q")
         self._path, self._label, self._separator = path, label, separator
 
     def paths(self) -> Iterator[bytes]:
-        """The path of every row, in order; its labels are added on the way."""
+        """Yield the path of every row, in order, and collect its labels."""
         seen: set[bytes] = set()
         rows = self._rows()
         header = next(rows, (1, []))[1]
@@ -92,7 +92,7 @@ class _Table:
                 )
             name = self._checked_path(line, row[at])
             if name in seen:
-                self._refuse(line, self._path, f"{row[at]!r:.200} stood on an earlier line; give each image one row")
+                self._refuse(line, self._path, f"{row[at]!r:.200} is also on an earlier line; give each image one row")
             seen.add(name)
             for label in self._labels_of(line, row[label_at]):
                 self.labels.append(self.numbers.setdefault(label, len(self.numbers)))
@@ -101,7 +101,7 @@ class _Table:
             yield name
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """(line on which it starts, cells) of every row that is not blank."""
+        """Yield (first line, cells) of every row that is not blank."""
         delimiter = "\t" if self.file.suffix.lower() in (".tsv", ".tab") else ","
         reader = csv.reader(stream_text(self.file), delimiter=delimiter, strict=True)
         start = 1
@@ -116,18 +116,22 @@ class _Table:
     def _checked_path(self, line: int, cell: str) -> bytes:
         name = posixpath.normpath(cell)
         if not cell or name == "." or name.startswith("/") or name.split("/")[0] == "..":
-            self._refuse(line, self._path, f"{cell!r:.200} is not a path below the data folder; make it relative to it")
+            self._refuse(
+                line, self._path, f"{cell!r:.200} is not a path below the data folder; make it relative to that folder"
+            )
         return os.fsencode(name)
 
     def _labels_of(self, line: int, cell: str) -> list[str]:
         if self._separator:
             return sorted({label.strip() for label in cell.split(self._separator)} - {""})
         if not cell.strip():
-            self._refuse(line, self._label, "no label; name one, or give a separator for rows of any number of labels")
+            self._refuse(
+                line, self._label, "no label; give one, or set a separator if rows may have any number of labels"
+            )
         return [cell.strip()]
 
     def places(self) -> dict[str, str]:
-        """Every label with where it first stands, in words."""
+        """Return where each label first occurs, in words."""
         return {label: f"{self.file.name}, line {line}, column {self._label!r}" for label, line in self.lines.items()}
 
     def _refuse(self, line: int, column: str, why: str) -> NoReturn:
@@ -135,7 +139,7 @@ class _Table:
 
 
 def _classes(table: _Table, given: Sequence[str], numbers: str) -> tuple[tuple[str, ...], np.ndarray]:
-    """The class names of a table, and the class number of each label in the order of their first appearance."""
+    """The class names of a table, and the class number of each label in the order of first appearance."""
     require(numbers in ("", "names"), f"numbers={numbers!r}; allowed is numbers=names, or leave it out")
     labels = table.numbers
     unknown = [label for label in labels if label not in set(given)] if given else []

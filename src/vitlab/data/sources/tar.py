@@ -1,4 +1,4 @@
-"""Where the members of a tar file lie: headers are read and checked, nothing is unpacked."""
+"""The places of the members of a tar file: headers are read and checked, nothing is unpacked."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ FILES, LINKS, DEVICES, FOLDER = (b"0", b"\0", b"7"), (b"1", b"2"), (b"3", b"4", 
 
 
 class TarError(ValueError):
-    """The walk cannot go on; what it found before is good. `reason` is `truncated` or `damaged`."""
+    """The rest of a tar file cannot be read; members found before are good."""
 
     def __init__(self, reason: Literal["truncated", "damaged"]) -> None:
         super().__init__(reason)
@@ -28,7 +28,7 @@ class Member(NamedTuple):
 
 
 class TarFile:
-    """A tar file that is read by offset, from any thread; it closes itself when the last reader lets go."""
+    """A tar file that is read by offset, from any thread; it is closed with its last reference."""
 
     _descriptor = -1
 
@@ -41,19 +41,19 @@ class TarFile:
             os.close(self._descriptor)
 
     def stamp(self) -> tuple[int, int]:
-        """Size in bytes and time of the last change in nanoseconds."""
+        """Return size in bytes and modification time in nanoseconds."""
         status = os.fstat(self._descriptor)
         return status.st_size, status.st_mtime_ns
 
     def read(self, offset: int, size: int) -> bytes:
-        """Fewer bytes than asked for only where the file ends."""
+        """Read `size` bytes, fewer only at the end of the file."""
         return os.pread(self._descriptor, size, offset)
 
     def members(self) -> Iterator[Member]:
-        """Every member in order, GNU and pax names included; raises TarError where it cannot go on."""
+        """Yield every member in order, with GNU and pax names; raises TarError if the rest cannot be read."""
         end, at = self.stamp()[0], 0
         name: bytes | None = None
-        size: int | None = None  # both from an extension, for the member that follows
+        size: int | None = None  # both from an extension header, for the next member
         is_sparse = False
         while True:
             header = self.read(at, BLOCK)
@@ -107,7 +107,7 @@ def _name(header: bytes) -> bytes:
 
 
 def _number(field: bytes) -> int:
-    """Octal text, or 256-based where the first bit is set."""
+    """Parse octal text, or base 256 if the first bit is set."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     text = field.split(b"\0")[0].strip()
@@ -123,7 +123,7 @@ def _decimal(text: bytes) -> int:
 
 
 def _pax(data: bytes) -> dict[bytes, bytes]:
-    """Records of `length key=value\\n`; the length counts itself."""
+    """Parse records of `length key=value\\n`; the length includes itself."""
     records, at = {}, 0
     while at < len(data) and data[at]:
         length = data[at : at + 20].split(b" ")[0]

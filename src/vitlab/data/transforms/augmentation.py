@@ -1,4 +1,4 @@
-"""What training does to pictures at random, each draw a function of (seed, epoch, sample id, repeat) alone."""
+"""Random augmentation of training pictures; every draw is a function of (seed, epoch, sample id, repeat)."""
 
 import hashlib
 import math
@@ -15,14 +15,14 @@ from vitlab.data.transforms.randaugment import erased, randaugmented
 from vitlab.data.transforms.resizing import Box, resized
 from vitlab.pixels import Augmentation, CropKind
 
-ATTEMPTS = 100  # of the inception crop, then the whole picture is taken
+ATTEMPTS = 100  # of the inception crop; after that the whole picture is used
 ASPECTS = (0.75, 1.33)  # width / height
 
 
 def draws(seed: int, epoch: int, sample: str, repeat: int = 0) -> Generator:
-    """The random numbers of one sample in one epoch: the same for any worker, rank, order and subset.
+    """Return the random generator of one sample in one epoch: the same on any worker, rank, order and subset.
 
-    A sample that comes several times in an epoch has others for each `repeat`.
+    A sample that comes several times in an epoch has another for each `repeat`.
     """
     when = f"{epoch}.{repeat}" if repeat else f"{epoch}"
     text = f"{seed}/{when}/{sample}".encode("utf-8", "surrogateescape")
@@ -45,10 +45,10 @@ def training_pixels(image: Image.Image, size: tuple[int, int], how: Augmentation
 
 
 def inception_box(width: int, height: int, smallest: float, rng: Generator) -> Box:
-    """A random box as TensorFlow's `sample_distorted_bounding_box` draws it.
+    """Draw a random box like TensorFlow's `sample_distorted_bounding_box`.
 
-    The aspect is uniform, then the height is a uniform whole number between that of the smallest area and the largest
-    that fits: smaller boxes are favoured over what uniform areas would give.
+    The aspect is uniform; then the height is a uniform whole number between that of the smallest area and the largest
+    that fits. Smaller boxes are more frequent than with uniform areas.
     """
     for _ in range(ATTEMPTS):
         aspect = rng.uniform(*ASPECTS)
@@ -69,7 +69,7 @@ def inception_box(width: int, height: int, smallest: float, rng: Generator) -> B
 
 
 def uniform_area_box(width: int, height: int, smallest: float, rng: Generator) -> Box:
-    """A random box of uniform area and log-uniform aspect, as torchvision's RandomResizedCrop draws it."""
+    """Draw a random box of uniform area and log-uniform aspect, like torchvision's RandomResizedCrop."""
     for _ in range(10):
         area = width * height * rng.uniform(smallest, 1.0)
         aspect = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
@@ -95,7 +95,7 @@ def _uniform_area(
 def _square_then_crop(
     image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator
 ) -> tuple[Image.Image, Box]:
-    """BiT's: stretch to a larger square, then cut a random piece of the final size."""
+    """BiT's crop: stretch to a larger square, then cut a random piece of the final size."""
     larger = (round(size[0] * how.enlarged), round(size[1] * how.enlarged))
     image = resized(image, larger, how.interpolation, antialias=how.antialias)
     return image, _piece(image, size, rng)
@@ -104,7 +104,7 @@ def _square_then_crop(
 def _shorter_then_crop(
     image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator
 ) -> tuple[Image.Image, Box]:
-    """big_vision's: enlarge with the picture's own shape, then cut a random piece of the final size."""
+    """big_vision's crop: enlarge with the aspect ratio kept, then cut a random piece of the final size."""
     scale = max(size[0] * how.enlarged / image.height, size[1] * how.enlarged / image.width)
     larger = (max(size[0], round(image.height * scale)), max(size[1], round(image.width * scale)))
     image = resized(image, larger, how.interpolation, antialias=how.antialias)

@@ -1,4 +1,4 @@
-"""Which patches of a picture are hidden from a model, drawn like its crop: from (seed, epoch, sample id) alone."""
+"""Which patches of a picture are corrupted for masked patch prediction: a function of (seed, epoch, sample id)."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from vitlab.data.transforms.augmentation import draws
 from vitlab.require import require
 from vitlab.strict_json import check_fields
 
-HIDDEN = -1  # in the place of a source: the [mask] vector
+HIDDEN = -1  # stands for the [mask] vector
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """`chosen` of `patches` patches are corrupted: a share of them `masked`, a share `swapped`, the others kept."""
+    """`chosen` of `patches` patches are corrupted: a share is `masked`, a share `swapped`, the rest kept."""
 
     patches: int
     chosen: int
@@ -35,12 +35,12 @@ class Corruption:
         )
         require(
             self.patches > 1 or self.swapped == 0,
-            "a picture of 1 patch has no other patch to swap it with; give a larger picture or swapped 0",
+            "a picture of 1 patch has no other patch to swap with; use a larger picture or swapped 0",
         )
 
 
 def corruption_plan(how: Corruption, seed: int, epoch: int, sample: str, repeat: int = 0) -> Tensor:
-    """(2, M): the M chosen places in raster order, and beside each the place whose embedding is put there.
+    """Draw (2, M): the M chosen places in raster order, and for each the place whose embedding is put there.
 
     That is another place of the same picture (swapped), its own (kept) or HIDDEN (masked).
     """
@@ -54,6 +54,6 @@ def corruption_plan(how: Corruption, seed: int, epoch: int, sample: str, repeat:
 
 
 def _own_draws(seed: int, epoch: int, sample: str, repeat: int) -> Generator:
-    """A stream far from the one of the sample's crop: another augmentation leaves the plan as it is."""
+    """A stream separate from that of the sample's crop, so that the augmentation does not affect the plan."""
     drawn = draws(seed, epoch, sample, repeat).bit_generator
     return Generator(drawn.jumped())  # pyrefly: ignore[missing-attribute] - not declared for all, ours has it

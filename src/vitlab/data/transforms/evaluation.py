@@ -1,4 +1,4 @@
-"""From an upright RGB picture to the pixels a model is evaluated on."""
+"""From an upright RGB picture to the input of a model in evaluation."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ def evaluation_pixels(image: Image.Image, size: tuple[int, int], how: Preprocess
     rows, columns = (int(side / how.fraction + 1e-6) for side in size)  # 224 / (224 / 248) is 248
     if how.resize == "shorter":
         scale = max(rows / image.height, columns / image.width)
-        # The side that decides is exact; the other is rounded down, as the reference loaders do.
+        # The deciding side is exact; the other is rounded down, as in the reference loaders.
         rows, columns = max(rows, int(scale * image.height + 1e-6)), max(columns, int(scale * image.width + 1e-6))
     image = resized(image, (rows, columns), how.interpolation, antialias=how.antialias)
     top, left = round((rows - height) / 2), round((columns - width) / 2)
@@ -32,7 +32,7 @@ def to_tensor(image: Image.Image) -> Tensor:
 
 
 def as_model_input(source: Source, how: Preprocessing) -> Callable[[Tensor], Tensor]:
-    """What turns a source's pixels into what a model takes: `normalised`, or nothing where they are float tensors."""
+    """Return the function from a source's pixels to model inputs: `normalised`, or the identity for float tensors."""
     return _unchanged if source.is_prepared else partial(normalised, how=how)
 
 
@@ -41,7 +41,7 @@ def _unchanged(pixels: Tensor) -> Tensor:
 
 
 def normalised(pixels: Tensor, how: Preprocessing) -> Tensor:
-    """(..., 3, H, W) of 0..255 -> float32 with the model's mean and deviation, on the device of `pixels`."""
+    """(..., 3, H, W) of 0..255 -> float32, normalised with the model's mean and standard deviation."""
     mean = torch.tensor(how.mean, device=pixels.device)[:, None, None]
     std = torch.tensor(how.std, device=pixels.device)[:, None, None]
     return (pixels.float() / 255 - mean) / std

@@ -1,4 +1,4 @@
-"""The operations of RandAugment as timm has them for DeiT, on Pillow: stronger with every level, none for 0.
+"""The operations of RandAugment as in timm for DeiT, on Pillow: stronger with every level, no effect at 0.
 
 Own code; timm calls this set of operations `inc1`.
 """
@@ -11,19 +11,19 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from vitlab.data.transforms.operation import HALF, Colour, Operation
 
-# What comes from outside the picture is the colour; the last argument is how pixels are taken between others.
+# The colour fills what comes from outside the picture; the last argument is the interpolation.
 Apply = Callable[[Image.Image, float, Colour, Image.Resampling], Image.Image]
 Row = tuple[float, float, float]  # of an affine map
-LEAST_FACTOR = 0.1  # of an enhancement: a picture is never wholly grey or black
+LEAST_FACTOR = 0.1  # of an enhancement, so that a picture is never entirely grey or black
 
 
 def posterize(image: Image.Image, bits: int) -> Image.Image:
-    """Only the highest `bits` of each value; with 0, which newer Pillows refuse, the picture is black."""
+    """Keep only the highest `bits` of each value; with 0, which newer Pillows refuse, the picture is black."""
     return image.point([value >> 8 - bits << 8 - bits for value in range(256)] * 3)
 
 
 def solarize_add(image: Image.Image, addition: int) -> Image.Image:
-    """Values of the darker half made brighter."""
+    """Brighten the values of the darker half."""
     return image.point([min(value + addition, 255) if value < HALF else value for value in range(256)] * 3)
 
 
@@ -50,7 +50,7 @@ def _enhanced(
     return kind(image).enhance(max(1 + amount, LEAST_FACTOR))
 
 
-OPERATIONS: dict[str, Operation[Apply]] = {  # in the order that numbers drawn at random stand for
+OPERATIONS: dict[str, Operation[Apply]] = {  # in the order of the random numbers
     "AutoContrast": Operation(lambda x, amount, fill, how: ImageOps.autocontrast(x)),
     "Equalize": Operation(lambda x, amount, fill, how: ImageOps.equalize(x)),
     "Invert": Operation(lambda x, amount, fill, how: ImageOps.invert(x)),
@@ -78,13 +78,13 @@ OPERATIONS: dict[str, Operation[Apply]] = {  # in the order that numbers drawn a
 def applied(
     name: str, image: Image.Image, level: float, fill: Colour, how: Image.Resampling, rng: Generator
 ) -> Image.Image:
-    """One operation at a level, its sign drawn."""
+    """Apply one operation at a level, with a random sign."""
     operation = OPERATIONS[name]
     return operation.apply(image, operation.drawn(level, rng), fill, how)
 
 
 def jittered(image: Image.Image, most: float, rng: Generator) -> Image.Image:
-    """Brightness, contrast and saturation by factors of up to 1 - `most` to 1 + `most`, in an order that is drawn."""
+    """Change brightness, contrast and saturation by factors from 1 - `most` to 1 + `most`, in random order."""
     factors = rng.uniform(max(1 - most, 0), 1 + most, 3)
     kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
     for number in rng.permutation(3):

@@ -1,4 +1,4 @@
-"""RandAugment: a few operations drawn at random, all at one strength; and random erasing."""
+"""RandAugment, a few random operations of one strength, and random erasing."""
 
 import math
 
@@ -15,11 +15,11 @@ from vitlab.pixels import Erasing, Interpolation, RandAugment
 SCALE = 10  # the magnitude that is level 1
 ERASED_AREA = (0.02, 1 / 3)  # of the picture
 ERASED_ASPECTS = (0.3, 1 / 0.3)  # height / width
-ATTEMPTS = 10  # to find a box that is smaller than the picture, then nothing is erased
+ATTEMPTS = 10  # to find a box smaller than the picture; after that nothing is erased
 
 
 def randaugmented(image: Image.Image, how: RandAugment, interpolation: Interpolation, rng: Generator) -> Image.Image:
-    """The picture after `how.layers` operations of the flavour, each drawn from all of them."""
+    """Apply `how.layers` random operations of the flavour."""
     if how.flavour == "tf":
         return _by_tensorflow(image, how, rng)
     names = list(pillow_operations.OPERATIONS)
@@ -42,22 +42,22 @@ def _by_tensorflow(image: Image.Image, how: RandAugment, rng: Generator) -> Imag
 
 
 def _level(how: RandAugment, rng: Generator, most: float) -> float:
-    """The strength of one operation; `most` is where timm cuts, TensorFlow goes on beyond 1."""
+    """The strength of one operation; timm clips it at `most`, TensorFlow allows more than 1."""
     assert how.magnitude is not None, "layers have a magnitude"
     magnitude = rng.normal(how.magnitude, how.deviation) if how.deviation else how.magnitude
     return min(max(magnitude / SCALE, 0.0), most)
 
 
 def erased(pixels: Tensor, how: Erasing, rng: Generator) -> Tensor:
-    """(3, H, W) of uint8 -> the same with a box of noise in it, with the probability asked for."""
+    """(3, H, W) of uint8 -> the same, with the given probability with a box of noise."""
     if rng.random() >= how.probability:
         return pixels
     box = erased_box(pixels.shape[1], pixels.shape[2], rng)
     if box is None:
         return pixels
     top, left, rows, columns = box
-    # Differs from DeiT: its noise is normal in what the model sees, after normalisation. Here it is the same noise
-    # brought back to pixels, which are bytes until they are on the device: rounded, and cut off at black and white.
+    # Differs from DeiT: its noise is normal after normalisation. Here the same noise is converted back to pixels,
+    # which are bytes until they are on the device: rounded, and clipped at black and white.
     noise = rng.normal(size=(3, rows, columns))
     mean, std = (np.array(values)[:, None, None] for values in (how.mean, how.std))
     values = np.clip(np.rint(255 * (mean + std * noise)), 0, 255).astype(np.uint8)
@@ -67,7 +67,7 @@ def erased(pixels: Tensor, how: Erasing, rng: Generator) -> Tensor:
 
 
 def erased_box(height: int, width: int, rng: Generator) -> tuple[int, int, int, int] | None:
-    """(top, left, rows, columns): the area is uniform, the aspect log-uniform, the place uniform where it fits."""
+    """Draw (top, left, rows, columns): uniform area, log-uniform aspect, uniform place."""
     for _ in range(ATTEMPTS):
         area = rng.uniform(*ERASED_AREA) * height * width
         aspect = math.exp(rng.uniform(math.log(ERASED_ASPECTS[0]), math.log(ERASED_ASPECTS[1])))

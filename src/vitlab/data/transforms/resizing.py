@@ -1,7 +1,7 @@
-"""Resizing a box of a picture, in the families that pre-trained models were made with.
+"""Resizing of a box of a picture, with the methods that pre-trained models use.
 
-Antialiased bilinear and bicubic are Pillow's. Plain bilinear and area are TensorFlow's, which the authors used:
-half-pixel centres, and shrinking by plain bilinear does not smooth.
+Antialiased bilinear and bicubic are Pillow's. Plain bilinear and area are TensorFlow's, which the authors used, with
+half-pixel centres; plain bilinear does not smooth when it shrinks.
 """
 
 import math
@@ -14,11 +14,11 @@ from vitlab.pixels import Interpolation
 
 RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 LARGEST_RESULT = 16_000_000  # pixels of one resized picture
-Box = tuple[int, int, int, int]  # left, upper, right, lower, as Pillow has it
+Box = tuple[int, int, int, int]  # left, upper, right, lower, as in Pillow
 
 
 def check_result(size: tuple[int, int]) -> None:
-    """Raise unless pictures may be resized to (height, width)."""
+    """Raise ValueError unless pictures may be resized to (height, width)."""
     height, width = size
     if min(size) < 1 or height * width > LARGEST_RESULT:
         raise ValueError(f"size {height}x{width} must be 1x1 or more, and at most {LARGEST_RESULT:,} pixels")
@@ -27,9 +27,9 @@ def check_result(size: tuple[int, int]) -> None:
 def resized(
     image: Image.Image, size: tuple[int, int], how: Interpolation, *, antialias: bool, box: Box | None = None
 ) -> Image.Image:
-    """The picture, or a box of it, at exactly (height, width) of 8-bit pixels."""
+    """Resize a picture, or a box of it, to exactly (height, width) of 8-bit pixels."""
     height, width = size
-    if height * width > LARGEST_RESULT:  # of a size that was checked: it is the picture's own shape that is absurd
+    if height * width > LARGEST_RESULT:  # the size was checked: the picture has an extreme aspect ratio
         found = f"is {image.width} x {image.height}, which becomes {width} x {height} with its shape kept"
         raise BadImage(Reason.aspect_ratio, f"{found}; {LARGEST_RESULT:,} pixels are allowed; crop it or leave it out")
     left, upper, right, lower = box or (0, 0, image.width, image.height)
@@ -39,12 +39,12 @@ def resized(
         return image.resize((width, height), RESAMPLING[how], box=(left, upper, right, lower))
     pixels = np.asarray(image.crop((left, upper, right, lower)) if box else image)
     if how == "bicubic":
-        raise ValueError("bicubic resizing is antialiased here")
+        raise ValueError("bicubic resizing is always antialiased; set antialias, or use bilinear")
     return Image.fromarray(_area(pixels, height, width) if how == "area" else _bilinear(pixels, height, width))
 
 
 def _bilinear(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Between the two old pixels around each new centre, along each axis.
+    """Interpolate between the two old pixels around each new centre, along each axis.
 
     Differs from the paper: pixels are rounded to 8 bits after resizing; TensorFlow keeps floats.
     """
@@ -58,16 +58,16 @@ def _bilinear(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each new pixel the two old ones around its centre, and how far it is on the way to the second."""
+    """For each new pixel, the two old ones around its centre and the weight of the second."""
     centre = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
     first = np.floor(centre).astype(int)
     return first, np.minimum(first + 1, old - 1), (centre - first).astype(np.float32)
 
 
 def _area(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Each new pixel is the mean of the old area under it, parts of pixels counted as parts.
+    """Make each new pixel the mean of the old area under it, with fractions of pixels.
 
-    Rows are taken a few at a time, so that memory is that of the result, not of the picture in floats.
+    Rows are processed a few at a time, so that memory is that of the result, not of the picture in floats.
     """
     rows = np.stack([_strip_mean(pixels, *ends) for ends in _stretches(len(pixels), height)])  # (height, W, 3)
     columns = rows.swapaxes(0, 1)
@@ -76,12 +76,12 @@ def _area(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _stretches(old: int, new: int) -> list[tuple[float, float]]:
-    """Begin and end of each of `new` equal parts of 0..old."""
+    """Start and end of each of `new` equal parts of 0..old."""
     return [(old * part / new, old * (part + 1) / new) for part in range(new)]
 
 
 def _strip_mean(values: np.ndarray, begin: float, end: float) -> np.ndarray:
-    """The mean of a stretch of the first axis, its first and last entries in part."""
+    """The mean over a stretch of the first axis, with fractions of its first and last entries."""
     first, last = int(begin), min(max(math.ceil(end), int(begin) + 1), len(values))
     weights = np.minimum(np.arange(first, last) + 1, end) - np.maximum(np.arange(first, last), begin)
     return np.tensordot(weights, values[first:last], axes=1) / (end - begin)

@@ -1,7 +1,7 @@
-"""The operations of RandAugment with TensorFlow's arithmetic, as AugReg's models were trained: own code on NumPy.
+"""The operations of RandAugment with TensorFlow's arithmetic, as in the training of AugReg: own code on NumPy.
 
-Pixels are (H, W, 3) of uint8. Results are cut off, not rounded, where TensorFlow casts; geometry takes the nearest
-pixel, and what comes from outside the picture is `fill`.
+Pixels are (H, W, 3) of uint8. Results are truncated, not rounded, where TensorFlow casts. Geometric operations take
+the nearest pixel; `fill` is the colour of what comes from outside the picture.
 """
 
 import math
@@ -17,7 +17,7 @@ GREY = np.array([0.2989, 0.5870, 0.1140], dtype=np.float32)  # shares of red, gr
 
 
 def autocontrast(pixels: np.ndarray) -> np.ndarray:
-    """Each channel stretched so that its darkest value is 0 and its brightest 255."""
+    """Stretch each channel so that its darkest value is 0 and its brightest 255."""
     low, high = (end.astype(np.float32) for end in (pixels.min(axis=(0, 1)), pixels.max(axis=(0, 1))))
     scale = np.float32(255) / np.maximum(high - low, 1)
     stretched = np.clip(pixels.astype(np.float32) * scale - low * scale, 0, 255).astype(np.uint8)
@@ -25,7 +25,7 @@ def autocontrast(pixels: np.ndarray) -> np.ndarray:
 
 
 def equalize(pixels: np.ndarray) -> np.ndarray:
-    """Each channel mapped so that its values are about equally frequent."""
+    """Map each channel so that its values are about equally frequent."""
     return np.stack([_equalized(pixels[..., channel]) for channel in range(3)], axis=-1)
 
 
@@ -40,34 +40,34 @@ def _equalized(values: np.ndarray) -> np.ndarray:
 
 
 def invert(pixels: np.ndarray) -> np.ndarray:
-    """Black for white."""
+    """Swap black and white."""
     return 255 - pixels
 
 
 def posterize(pixels: np.ndarray, bits: int) -> np.ndarray:
-    """Only the highest `bits` of each value; TensorFlow shifts by 7 at most, so that asking for 0 bits keeps 1."""
+    """Keep only the highest `bits` of each value; TensorFlow shifts by at most 7, so that 0 bits keep 1."""
     shift = min(max(8 - bits, 0), 7)
     return pixels >> shift << shift
 
 
 def solarize(pixels: np.ndarray, threshold: int) -> np.ndarray:
-    """Values from the threshold on inverted; none where it is 256 or more."""
-    # Magnitudes from 10 on ask for such thresholds, which are no bytes: what AugReg's run made of them is not known.
+    """Invert values from the threshold on; none if it is 256 or more."""
+    # Magnitudes from 10 on give such thresholds, which are not bytes; AugReg's behaviour for them is unknown.
     return np.where(pixels < threshold, pixels, 255 - pixels)
 
 
 def solarize_add(pixels: np.ndarray, addition: int) -> np.ndarray:
-    """Values of the darker half made brighter."""
+    """Brighten the values of the darker half."""
     return np.where(pixels < HALF, np.clip(pixels.astype(int) + addition, 0, 255), pixels).astype(np.uint8)
 
 
 def colour(pixels: np.ndarray, factor: float) -> np.ndarray:
-    """0 is grey, 1 the picture, more is gaudier."""
+    """Change the saturation: 0 is grey, 1 the picture."""
     return _blend(np.repeat(_grey(pixels)[..., None], 3, axis=-1), pixels, factor)
 
 
 def contrast(pixels: np.ndarray, factor: float) -> np.ndarray:
-    """0 is one grey everywhere, 1 the picture."""
+    """Change the contrast: 0 is one grey everywhere, 1 the picture."""
     # AugReg's models were trained by big_vision's code, whose "mean" is the sum of the grey histogram / 256, which is
     # the number of pixels / 256, whatever the picture shows. At 224 pixels that is 196; from 256 on it is cut at 255.
     height, width = pixels.shape[:2]
@@ -75,12 +75,12 @@ def contrast(pixels: np.ndarray, factor: float) -> np.ndarray:
 
 
 def brightness(pixels: np.ndarray, factor: float) -> np.ndarray:
-    """0 is black, 1 the picture."""
+    """Change the brightness: 0 is black, 1 the picture."""
     return _blend(np.zeros_like(pixels), pixels, factor)
 
 
 def sharpness(pixels: np.ndarray, factor: float) -> np.ndarray:
-    """0 is smoothed by the eight neighbours, 1 the picture; the border stays as it is."""
+    """Change the sharpness: 0 is smoothed over the eight neighbours, 1 the picture; the border is unchanged."""
     if min(pixels.shape[:2]) < 3:
         return pixels
     whole = pixels.astype(int)
@@ -92,7 +92,7 @@ def sharpness(pixels: np.ndarray, factor: float) -> np.ndarray:
 
 
 def rotate(pixels: np.ndarray, degrees: float, fill: Colour) -> np.ndarray:
-    """Turned about its centre."""
+    """Rotate about the centre."""
     down, across = pixels.shape[0] - 1, pixels.shape[1] - 1
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     right = (across - (cos * across - sin * down)) / 2
@@ -101,27 +101,27 @@ def rotate(pixels: np.ndarray, degrees: float, fill: Colour) -> np.ndarray:
 
 
 def shear_x(pixels: np.ndarray, slope: float, fill: Colour) -> np.ndarray:
-    """Each row taken from `slope` further right for every row down."""
+    """Take each row from `slope` further right for every row down."""
     return _moved(pixels, (1, slope, 0), (0, 1, 0), fill)
 
 
 def shear_y(pixels: np.ndarray, slope: float, fill: Colour) -> np.ndarray:
-    """Each column taken from `slope` further down for every column across."""
+    """Take each column from `slope` further down for every column across."""
     return _moved(pixels, (1, 0, 0), (slope, 1, 0), fill)
 
 
 def translate_x(pixels: np.ndarray, distance: float, fill: Colour) -> np.ndarray:
-    """Moved to the left by `distance` pixels."""
+    """Shift to the left by `distance` pixels."""
     return _moved(pixels, (1, 0, distance), (0, 1, 0), fill)
 
 
 def translate_y(pixels: np.ndarray, distance: float, fill: Colour) -> np.ndarray:
-    """Moved up by `distance` pixels."""
+    """Shift up by `distance` pixels."""
     return _moved(pixels, (1, 0, 0), (0, 1, distance), fill)
 
 
 def cutout(pixels: np.ndarray, half: int, fill: Colour, centre: tuple[int, int]) -> np.ndarray:
-    """A square of 2 `half` pixels around (row, column) painted over, as far as it lies in the picture."""
+    """Paint over a square of 2 `half` pixels around (row, column)."""
     painted = pixels.copy()
     row, column = centre
     painted[max(row - half, 0) : row + half, max(column - half, 0) : column + half] = fill
@@ -129,13 +129,13 @@ def cutout(pixels: np.ndarray, half: int, fill: Colour, centre: tuple[int, int])
 
 
 def _grey(pixels: np.ndarray) -> np.ndarray:
-    """(H, W, 3) -> (H, W): brightness as `tf.image.rgb_to_grayscale` has it for bytes."""
+    """(H, W, 3) -> (H, W): brightness as in `tf.image.rgb_to_grayscale` for bytes."""
     parts = pixels.astype(np.float32) * np.float32(1 / 255) * GREY
     return ((parts[..., 0] + parts[..., 1] + parts[..., 2]) * np.float32(255.5)).astype(np.uint8)
 
 
 def _blend(first: np.ndarray, second: np.ndarray, factor: float) -> np.ndarray:
-    """The first for factor 0, the second for 1, beyond it for more; cut off to bytes."""
+    """Blend: the first for factor 0, the second for 1, extrapolated beyond; clipped to bytes."""
     start = first.astype(np.float32)
     return np.clip(start + np.float32(factor) * (second.astype(np.float32) - start), 0, 255).astype(np.uint8)
 
@@ -144,7 +144,7 @@ Row = tuple[float, float, float]
 
 
 def _moved(pixels: np.ndarray, across: Row, down: Row, fill: Colour) -> np.ndarray:
-    """The pixel at (x, y) comes from column `across` . (x, y, 1) and row `down` . (x, y, 1), the nearest one."""
+    """Take the pixel at (x, y) from the nearest to column `across` . (x, y, 1) and row `down` . (x, y, 1)."""
     height, width = pixels.shape[:2]
     y, x = np.mgrid[:height, :width].astype(np.float32)
     column, row = (np.float32(a) * x + np.float32(b) * y + np.float32(c) for a, b, c in (across, down))
@@ -158,8 +158,8 @@ def _factor(level: float) -> float:
     return level * 1.8 + 0.1
 
 
-CUTOUT = "Cutout"  # the one that draws a place
-OPERATIONS: dict[str, Operation[Apply]] = {  # in the order that numbers drawn at random stand for
+CUTOUT = "Cutout"  # the one with a random place
+OPERATIONS: dict[str, Operation[Apply]] = {  # in the order of the random numbers
     "AutoContrast": Operation(lambda x, amount, fill: autocontrast(x)),
     "Equalize": Operation(lambda x, amount, fill: equalize(x)),
     "Invert": Operation(lambda x, amount, fill: invert(x)),
@@ -180,7 +180,7 @@ OPERATIONS: dict[str, Operation[Apply]] = {  # in the order that numbers drawn a
 
 
 def applied(name: str, pixels: np.ndarray, level: float, fill: Colour, rng: Generator) -> np.ndarray:
-    """One operation at a level, its sign or place drawn."""
+    """Apply one operation at a level, with a random sign or place."""
     operation = OPERATIONS[name]
     amount = operation.drawn(level, rng)
     if name == CUTOUT:

@@ -1,4 +1,4 @@
-"""Fractals as a labelled image set: a class is an iterated function system, an image one noisy view of its attractor.
+"""Fractals as a labelled image set: a class is an iterated function system, an image is a noisy view of its attractor.
 
 After "Pre-training without Natural Images" (Kataoka et al. 2020): random affine maps, accepted where the attractor
 fills enough of the picture; images of a class differ in slightly perturbed maps. Maps are drawn by singular values, as
@@ -36,7 +36,7 @@ class FractalSource(ProceduralSource):
     """
 
     def class_name(self, label: int) -> str:
-        """Its number; nothing else about it is known before it is searched for."""
+        """Its number."""
         return f"fractal {label}"
 
     def pixels(self, index: int) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Printed letters as a labelled image set, drawn from the outlines of the fonts that come with matplotlib.
 
-A class is a letter. The font, an affine map, the stroke width, the softness of the edge and two shades of grey differ
-from image to image. Digits, and letters that look like one (`LOOK_ALIKES`), are never drawn, so that a model which is
-trained on these letters has seen nothing of the digits it may be fine-tuned on.
+A class is a letter. The font, an affine map, the stroke width, the softness of the edge and two shades of grey vary
+from image to image. Digits, and letters that look like digits (`LOOK_ALIKES`), are never drawn, so that a model trained
+on these letters has not seen the digits that it may be fine-tuned on.
 
 Each glyph is turned into a table of distances to its outline once. A drawing looks distances up in this table: moving
 the outline in or out by a distance changes the stroke width, and a slope across it gives the soft edge.
@@ -22,14 +22,14 @@ from vitlab.data.sources.drawn.procedural import Draws, ProceduralSource, Stream
 if TYPE_CHECKING:
     from matplotlib.path import Path as Outline
 
-FONTS = (  # of matplotlib's files, all that hold the Latin alphabet
+FONTS = (  # all of matplotlib's files with the Latin alphabet
     *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
     *("DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique", "DejaVuSansMono-BoldOblique"),
     *("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic"),
     *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
     *("cmb10", "cmmi10", "cmr10", "cmss10", "cmti10", "cmtt10"),
 )
-# Every picture shows its letter in the same box, so that a small c is a capital C; of such pairs the capital is drawn.
+# Every letter fills the same box, so that a small c looks like a capital C; of such pairs the capital is drawn.
 SAME_AS_CAPITAL = "ckpuvwx"
 LOOK_ALIKES = {"0": "ODQo", "1": "Iil", "2": "Zz", "5": "Ss", "6": "Gb", "8": "B", "9": "gq"}  # of these digits
 LEFT_OUT = {*SAME_AS_CAPITAL, *"".join(LOOK_ALIKES.values())}
@@ -59,7 +59,7 @@ class LetterSource(ProceduralSource):
 
     @property
     def identity(self) -> str:
-        """As for every drawn source, with a hash of the outlines: another matplotlib may have other fonts."""
+        """As for every drawn source, plus a hash of the outlines: versions of matplotlib may differ in their fonts."""
         return f"{super().identity} {_outlines_hash()}"
 
     def pixels(self, index: int) -> np.ndarray:

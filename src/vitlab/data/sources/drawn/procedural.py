@@ -1,9 +1,9 @@
-"""Images drawn from their number alone: what the fractals, the shapes and the letters share.
+"""Images that are a function of their number: what fractals, shapes and letters share.
 
-The same bytes on every machine and in every process, because nothing whose last bit may differ is used:
-random numbers are raw words of Philox (numpy promises its bit generators for good, but not the distributions of
-`Generator`); floats see only + - * / sqrt, floor and comparisons, element by element, which IEEE 754 rounds in one way;
-there is no sine, no power, no matrix product and no sum of floats; counting, blending and colours are integers.
+They have the same bytes on every machine and in every process, because only operations with exact results are used.
+Random numbers are raw words of Philox (numpy guarantees its bit generators, but not the distributions of `Generator`).
+Floats see only + - * / sqrt, floor and comparisons, element by element, which IEEE 754 defines exactly: no sine, power,
+matrix product or sum of floats. Counting, blending and colours use integers.
 """
 
 from abc import abstractmethod
@@ -21,7 +21,7 @@ MOST_CLASSES, MOST_IMAGES, MOST_SEED = 10**7, 2**63 - 1, 2**64 - 1
 
 
 class Stream(IntEnum):
-    """What random numbers are for: one key of the generator each, so that no two uses share a number."""
+    """The uses of random numbers, each with a key of its own, so that no two uses share a number."""
 
     FRACTAL_CLASS = 1
     FRACTAL_IMAGE = 2
@@ -30,10 +30,10 @@ class Stream(IntEnum):
 
 
 class Draws:
-    """Random numbers that are a function of (seed, stream, index, attempt) and nothing else.
+    """Random numbers as a function of (seed, stream, index, attempt).
 
-    Seed and stream are the key of Philox, index and attempt the upper words of its counter; the lowest word counts
-    what was drawn, so two sequences cannot overlap.
+    Seed and stream are the key of Philox, index and attempt the upper words of its counter. The lowest word counts the
+    draws, so two sequences cannot overlap.
     """
 
     def __init__(self, seed: int, stream: Stream, index: int, attempt: int = 0) -> None:
@@ -73,10 +73,10 @@ class Draws:
 
 @dataclass(kw_only=True, repr=False, unsafe_hash=True)
 class ProceduralSource(Source):
-    """`images` pictures of `size` x `size`; number i belongs to class i % classes.
+    """`images` pictures of `size` x `size` pixels; image i belongs to class i % classes.
 
-    Image i does not depend on `images`, so numbers from `images` on are a held-out set of the same classes:
-    open a longer source and take its tail. Another seed is other images (and, for fractals, other classes).
+    Image i does not depend on `images`: to hold out images of the same classes, open a longer source and take its tail.
+    Another seed gives other images, and for fractals other classes.
     """
 
     classes: int = 1000
@@ -100,23 +100,23 @@ class ProceduralSource(Source):
 
     @property
     def identity(self) -> str:  # pyrefly: ignore[bad-override] - made when asked for
-        """What decides the pixels besides a sample's number: ids and labels alone do not tell two seeds apart."""
+        """What decides the pixels besides a sample's number; ids and labels alone do not distinguish two seeds."""
         return f"{type(self).__name__} {self.classes} {self.size} {self.seed}"
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:  # pyrefly: ignore[bad-override] - made when asked for
-        """All names, made when first asked for: opening costs the same for any number of classes."""
+        """All names, made on first use: opening costs the same for any number of classes."""
         return tuple(map(self.class_name, range(self.classes)))
 
     def __len__(self) -> int:
         return self.images
 
     def item(self, index: int) -> Sample:
-        """The image of that number, drawn now."""
+        """Draw an image."""
         return Sample(self.pixels(check_index(index, self.images)), self.label(index), self.id(index))
 
     def label(self, index: int) -> tuple[int, ...]:
-        """index % classes: equal shares, and any run of `classes` neighbours holds every class once."""
+        """Return index % classes: classes have equal shares, and any `classes` neighbours contain each class once."""
         return (check_index(index, self.images) % self.classes,)
 
     def id(self, index: int) -> str:

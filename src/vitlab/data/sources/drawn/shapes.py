@@ -1,7 +1,7 @@
 """Structured shapes as a labelled image set: "heart", "3 striped triangles", "2 dotted stars in a column".
 
 A class is one combination of the factors below; position, size, turn, colours, texture width, background and noise
-differ from image to image and tell nothing about the class.
+vary from image to image and are independent of the class.
 
 | factor | values |
 |---|---|
