@@ -57,16 +57,19 @@ def test_every_figure_has_the_same_bytes_in_two_processes(tmp_path):
     ("drawn", "labels"),
     [
         (lambda: draw_distance(np.ones((2, 2)), 1, 2.0), ["network depth (layer)", "mean attention distance (pixels)"]),
-        (lambda: draw_distance(np.zeros((1, 1)), 1, 0.0), ["1 image", "head 1", "even"]),
+        (lambda: draw_distance(np.zeros((1, 1)), 1, 0.0), ["1 image", "head 1", "uniform"]),
         (lambda: draw_filters(np.ones((3, 2, 2, 3)), 1.0), ["principal components", "first 3 components"]),
         (lambda: draw_positions(np.ones((1, 1, 1, 1))), ["patch column", "patch row", "cosine similarity"]),
-        (lambda: draw_heads(np.zeros((24, 16, 2, 1)), 3, BLACK), ["layer", "head", "Picture 3", "input", "share of"]),
+        (
+            lambda: draw_heads(np.zeros((24, 16, 2, 1)), 3, BLACK),
+            ["layer", "head", "Picture 3", "input", "relative to"],
+        ),
         (
             lambda: draw_rollouts(*np.zeros((3, 10, 8, 4, 3), np.uint8)),
-            ["input", "rollout", "input × rollout", "1–3", "10", "least to most"],
+            ["input", "rollout", "input × rollout", "1–3", "10", "minimum to maximum"],
         ),
         (lambda: draw_rollouts(*np.zeros((3, 128, 4, 4, 3), np.uint8)), ["127–128"]),
-        (draw_scale, ["least of the picture", "most of the picture"]),
+        (draw_scale, ["minimum", "maximum of the picture"]),
     ],
 )
 def test_axes_are_labelled(drawn, labels):

@@ -326,13 +326,13 @@ class TestMistakes:
                 see(model, torch.zeros(1, 3, 32, 32))
 
     def test_a_model_that_says_nothing_is_named(self):
-        with pytest.raises(ValueError, match="Identity cannot be looked at this way: it has no attention"):
+        with pytest.raises(ValueError, match="Identity cannot be inspected: it has no attention"):
             vitlab.explain(torch.nn.Identity(), torch.zeros(1, 3, 8, 8))
 
     def test_a_model_without_patches_or_positions_says_so(self):
         with pytest.raises(ValueError, match="Convolutions has no patch embedding"):
             principal_filters(self.Convolutions())
-        with pytest.raises(ValueError, match="Convolutions has no table of positions"):
+        with pytest.raises(ValueError, match="Convolutions has no position table"):
             position_similarity(self.Convolutions())
 
     @pytest.mark.parametrize("shape", [(3, 16, 16), (0, 3, 16, 16), (1, 3, 16, 20), (1, 1, 16, 16)])
@@ -344,10 +344,10 @@ class TestMistakes:
         with pytest.raises(ValueError, match="not finite"):
             vitlab.explain(tiny, torch.full((1, 3, 16, 16), torch.nan))
         tiny.patches.weight.data[0, 0, 0, 0] = torch.inf
-        with pytest.raises(ValueError, match="filters hold NaN"):
+        with pytest.raises(ValueError, match="filters contain NaN"):
             principal_filters(tiny)
         tiny.positions.table.data[0, 3, 0] = torch.nan
-        with pytest.raises(ValueError, match="position embeddings hold NaN"):
+        with pytest.raises(ValueError, match="position embeddings contain NaN"):
             position_similarity(tiny)
 
     def test_no_components_are_refused(self, tiny):

@@ -80,7 +80,7 @@ def test_parts_in_any_order_through_json_give_the_same_numbers():
         ({"logits": "???"}, "damaged"),
         ({"count": 59}, "damaged"),
         ({"truth": "AA=="}, "damaged"),
-        ({"x": 1}, "no scores"),
+        ({"x": 1}, "not the scores"),
     ],
 )
 def test_what_is_no_such_scores_is_refused(change, message):
@@ -98,7 +98,7 @@ def test_what_cannot_be_scored_is_refused():
         scores.add(torch.zeros(1, 3), [[3]])
     with pytest.raises(ValueError, match="not \\(samples, classes\\)"):
         scores.add(torch.zeros(1, 2), [[0]])
-    with pytest.raises(ValueError, match="no probability between 0 and 1"):
+    with pytest.raises(ValueError, match="not a probability between 0 and 1"):
         MultiLabelScores(3, 1.0)
     with pytest.raises(ValueError, match="evaluate on fewer samples"):
         check_kept(MOST_LOGITS, 2)

@@ -127,5 +127,5 @@ def test_nothing_scored_is_not_a_number_and_no_accuracy():
 def test_what_cannot_be_scored_is_refused(logits, labels, message):
     with pytest.raises(ValueError, match=message):
         Scores(3).add(logits, labels)
-    with pytest.raises(ValueError, match="do not add up"):
+    with pytest.raises(ValueError, match="cannot be added"):
         Scores(3) + Scores(4)

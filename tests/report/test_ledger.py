@@ -51,7 +51,7 @@ def test_a_torn_line_is_passed_over_and_spoils_no_other(tmp_path):
 def test_a_report_without_a_ledger_says_how_one_is_made(tmp_path, capsys):
     assert main(["report", "--ledger", str(tmp_path / "none.jsonl")]) == 2
     said = capsys.readouterr().err
-    assert "none.jsonl does not exist; vitlab evaluate and vitlab transfer add to it with --ledger" in said
+    assert "none.jsonl does not exist; vitlab evaluate and vitlab transfer append to it with --ledger" in said
     assert main(["report", "--ledger", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
 

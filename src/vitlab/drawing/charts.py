@@ -1,4 +1,4 @@
-"""Numbers of runs as charts."""
+"""Charts of training curves and confusion matrices."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,15 +6,15 @@ import numpy as np
 
 from vitlab.drawing.canvas import Drawn, drawn, figure_of
 
-FEW = 5  # points of a curve that are marked
-LONGEST = 18  # characters of a class name at an axis
+FEW = 5  # curves with fewer points get markers
+LONGEST = 18  # characters of a class name on an axis
 
 
 def draw_curves(curves: Mapping[str, Mapping[int, float]], *, x: str, y: str) -> Drawn:
     """Draw one line per curve, named in the legend; `x` and `y` label the axes."""
     with figure_of(5.6, 3.6) as (figure, axes):
         for name, points in curves.items():
-            marker = "o" if len(points) < FEW else None  # else a single point would not be seen
+            marker = "o" if len(points) < FEW else None  # a single point has no line
             axes.plot(list(points), list(points.values()), label=name, linewidth=1.3, marker=marker, markersize=4)
         axes.set_xlabel(x)
         axes.set_ylabel(y)
@@ -76,9 +76,9 @@ def draw_confusion(counts: np.ndarray, names: Sequence[str]) -> Drawn:
         axes.set_xticks(range(len(names)), shown, rotation=90 if longest > 3 else 0)
         axes.set_yticks(range(len(names)), shown)
         for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-            label.set_parse_math(False)  # a name may hold $
-        axes.set_xlabel("answer")
-        axes.set_ylabel("truth")
+            label.set_parse_math(False)  # a name may contain $
+        axes.set_xlabel("predicted class")
+        axes.set_ylabel("true class")
         return drawn(figure)
 
 

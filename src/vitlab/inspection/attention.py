@@ -1,4 +1,4 @@
-"""Attention as a stream: one layer at a time, a few images at a time, reduced before the next layer is computed."""
+"""Attention layer by layer and a few images at a time, reduced before the next layer is computed."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,13 +12,13 @@ from vitlab.require import require
 from vitlab.spec import ViTSpec
 
 T = TypeVar("T")
-LAYER_BYTES = 2**26  # of one layer's attention; images are taken in batches that stay below it
+LAYER_BYTES = 2**26  # of the attention of one layer; batches of images stay below it
 
 
 class Attentive(Protocol):
     """A model whose every layer has attention between the patches of a grid.
 
-    Vision Transformers and hybrids have it; ResNets and axial models have not.
+    Vision Transformers and hybrids have it; ResNets and axial models do not.
     """
 
     spec: ViTSpec
@@ -29,7 +29,7 @@ class Attentive(Protocol):
 
 
 def attentive(model: nn.Module) -> Attentive:
-    """The model itself, if there is attention to look at; else a ValueError that says so."""
+    """Return the model itself; raises ValueError if it has no attention between patches."""
     spec = getattr(model, "spec", None)
     if isinstance(spec, ViTSpec) and spec.attention == "full":
         return cast(Attentive, model)
@@ -37,16 +37,16 @@ def attentive(model: nn.Module) -> Attentive:
     if isinstance(spec, ViTSpec):
         why = "its attention runs along rows and along columns, never between all patches"
     raise ValueError(
-        f"{type(model).__name__} cannot be looked at this way: {why}; rollout, head maps and attention distance "
+        f"{type(model).__name__} cannot be inspected: {why}; rollout, head maps and attention distance "
         f"need a Vision Transformer"
     )
 
 
 def each_layer(model: nn.Module, images: Tensor, reduce: Callable[[Tensor], T]) -> list[T]:
-    """What `reduce` makes of each layer's attention (B, h, n, n); only one layer is alive at any time."""
+    """Apply `reduce` to the attention (B, h, n, n) of each layer; only one layer is in memory at a time."""
     source = attentive(model)
     with at_rest(model), torch.no_grad():
-        # `map` holds no layer while it asks for the next; a loop variable would.
+        # Unlike a loop variable, `map` does not keep a layer while the next one is computed.
         return list(map(reduce, source.layer_attention(images)))
 
 
@@ -60,13 +60,13 @@ def small_batches(model: nn.Module, images: Tensor) -> Iterator[Tensor]:
 
 
 def batch_size(model: nn.Module) -> int:
-    """How many images may be looked at together."""
+    """How many images are processed together."""
     spec = attentive(model).spec
     return max(1, LAYER_BYTES // (4 * spec.heads * spec.tokens**2))
 
 
 def from_query(rows: Tensor, spec: ViTSpec) -> Tensor:
-    """(..., n, n) -> (..., rows, columns): what the class token looks at, or with mean pooling all patches on average.
+    """(..., n, n) -> (..., rows, columns): where the class token attends, or with mean pooling all patches on average.
 
     The columns of the class token and of a distillation token are left out.
     """
@@ -76,10 +76,10 @@ def from_query(rows: Tensor, spec: ViTSpec) -> Tensor:
 
 
 def head_maps(model: nn.Module, images: Tensor) -> Tensor:
-    """(B, 3, H, W) -> (B, L, h, rows, columns): where each head of each layer looks, as probabilities."""
+    """(B, 3, H, W) -> (B, L, h, rows, columns): the attention probabilities of each head of each layer."""
     spec = attentive(model).spec
-    maps = [
-        torch.stack(each_layer(model, batch, lambda a: from_query(a, spec).clone()), dim=1)  # a view keeps its layer
+    maps = [  # clones, because a view would keep its layer in memory
+        torch.stack(each_layer(model, batch, lambda a: from_query(a, spec).clone()), dim=1)
         for batch in small_batches(model, images)
     ]
     return torch.cat(maps)
@@ -87,7 +87,7 @@ def head_maps(model: nn.Module, images: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def at_rest(model: nn.Module) -> Iterator[None]:
-    """Without dropout and stochastic depth; every module is as it was afterwards."""
+    """Put the model in evaluation mode inside the block and restore every module's mode afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

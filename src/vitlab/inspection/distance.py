@@ -1,4 +1,4 @@
-"""Attention distance (figures 7 right and 11): how far away the patches are that a head gathers from."""
+"""Attention distance (figure 7, right, and figure 11): how far away the patches are that a head attends to."""
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +10,8 @@ from vitlab.spec import ViTSpec
 def attention_distance(model: nn.Module, images: Tensor) -> Tensor:
     """(B, 3, H, W) -> (L, h): mean distance in pixels over queries and images.
 
-    The class token is left out as query and as key; what it gets is not given to the others, so that a head that
-    looks at it alone has distance 0.
+    The class token is left out as query and as key, without renormalising: a head that attends only to it has distance
+    0.
     """
     spec = attentive(model).spec
     pixels = patch_distances(spec)
@@ -24,13 +24,13 @@ def attention_distance(model: nn.Module, images: Tensor) -> Tensor:
 
 def mean_distance(attention: Tensor, pixels: Tensor) -> Tensor:
     """(B, h, n, n) and (N, N) distances -> (B, h): the mean over queries of the expected distance."""
-    first = attention.shape[-1] - len(pixels)  # 1 where there is a class token, else 0
+    first = attention.shape[-1] - len(pixels)  # 1 with a class token, else 0
     between = attention[..., first:, first:].to(torch.promote_types(attention.dtype, torch.float32))  # (B, h, N, N)
     return torch.einsum("bhij,ij->bh", between, pixels.to(between)) / len(pixels)
 
 
 def even_distance(spec: ViTSpec) -> float:
-    """Pixels: the distance of a head that gives every token the same attention, to compare others with."""
+    """The attention distance in pixels of a head with uniform attention, for comparison."""
     pixels = patch_distances(spec)
     return (pixels.sum() / (len(pixels) * spec.tokens)).item()
 

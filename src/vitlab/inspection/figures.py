@@ -1,6 +1,6 @@
-"""What inspection finds, as figures with labelled axes.
+"""The figures of an inspection.
 
-No text of a stranger enters a figure: pictures have numbers here, and their names stand in the report.
+Untrusted text never enters a figure: pictures are numbered here, and the report gives their names.
 """
 
 from typing import TYPE_CHECKING
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ACROSS = 7  # filters in a row, as in figure 7
-TILE = 0.75  # inches of a head's map at most
+TILE = 0.75  # largest size of a head's map in inches
 
 
 def draw_distance(distances: np.ndarray, images: int, even: float) -> Drawn:
-    """(L, h) in pixels -> figure 7 right: a dot for each head, by depth; a line where attention is spread evenly."""
+    """(L, h) in pixels -> figure 7, right: a dot for each head by depth; the line marks uniform attention."""
     layers, heads = distances.shape
     with figure_of(5.6, 3.8) as (figure, axes):
         depth = np.arange(layers)
         for head in range(heads):
             shade = (0.15 + 0.7 * head / max(heads - 1, 1),) * 2
             axes.plot(depth, distances[:, head], "o", ms=4, color=(0.12, *shade), label=f"head {head + 1}")
-        axes.axhline(even, color="0.45", linestyle="--", linewidth=0.9, label="even", zorder=0)
+        axes.axhline(even, color="0.45", linestyle="--", linewidth=0.9, label="uniform", zorder=0)
         axes.set_xlabel("network depth (layer)")
         axes.set_ylabel("mean attention distance (pixels)")
         axes.set_title(f"Attention distance by head and depth, {_count(images)}")
@@ -39,7 +39,7 @@ def draw_distance(distances: np.ndarray, images: int, even: float) -> Drawn:
 
 
 def draw_filters(pictures: np.ndarray, share: float) -> Drawn:
-    """(k, P, P, 3) of 0..1 -> figure 7 left; `share` of the variance is named in the title."""
+    """(k, P, P, 3) of 0..1 -> figure 7, left; the title states the `share` of the variance."""
     number, patch = pictures.shape[:2]
     across = min(ACROSS, number)
     down = -(-number // across)
@@ -50,7 +50,7 @@ def draw_filters(pictures: np.ndarray, share: float) -> Drawn:
         axes.imshow(sheet, interpolation="none")
         axes.set_xticks(x, [str(1 + column) for column in range(across)])
         axes.set_yticks(y, [f"{1 + row * across}–{min((row + 1) * across, number)}" for row in range(down)])
-        axes.set_xlabel("place in the row")
+        axes.set_xlabel("position in the row")
         axes.set_ylabel("principal components")
         axes.set_title(f"RGB embedding filters: first {number} components, {share:.0%} of the variance")
         _bare(axes)
@@ -58,7 +58,7 @@ def draw_filters(pictures: np.ndarray, share: float) -> Drawn:
 
 
 def draw_positions(similarity: np.ndarray) -> Drawn:
-    """(rows, columns, rows, columns) of -1..1 -> figure 7 centre: one tile for each patch."""
+    """(rows, columns, rows, columns) of -1..1 -> figure 7, centre: one tile for each patch."""
     rows, columns = similarity.shape[:2]
     with figure_of(1.6 + 4.4 * min(1, columns / rows), 0.9 + 4.4 * min(1, rows / columns)) as (figure, axes):
         sheet, x, y = _mosaic(similarity, gap=max(1, max(rows, columns) // 8), fill=np.nan)
@@ -91,13 +91,13 @@ def draw_heads(maps: np.ndarray, number: int, picture: np.ndarray) -> Drawn:
         axes.set_ylabel("head")
         axes.set_title(f"Picture {number}: attention of each head")
         _bare(axes)
-        add_scale(figure, axes, "share of the map's most")
+        add_scale(figure, axes, "relative to the maximum of the map")
         _beside(figure, axes, picture)
         return drawn(figure)
 
 
 def draw_rollouts(pictures: np.ndarray, maps: np.ndarray, seen: np.ndarray) -> Drawn:
-    """(n, H, W, 3) of uint8: pictures, their rollouts in colours, and figures 6 and 14, the product of both."""
+    """(n, H, W, 3) of uint8: pictures, their rollouts in colour, and the product of the two, as in figures 6 and 14."""
     number, height, width = pictures.shape[:3]
     across = min(number, 2 if number <= 6 else 3 if number <= 30 else 6)
     down = -(-number // across)
@@ -116,15 +116,15 @@ def draw_rollouts(pictures: np.ndarray, maps: np.ndarray, seen: np.ndarray) -> D
         axes.set_title("Attention rollout")
         axes.tick_params(axis="x", labelsize=8 if across <= 3 else 5)
         _bare(axes)
-        add_scale(figure, axes, "rollout, least to most of each picture")
+        add_scale(figure, axes, "rollout, minimum to maximum of each picture")
         return drawn(figure)
 
 
 def draw_scale() -> Drawn:
-    """What the colours of a rollout mean, alone."""
+    """The colour scale of a rollout."""
     with figure_of(3.0, 0.22) as (figure, axes):
         axes.imshow(coloured(np.linspace(0, 1, 256)[None]), aspect="auto", extent=(0, 1, 0, 1))
-        axes.set_xticks([0, 1], ["least of the picture", "most of the picture"])
+        axes.set_xticks([0, 1], ["minimum", "maximum of the picture"])
         axes.set_yticks([])
         axes.set_title("attention rollout", fontsize=9)
         _bare(axes)
@@ -145,8 +145,8 @@ def _mosaic(tiles: np.ndarray, *, gap: int, fill: float) -> tuple[np.ndarray, np
 
 
 def _beside(figure: "Figure", axes: "Axes", picture: np.ndarray) -> None:
-    """Put a picture at the left of `axes`, with its upper edge."""
-    axes.apply_aspect()  # else its place is that before the tiles became square
+    """Draw a picture to the left of `axes`, aligned at the top."""
+    axes.apply_aspect()  # otherwise its position is that from before the tiles became square
     height, width = picture.shape[:2]
     across, down = (side * part for side, part in zip(figure.get_size_inches(), axes.get_position().size, strict=True))
     inches = 1.2 / max(height, width)
@@ -171,7 +171,7 @@ def _thinned(places: np.ndarray) -> tuple[np.ndarray, list[str]]:
 
 
 def _bare(axes: "Axes") -> None:
-    """Pictures need labels, but neither a frame nor tick marks."""
+    """Remove frame and tick marks; the labels stay."""
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)

@@ -1,4 +1,4 @@
-"""The principal components of the patch embedding (figure 7, left): the basis in which the model sees a patch."""
+"""Principal components of the patch embedding (figure 7, left)."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from vitlab.require import require
 
-COMPONENTS = 28  # as the paper shows
+COMPONENTS = 28  # as in the paper
 
 
 class Components(NamedTuple):
-    """`directions` (k, 3, P, P) of length 1, largest variance first, the `share` (k,) of the variance of each, and the
-    `number` of all there are.
+    """`directions` (k, 3, P, P) of unit length, largest variance first, their `share` (k,) of the variance, and the
+    `number` of all components.
     """
 
     directions: Tensor
@@ -21,23 +21,24 @@ class Components(NamedTuple):
 
 
 def principal_filters(model: nn.Module, components: int = COMPONENTS) -> Components:
-    """The first principal components of the D embedding filters, or as many as there are.
+    """The first principal components of the D embedding filters, or all if there are fewer.
 
     The sign of a component is arbitrary; here its largest entry is positive.
     """
     require(components >= 1, f"components {components} must be at least 1")
     weight = getattr(getattr(model, "patches", None), "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 4:
-        raise ValueError(f"{type(model).__name__} has no patch embedding: there are no filters of patches to show")
+        raise ValueError(f"{type(model).__name__} has no patch embedding, so there are no filters to show")
     require(
-        weight.shape[1] == 3, "its patches are of a feature map, not of a picture: the filters have no colours to show"
+        weight.shape[1] == 3,
+        "its patches are cut from a feature map, not from the picture, so the filters have no colours to show",
     )
     filters = weight.detach().double().cpu().flatten(1)  # (D, 3 P P)
-    require(bool(filters.isfinite().all()), "the embedding filters hold NaN or infinity")
+    require(bool(filters.isfinite().all()), "the embedding filters contain NaN or infinity")
     _, sizes, basis = torch.linalg.svd(filters - filters.mean(dim=0), full_matrices=False)
     variance = sizes.square()
-    number = min(len(filters) - 1, basis.shape[1])  # centring takes one
-    require(number >= 1, "one filter alone has no principal components")
+    number = min(len(filters) - 1, basis.shape[1])  # centring removes one
+    require(number >= 1, "a single filter has no principal components")
     basis, share = basis[:number][:components], (variance / variance.sum())[:number][:components]
     signs = basis.gather(1, basis.abs().argmax(dim=1, keepdim=True)).sign()
     shape = weight.shape[1:]
@@ -45,7 +46,7 @@ def principal_filters(model: nn.Module, components: int = COMPONENTS) -> Compone
 
 
 def neighbour_agreement(directions: Tensor) -> float | None:
-    """(k, 3, P, P) -> mean cosine of each component with itself one pixel further: 1 is flat, 0 noise; None for P 1."""
+    """(k, 3, P, P) -> mean cosine of each component with its shift by a pixel: 1 is flat, 0 noise; None if P is 1."""
     if directions.shape[-1] == 1:
         return None
     pairs = (

@@ -1,4 +1,4 @@
-"""Everything there is to see of a few images in one pass through the model."""
+"""Rollout, head maps and attention distance in one pass through the model."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ class Look(NamedTuple):
 
 
 def look(model: nn.Module, images: Tensor) -> Look:
-    """(B, 3, H, W) -> what `rollout`, `head_maps` and `attention_distance` say, for the price of one of them."""
+    """(B, 3, H, W) -> the results of `rollout`, `head_maps` and `attention_distance`, from one pass."""
     parts = [_look(model, batch) for batch in small_batches(model, images)]
     return Look(*(torch.cat(same) for same in zip(*parts, strict=True)))
 

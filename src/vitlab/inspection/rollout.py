@@ -1,4 +1,4 @@
-"""Attention rollout (figures 6 and 14): how much each patch counts in the output, through all layers."""
+"""Attention rollout (figures 6 and 14): how much each patch contributes to the output through all layers."""
 
 import math
 
@@ -14,16 +14,17 @@ BLUR_REACH = 4  # deviations of the Gaussian
 
 
 def explain(model: nn.Module, images: Tensor) -> Tensor:
-    """(B, 3, H, W) -> (B, H, W) of 0..1: where the model looks, as figure 6 shows it.
+    """(B, 3, H, W) -> (B, H, W) of 0..1: the attention rollout as in figure 6.
 
-    Images are in the model's own normalisation, as for `model(images)`. Streamed layer by layer and a few images at a
-    time. With mean pooling the rows of all patches are averaged. A model without such attention is a ValueError.
+    Images are normalised as for `model(images)`; see `vitlab.preprocess`. Computed layer by layer and a few images at a
+    time. With mean pooling the rows of all patches are averaged. Raises ValueError for a model without attention
+    between patches.
     """
     return rendered(rollout(model, images), attentive(model).spec)
 
 
 def rollout(model: nn.Module, images: Tensor) -> Tensor:
-    """(B, 3, H, W) -> (B, rows, columns): the rollout of each patch, before any rendering."""
+    """(B, 3, H, W) -> (B, rows, columns): the rollout of each patch, before rendering."""
     spec = attentive(model).spec
     return torch.cat([_rolled(model, batch, spec) for batch in small_batches(model, images)])
 
@@ -35,13 +36,13 @@ def _rolled(model: nn.Module, images: Tensor, spec: ViTSpec) -> Tensor:
 
 
 class Rolling:
-    """The product of all layers so far; kept for several measures of one pass through the model."""
+    """The product of the attention of all layers so far."""
 
     def __init__(self) -> None:
         self.joint: Tensor | None = None
 
     def add(self, attention: Tensor) -> None:
-        """Multiply by the next layer's (B, h, n, n)."""
+        """Multiply by the attention (B, h, n, n) of the next layer."""
         a = attention.mean(dim=1)  # (B, n, n)
         a = a.to(torch.promote_types(a.dtype, torch.float32))
         # Differs from the paper: attention rollout adds the residual connection, which the text omits and the authors'
@@ -50,17 +51,19 @@ class Rolling:
         self.joint = a if self.joint is None else a @ self.joint
 
     def seen(self, spec: ViTSpec) -> Tensor:
-        """(B, rows, columns)."""
+        """The rollout of each patch, (B, rows, columns)."""
         assert self.joint is not None
         seen = from_query(self.joint, spec).clone()
-        require(bool(seen.isfinite().all()), "attention is not finite: the weights or the images hold NaN or infinity")
+        require(
+            bool(seen.isfinite().all()), "attention is not finite: the weights or the images contain NaN or infinity"
+        )
         return seen
 
 
 def rendered(maps: Tensor, spec: ViTSpec) -> Tensor:
-    """(..., rows, columns) -> (..., H, W) of 0..1 as the authors draw it: Lanczos, a blur of one patch, min-max.
+    """(..., rows, columns) -> (..., H, W) of 0..1 as the authors render it: Lanczos, a blur of one patch, min-max.
 
-    They divide by the maximum first; all that follows is linear up to the min-max, so it would change nothing.
+    They divide by the maximum first, which changes nothing: all steps before the min-max are linear.
     """
     height, width = (
         _blur(side, side / cells, maps) @ _enlargement(cells, side, maps)
@@ -69,7 +72,9 @@ def rendered(maps: Tensor, spec: ViTSpec) -> Tensor:
     smooth = height @ maps @ width.mT  # (..., H, W)
     low, high = smooth.amin(dim=(-2, -1), keepdim=True), smooth.amax(dim=(-2, -1), keepdim=True)
     noise = 1000 * torch.finfo(smooth.dtype).eps * high.abs() + torch.finfo(smooth.dtype).tiny
-    return (smooth - low) / torch.maximum(high - low, noise)  # a flat map is dark instead of magnified rounding
+    return (smooth - low) / torch.maximum(
+        high - low, noise
+    )  # a flat map becomes dark instead of magnified rounding errors
 
 
 def _enlargement(cells: int, side: int, like: Tensor) -> Tensor:
@@ -81,7 +86,7 @@ def _enlargement(cells: int, side: int, like: Tensor) -> Tensor:
 
 
 def _blur(side: int, deviation: float, like: Tensor) -> Tensor:
-    """(side, side): a Gaussian along one axis; beyond an edge its pixel is repeated."""
+    """(side, side): a Gaussian along one axis; edge pixels are repeated."""
     reach = math.ceil(BLUR_REACH * deviation)
     offsets = torch.arange(-reach, reach + 1)
     weights = torch.exp(-((offsets.double() / deviation) ** 2) / 2)

@@ -1,4 +1,4 @@
-"""Similarity of position embeddings (figures 7 centre and 10): what the model has learnt about the plane."""
+"""Similarity of position embeddings (figure 7, centre, and figure 10)."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from vitlab.spec import ViTSpec
 
 
 class Likeness(NamedTuple):
-    """Mean similarity of patches side by side, of others in one row or column, of all others; None for no pairs."""
+    """Mean similarity of adjacent patches, of others in the same row or column, of all others; None without pairs."""
 
     beside: float | None
     in_line: float | None
@@ -18,7 +18,7 @@ class Likeness(NamedTuple):
 
 
 def likeness(similarity: Tensor) -> Likeness:
-    """(rows, columns, rows, columns) -> what figure 7 shows of it, as three numbers."""
+    """(rows, columns, rows, columns) -> three numbers that summarise figure 7, centre."""
     rows, columns = similarity.shape[:2]
     down = (torch.arange(rows)[:, None] - torch.arange(rows)).abs()[:, None, :, None]
     across = (torch.arange(columns)[:, None] - torch.arange(columns)).abs()[None, :, None, :]
@@ -33,15 +33,15 @@ def likeness(similarity: Tensor) -> Likeness:
 def position_similarity(model: nn.Module) -> Tensor:
     """(rows, columns, rows, columns): tile [r, c] is the cosine similarity of that patch's position with all others.
 
-    The class token's row is left out. A model without a table of positions is a ValueError.
+    The class token is left out. Raises ValueError for a model without a position table.
     """
     table = getattr(getattr(model, "positions", None), "table", None)
-    table = table() if callable(table) else table  # two-dimensional ones are put together from rows and columns
+    table = table() if callable(table) else table  # 2-D tables are assembled from rows and columns
     spec = getattr(model, "spec", None)
     if not isinstance(table, Tensor) or not isinstance(spec, ViTSpec):
-        raise ValueError(f"{type(model).__name__} has no table of positions to compare")
+        raise ValueError(f"{type(model).__name__} has no position table to compare")
     grid = spec.grid
     rows = table.detach().double().cpu()[0, -grid[0] * grid[1] :]  # (N, D)
-    require(bool(rows.isfinite().all()), "the position embeddings hold NaN or infinity")
-    rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300)  # a zero vector is like no other
+    require(bool(rows.isfinite().all()), "the position embeddings contain NaN or infinity")
+    rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300)  # a zero vector has similarity 0 with all others
     return (rows @ rows.mT).unflatten(1, grid).unflatten(0, grid)

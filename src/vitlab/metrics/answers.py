@@ -1,4 +1,4 @@
-"""What one looks at beside the numbers of an evaluation: its classes, its confusions and its worst mistakes."""
+"""Details of an evaluation: results by class, the confusion matrix and the worst mistakes."""
 
 import heapq
 import math
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from vitlab.metrics.multilabel import AnyScores, MultiLabelScores
 
-MOST = 12  # mistakes that are kept
+MOST = 12  # mistakes kept
 
 
 class Numbered(Protocol):
-    """What a batch must have: the labels, ids and numbers in the source of its n samples."""
+    """A batch: the labels, ids and numbers (in the source) of its n samples."""
 
     @property
     def labels(self) -> Sequence[Sequence[int]]: ...
@@ -27,7 +27,7 @@ class Numbered(Protocol):
 
 @dataclass(frozen=True)
 class Mistake:
-    """A sample of one label that was taken for another class."""
+    """A sample whose prediction is not its label."""
 
     number: int  # in its source
     id: str
@@ -39,7 +39,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class ClassResult:
-    """How a class was answered: by accuracy, or by average precision and F1 where an image may have several labels."""
+    """The result of a class: accuracy, or average precision and F1 with several labels per image."""
 
     number: int
     images: int
@@ -50,7 +50,7 @@ class ClassResult:
 
 @dataclass(frozen=True)
 class Answers:
-    """Of one evaluation: `numbers` by name, classes that occur, (label, answer, samples), the worst mistakes first."""
+    """Numbers by name, classes that occur, (label, prediction, count), and the mistakes, the worst first."""
 
     numbers: dict[str, float]
     classes: tuple[ClassResult, ...]
@@ -59,14 +59,14 @@ class Answers:
 
 
 class MistakeFinder:
-    """Keeps the mistakes of the largest loss while batches are scored; memory does not grow with their number."""
+    """Keeps the mistakes with the largest loss while batches are scored, in constant memory."""
 
     def __init__(self, most: int = MOST) -> None:
         self.most = most
         self.found: list[Mistake] = []
 
     def add(self, batch: Numbered, logits: Tensor) -> None:
-        """Look at logits (n, K); samples with several labels or none are left out."""
+        """Add the mistakes among logits (n, K); samples with several labels or none are left out."""
         rows = [row for row, labels in enumerate(batch.labels) if len(labels) == 1]
         if not rows:
             return
@@ -82,7 +82,7 @@ class MistakeFinder:
 
 
 def worst(mistakes: Iterable[Mistake], most: int = MOST) -> list[Mistake]:
-    """Those of the largest loss, the largest first; of equal ones the first in the source."""
+    """The mistakes with the largest loss, sorted by loss, then by number."""
     return heapq.nsmallest(most, mistakes, key=lambda mistake: (-mistake.loss, mistake.number))
 
 
@@ -101,5 +101,5 @@ def answers_of(scores: AnyScores, numbers: Mapping[str, float], mistakes: Iterab
 
 
 def finite_numbers(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Those that can be written as JSON."""
+    """The numbers that can be written as JSON."""
     return {name: float(value) for name, value in numbers.items() if math.isfinite(float(value))}

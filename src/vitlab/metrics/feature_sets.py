@@ -1,4 +1,4 @@
-"""Features with labels as anybody has them, checked once for all that learns from them."""
+"""Features with labels from any library, checked once for all methods that learn from them."""
 
 import numbers
 import warnings
@@ -11,15 +11,12 @@ from torch import Tensor
 
 from vitlab.require import require
 
-LABELS = {"i": "whole numbers", "u": "whole numbers", "b": "whole numbers", "U": "text"}  # by kind of array
+LABELS = {"i": "whole numbers", "u": "whole numbers", "b": "whole numbers", "U": "text"}  # by the kind of a dtype
 
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Features (n, D) with labels (n,), whole numbers or text, to learn from and to be tested on.
-
-    Anything torch or NumPy can take as arrays.
-    """
+    """Training and test features (n, D) with labels (n,), whole numbers or text, as torch or NumPy arrays."""
 
     train_x: Any
     train_y: Any
@@ -29,17 +26,17 @@ class FeatureSet:
 
 @dataclass(frozen=True)
 class Checked:
-    """A sound set: finite features of one width, and labels as numbers of the classes that can be learnt."""
+    """A checked set: finite features of equal width, and labels as positions among the training classes."""
 
     train_x: Tensor  # (n, D)
-    train_y: Tensor  # (n,) places in `names`
+    train_y: Tensor  # (n,) positions in `names`
     test_x: Tensor
     test_y: Tensor
     names: np.ndarray  # (K,) the labels that occur in training, sorted
 
 
 def checked(given: FeatureSet, name: str = "") -> Checked:
-    """The set as tensors; raises a ValueError that says which part cannot be learnt from, and why."""
+    """Check a set and return it as tensors; raises a ValueError that says which part is wrong and why."""
     where = f"set {name!r}: " if name else ""
     train_x, train = checked_part(given.train_x, given.train_y, f"{where}train")
     test_x, test = checked_part(given.test_x, given.test_y, f"{where}test")
@@ -48,42 +45,44 @@ def checked(given: FeatureSet, name: str = "") -> Checked:
     require(kinds[0] == kinds[1], f"{where}train labels are {kinds[0]}, test labels {kinds[1]}")
     names, places = np.unique(train, return_inverse=True)
     strange = np.setdiff1d(test, names).tolist()
-    require(not strange, f"{where}test classes {strange[:5]} do not occur in the training labels")
+    require(not strange, f"{where}test classes {strange[:5]} do not occur among the training labels")
     return Checked(train_x, torch.from_numpy(places), test_x, torch.from_numpy(np.searchsorted(names, test)), names)
 
 
 def checked_part(x: Any, y: Any, part: str) -> tuple[Tensor, np.ndarray]:
-    """Features (n, D) with their labels (n,); `part` names them in messages."""
+    """Check features (n, D) with labels (n,); `part` names them in messages."""
     features = checked_features(x, part)
     labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     shapes = f"{tuple(features.shape)} and {labels.shape}"
-    require(labels.shape == (len(features),), f"{part} features and labels are {shapes}, not (n, D) and (n,)")
-    require(labels.dtype.kind in LABELS, f"{part} labels are of {labels.dtype}, not whole numbers or text")
+    require(
+        labels.shape == (len(features),), f"{part} features and labels have shapes {shapes}; expected (n, D) and (n,)"
+    )
+    require(labels.dtype.kind in LABELS, f"{part} labels have dtype {labels.dtype}; expected whole numbers or text")
     return features, labels
 
 
 def checked_features(x: Any, part: str) -> Tensor:
-    """Finite numbers (n, D) on the CPU."""
+    """Return features (n, D) as a finite tensor on the CPU."""
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing here writes to it
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is only read
             features = torch.as_tensor(x).detach().cpu()
     except TypeError as error:
-        raise ValueError(f"{part} features cannot be read ({error!s:.200}); allowed are real numbers") from None
-    require(not features.is_complex(), f"{part} features are of {features.dtype}; allowed are real numbers")
+        raise ValueError(f"{part} features cannot be converted ({error!s:.200}); expected real numbers") from None
+    require(not features.is_complex(), f"{part} features have dtype {features.dtype}; expected real numbers")
     fits = features.dim() == 2 and features.numel() > 0
-    require(fits, f"{part} features are {tuple(features.shape)}, not (n, D) with at least one of each")
-    require(bool(features.isfinite().all()), f"{part} features hold NaN or infinity")
+    require(fits, f"{part} features have shape {tuple(features.shape)}; expected (n, D) with n, D >= 1")
+    require(bool(features.isfinite().all()), f"{part} features contain NaN or infinity")
     return features
 
 
 def check_widths(train: Tensor, test: Tensor, where: str = "") -> None:
-    """Raise unless both have features of one width."""
+    """Raise unless both have the same width."""
     widths = train.shape[1], test.shape[1]
     require(widths[0] == widths[1], f"{where}train features are {widths[0]} wide, test features {widths[1]}")
 
 
 def check_whole(name: str, value: object, least: int) -> None:
-    """Raise unless a value is a whole number, of any library, and large enough."""
+    """Raise unless a value is a whole number of any library, at least `least`."""
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool) and cast(int, value) >= least
     require(is_whole, f"{name} {value!r} must be a whole number of at least {least}")

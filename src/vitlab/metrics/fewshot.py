@@ -1,4 +1,4 @@
-"""Few-shot accuracy of frozen features: k samples a class, a closed-form classifier, and a rule that picks l2."""
+"""Few-shot accuracy of frozen features: k samples per class, a closed-form classifier, and a rule that chooses l2."""
 
 import numbers
 from collections.abc import Mapping, Sequence
@@ -15,13 +15,13 @@ from vitlab.require import require
 from vitlab.shots import Draw, shot_numbers
 
 SHOTS = (1, 5, 10, 25)
-CHUNK = 4096  # test samples whose logits are held at a time
+CHUNK = 4096  # test samples whose logits are in memory at a time
 ChooseL2 = Literal["mean-rank", "held-out"] | float
 
 
 @dataclass(frozen=True)
 class FewShot:
-    """What came out for one set and one number of shots."""
+    """The result for one set and one number of shots."""
 
     accuracy: float
     shots: int | None  # None: all training samples
@@ -43,10 +43,10 @@ def fewshot(
     draw: Draw = "big-vision",
     l2: ChooseL2 = "mean-rank",
 ) -> FewShot:
-    """Few-shot accuracy on one set of features, as arrays or tensors: see `fewshot_sets`.
+    """Few-shot accuracy on one set of features, given as arrays or tensors; see `fewshot_sets`.
 
-    With one set alone the paper's rule picks the l2 that is best on the test samples; `l2="held-out"` picks it on
-    a part of the shots, and a number fixes it.
+    With a single set the paper's rule chooses the l2 that is best on the test samples, so the accuracy is optimistic;
+    `l2="held-out"` chooses it on some of the shots, and a number fixes it.
     """
     sets = {"": FeatureSet(train_x, train_y, test_x, test_y)}
     (result,) = fewshot_sets(sets, shots, seed=seed, draw=draw, l2=l2).values()
@@ -63,9 +63,9 @@ def fewshot_sets(
 ) -> dict[str, FewShot]:
     """Few-shot accuracy on each of several sets, by name.
 
-    The shots are the first of every class, as in the paper's time, or drawn by `seed` (see `shot_numbers`). `mean-rank`
-    is the paper's rule: rank the 30 values of l2 by test accuracy within each set, and take for all sets the one of the
-    best mean rank.
+    The shots are the first of every class, as in the authors' code, or drawn with `seed` (see `shot_numbers`).
+    `mean-rank` is the paper's rule: rank the 30 values of l2 by test accuracy within each set, and use the one with the
+    best mean rank for all sets. Choosing on the test set makes the accuracy optimistic.
     """
     require(bool(sets), "few-shot needs at least one set of features")
     sound = {name: checked(given, name) for name, given in sets.items()}
@@ -76,7 +76,7 @@ def fewshot_sets(
     fixed = isinstance(l2, numbers.Real) and not isinstance(l2, bool)
     require(
         fixed or l2 in ("mean-rank", "held-out"),
-        f"l2 {l2!r} is no rule; give 'mean-rank', 'held-out' or a number above 0",
+        f"l2 {l2!r} is not a rule; give 'mean-rank', 'held-out' or a positive number",
     )
     grid = (float(l2),) if fixed else GRID
     shown = {name: (given.train_x[chosen[name]], given.train_y[chosen[name]]) for name, given in sound.items()}
@@ -97,9 +97,9 @@ def fewshot_sets(
 
 
 def mean_rank_choice(accuracies: Sequence[Sequence[float]]) -> int:
-    """The place of the l2 with the best mean rank over sets, rows of accuracies; of equal mean ranks the first.
+    """The position of the l2 with the best mean rank over sets (rows of accuracies); the first of equal ranks.
 
-    Within a set, equal accuracies rank in the order of l2, so that the largest of them is the best.
+    Within a set, equal accuracies rank in the order of l2, so the largest l2 of them is the best.
     """
     ranks = np.array([np.argsort(np.argsort(row, kind="stable"), kind="stable") for row in accuracies])
     return int(ranks.sum(axis=0).argmax())
@@ -116,11 +116,11 @@ def _accuracies(tx: Tensor, ty: Tensor, ex: Tensor, ey: Tensor, grid: Sequence[f
 
 
 def _held_out_l2(x: Tensor, y: Tensor) -> float:
-    """The l2 that is best for the last fifth of the shots of every class, at least one, learnt from the others."""
+    """The l2 that is best on the last fifth of the shots of every class (at least one), fitted to the others."""
     kept, held = [], []
     for label in torch.unique(y):
         own = torch.nonzero(y == label).flatten()
-        require(len(own) > 1, "a class has one shot; held-out selection of l2 needs at least two")
+        require(len(own) > 1, "a class has one shot; choosing l2 on held-out shots needs at least two")
         out = max(len(own) // 5, 1)
         kept.append(own[:-out])
         held.append(own[-out:])

@@ -1,6 +1,6 @@
-"""Scores of a multi-label model: mean average precision, and F1 where a class holds above a threshold.
+"""Scores of a multi-label model: mean average precision, and F1 at a threshold.
 
-Average precision depends on the ranks of all samples, so every logit is kept: 4 bytes a sample and class.
+Average precision depends on the ranks of all samples, so every logit is kept: 4 bytes per sample and class.
 """
 
 import base64
@@ -15,17 +15,17 @@ from vitlab.metrics.scores import UNIT, NotFinite, Scores, scores_from_json
 from vitlab.require import require
 from vitlab.spec import Task
 
-THRESHOLD = 0.5  # of the probability from which on a class is predicted
-MOST_LOGITS = 2**29  # that are kept, 2 GiB
+THRESHOLD = 0.5  # probability from which a class is predicted
+MOST_LOGITS = 2**29  # 2 GiB
 KEYS = {"classes", "threshold", "loss", "count", "logits", "truth"}
 
 
 @dataclass
 class MultiLabelScores:
-    """Logits and labels of the samples scored so far; `a + b` are the scores of both parts together.
+    """Logits and labels of the samples scored so far; `a + b` scores both parts together.
 
-    A sample may have any number of labels, also none. Averages over classes ("macro") are over the classes that can be
-    judged: for average precision those of at least one sample, for F1 also those that were predicted.
+    A sample may have any number of labels, including none. Averages over classes ("macro") are over the classes with a
+    defined value: for average precision those with at least one sample, for F1 also those that were predicted.
     """
 
     classes: int
@@ -36,7 +36,7 @@ class MultiLabelScores:
 
     def __post_init__(self) -> None:
         require(self.classes >= 1, f"{self.classes} classes cannot be scored; the model needs a head with at least 1")
-        require(0 < self.threshold < 1, f"threshold {self.threshold} is no probability between 0 and 1")
+        require(0 < self.threshold < 1, f"threshold {self.threshold} is not a probability between 0 and 1")
 
     def add(self, logits: Tensor, labels: Sequence[Sequence[int]]) -> None:
         """Score logits (n, K) against lists of class numbers; the loss is the sigmoid cross-entropy of all classes."""
@@ -45,7 +45,9 @@ class MultiLabelScores:
         values = cast(np.ndarray, logits.detach().cpu().float().numpy())
         bad = int((~np.isfinite(values)).any(axis=1).sum())
         if bad:
-            raise NotFinite(f"the model gave NaN or infinity for {bad} of {len(labels)} samples; it cannot be scored")
+            raise NotFinite(
+                f"the model returned NaN or infinity for {bad} of {len(labels)} samples; it cannot be scored"
+            )
         truth = np.zeros(shape, bool)
         for row, of in enumerate(labels):
             outside = [label for label in of if not 0 <= label < self.classes]
@@ -54,17 +56,19 @@ class MultiLabelScores:
         check_kept(self.count + len(labels), self.classes)
         wide = values.astype(np.float64)
         losses = (np.logaddexp(0, wide) - wide * truth).sum(axis=1)  # (n,)
-        self.loss += sum(round(value / UNIT) for value in losses.tolist())  # whole: any order adds up to the same
+        self.loss += sum(
+            round(value / UNIT) for value in losses.tolist()
+        )  # integers: the sum does not depend on the order
         self.logits.append(values)
         self.truth.append(truth)
 
     def __add__(self, other: "MultiLabelScores") -> "MultiLabelScores":
         same = (self.classes, self.threshold) == (other.classes, other.threshold)
-        require(same, "scores of other classes or of another threshold do not add up")
+        require(same, "scores of different classes or thresholds cannot be added")
         parts = (self.logits + other.logits, self.truth + other.truth)
         return MultiLabelScores(self.classes, self.threshold, self.loss + other.loss, *parts)
 
-    # -- What they say ---------------------------------------------------------------------------
+    # -- Results ---------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
@@ -72,7 +76,7 @@ class MultiLabelScores:
         return sum(map(len, self.logits))
 
     def by_class(self) -> dict[int, dict[str, float]]:
-        """Samples, average precision, and F1, precision and recall at the threshold of every class; NaN for none."""
+        """Samples, average precision, and F1, precision and recall at the threshold, by class; NaN if undefined."""
         logits, truth = _joined(self.logits, self.classes, np.float32), _joined(self.truth, self.classes, bool)
         predicted = logits >= np.log(self.threshold / (1 - self.threshold))
         right, said, true = ((part.sum(axis=0)) for part in (predicted & truth, predicted, truth))  # (K,)
@@ -129,10 +133,10 @@ def empty_scores(task: Task, classes: int, threshold: float = THRESHOLD) -> AnyS
 
 
 def any_scores_from_json(value: object) -> AnyScores:
-    """The scores that `to_json` of either kind wrote; what is not such scores is refused."""
+    """The inverse of `to_json` of both kinds of scores; raises ValueError for anything else."""
     if not isinstance(value, dict) or "logits" not in value:
         return scores_from_json(value)
-    require(set(value) == KEYS, f"these are no scores: {value!r:.100}")
+    require(set(value) == KEYS, f"not the scores of an evaluation: {value!r:.100}")
     given = cast(dict[str, Any], value)
     shape = (given["count"], given["classes"])
     try:
@@ -147,7 +151,7 @@ def any_scores_from_json(value: object) -> AnyScores:
 
 
 def merged_any(first: AnyScores, *others: AnyScores) -> AnyScores:
-    """The scores of all parts together, which are of one task."""
+    """The scores of all parts together; all are of the same task."""
     for other in others:
         if isinstance(first, MultiLabelScores) and isinstance(other, MultiLabelScores):
             first = first + other
@@ -159,13 +163,13 @@ def merged_any(first: AnyScores, *others: AnyScores) -> AnyScores:
 
 
 def check_kept(samples: int, classes: int) -> None:
-    """Raise unless so many samples can be scored."""
+    """Raise if the logits of this many samples need too much memory."""
     kept = f"{samples:,} samples of {classes:,} classes have {samples * classes:,} logits"
-    require(samples * classes <= MOST_LOGITS, f"{kept}; at most {MOST_LOGITS:,} are kept; evaluate on fewer samples")
+    require(samples * classes <= MOST_LOGITS, f"{kept}; at most {MOST_LOGITS:,} fit; evaluate on fewer samples")
 
 
 def average_precision(scores: np.ndarray, is_true: np.ndarray) -> float:
-    """The sum over ranks of precision times the gain in recall, equal scores sharing a rank; NaN without a true one."""
+    """The sum over ranks of precision times the gain in recall, equal scores sharing a rank; NaN without positives."""
     if not is_true.any():
         return float("nan")
     order = np.argsort(-scores, kind="stable")

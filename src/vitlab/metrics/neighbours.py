@@ -1,4 +1,4 @@
-"""k nearest neighbours on frozen features: no training, no parameter but k."""
+"""k nearest neighbours on frozen features."""
 
 from typing import Any
 
@@ -9,21 +9,21 @@ from torch.nn import functional as F
 from vitlab.metrics.feature_sets import check_whole, check_widths, checked_features, checked_part
 from vitlab.require import require
 
-CHUNK = 1024  # test samples whose similarities to all training samples are held at a time
+CHUNK = 1024  # test samples whose similarities are in memory at a time
 
 
 def nearest_neighbours(
     train_x: Any, train_y: Any, test_x: Any, *, k: int = 20, temperature: float | None = None
 ) -> np.ndarray:
-    """Labels (n,) of the kind given, voted by the k training samples of the largest cosine similarity s.
+    """Predict labels (n,) by a vote of the k training samples with the largest cosine similarity s.
 
-    Votes count 1 each, or exp(s / temperature); of classes with equal votes the first is taken.
+    Votes count 1 each, or exp(s / temperature); of classes with equal votes the first wins.
     """
     x, labels = checked_part(train_x, train_y, "train")
     tests = checked_features(test_x, "test")
     check_widths(x, tests)
     check_whole("k", k, 1)
-    require(k <= len(x), f"k {k} is outside 1..{len(x)}, the training samples")
+    require(k <= len(x), f"k {k} is outside 1..{len(x)}, the number of training samples")
     require(temperature is None or temperature > 0, f"temperature {temperature} must be positive")
     names, places = np.unique(labels, return_inverse=True)
     y = torch.from_numpy(places)

@@ -1,4 +1,4 @@
-"""A linear classifier trained on frozen features, for a whole grid of learning rates in one pass over them."""
+"""Linear probe: classifiers trained on frozen features, one for each learning rate of a grid, in one pass."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The learning rate is picked on held-out training samples; `accuracy` is that rate's on the test samples."""
+    """The test accuracy of the learning rate that is best on held-out training samples."""
 
     accuracy: float
     rate: float
@@ -57,12 +57,15 @@ def train_probe(
     batch: int = 512,
     seed: int = 0,
 ) -> Probe:
-    """Zero classifiers trained by SGD with momentum 0.9 and a cosine decay, as fine-tuning does it, all at once.
+    """Train zero-initialised classifiers with SGD, momentum 0.9 and cosine decay, as in fine-tuning.
 
-    Every step reads one batch and updates each learning rate's classifier; samples are drawn anew every epoch.
+    Every step reads one batch and updates the classifier of each learning rate; samples are reshuffled every epoch.
     """
-    require(len(x) == len(y) > 0, f"{len(x)} features and {len(y)} labels do not pair")
-    require(steps >= 1 and batch >= 1 and bool(rates), "a probe needs at least one step, one sample a batch, one rate")
+    require(len(x) == len(y) > 0, f"{len(x)} features and {len(y)} labels do not match")
+    require(
+        steps >= 1 and batch >= 1 and bool(rates),
+        "a probe needs at least one step, one sample per batch and one learning rate",
+    )
     x = x if x.dtype in (torch.float32, torch.float64) else x.float()
     mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0) + FLAT
     grid = x.new_tensor(rates)[:, None, None]  # (G, 1, 1)
@@ -95,12 +98,13 @@ def linear_probe(
     held_out: float = 0.1,
     seed: int = 0,
 ) -> ProbeResult:
-    """Train on all but `held_out` of the training samples, pick the rate on those, and test it."""
+    """Train on all but a share of `held_out` of the training samples, choose the rate on those, and test it."""
     given = checked(FeatureSet(train_x, train_y, test_x, test_y))
     x, y = given.train_x, given.train_y
     out = round(held_out * len(x))
     require(
-        0 < out < len(x), f"{held_out:g} of {len(x)} samples leaves nothing to pick a learning rate on, or to learn"
+        0 < out < len(x),
+        f"held_out {held_out:g} of {len(x)} samples leaves none to choose the learning rate on, or none to train on",
     )
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     held, kept = order[:out], order[out:]
@@ -112,7 +116,7 @@ def linear_probe(
 
 
 def _batches(samples: int, batch: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Endless batches (B,) of sample numbers; what is left over at the end of an epoch is left out."""
+    """Endless batches (B,) of sample numbers; the incomplete batch at the end of an epoch is dropped."""
     while True:
         order = torch.randperm(samples, generator=generator)
         yield from (order[at : at + batch] for at in range(0, samples - batch + 1, batch))

@@ -1,4 +1,4 @@
-"""Regularised least squares on frozen features, as the paper's few-shot evaluation has it (section 4.1, appendix B)."""
+"""Regularised least squares on frozen features, as in the paper's few-shot evaluation (section 4.1, appendix B)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from vitlab.require import require
 
-BIAS = 100.0  # the constant feature: so large that the bias is hardly regularised
-FLAT = 1e-5  # added to every deviation, for features that do not vary
+BIAS = 100.0  # value of the constant feature; large, so that the bias is hardly regularised
+FLAT = 1e-5  # added to every deviation, for constant features
 GRID = tuple(2.0**exponent for exponent in range(-10, 20))  # the authors' 30 values of l2
 
 
 @dataclass(frozen=True)
 class Ridge:
-    """Every W(l2) = (X'X + l2)^-1 X'Y at once: one eigendecomposition serves all l2.
+    """W(l2) = (X'X + l2)^-1 X'Y for every l2, from one eigendecomposition.
 
     X are the whitened features with a constant appended, Y is 2 onehot - 1. With X'X = V diag(s) V' the weights are
     V (V'X'Y / (s + l2)); with fewer samples than features the same from XX' = U diag(s) U': X'U (U'Y / (s + l2)).
@@ -33,7 +33,7 @@ class Ridge:
         return self.basis @ self._scaled(l2)
 
     def logits(self, x: Tensor, grid: Sequence[float]) -> Iterator[Tensor]:
-        """(n, K) for each l2; what does not depend on it is computed once, so the weights are never formed."""
+        """Yield (n, K) for each l2; what does not depend on l2 is computed once, and the weights are never formed."""
         rotated = self.whitened(x) @ self.basis  # (n, r)
         for l2 in grid:
             yield rotated @ self._scaled(l2)
@@ -48,12 +48,14 @@ class Ridge:
 
 
 def fit(x: Tensor, y: Tensor, classes: int, *, primal: bool | None = None) -> Ridge:
-    """Features (n, d) and class numbers (n,) -> the ridge for every l2, in float64.
+    """Fit features (n, d) and class numbers (n,) for every l2, in float64.
 
-    float32 would do for large l2 and is half wrong at 2^-10. The smaller of the two systems is solved unless `primal`
-    says which.
+    float32 is accurate for large l2 but not at 2^-10. The smaller of the two systems is solved unless `primal` chooses
+    one.
     """
-    require(x.dim() == 2 and len(x) == len(y) > 0, f"features {tuple(x.shape)} and labels {tuple(y.shape)} do not pair")
+    require(
+        x.dim() == 2 and len(x) == len(y) > 0, f"features {tuple(x.shape)} and labels {tuple(y.shape)} do not match"
+    )
     x = x.double()
     mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0) + FLAT
     x = _with_bias((x - mean) / deviation)  # (n, d+1)

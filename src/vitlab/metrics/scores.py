@@ -1,4 +1,4 @@
-"""What is counted while a model is evaluated, so that any parts of a set can be scored apart and added up exactly."""
+"""The counts behind accuracy, loss and calibration, as integers: parts of a set add up exactly."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,23 +10,23 @@ from torch import Tensor
 
 from vitlab.require import require
 
-BINS = 15  # of confidence, for the calibration error
+BINS = 15  # of confidence, for the expected calibration error
 TOP = 5
-UNIT = 2.0**-40  # losses and confidences are added as whole numbers of it, so that the order of adding is all one
+UNIT = 2.0**-40  # losses and confidences are integer multiples of it, so their sum does not depend on the order
 
 Labels = Tensor | Sequence[Sequence[int]]
 
 
-class NotFinite(ValueError, ArithmeticError):  # noqa: N818 - says what is wrong
-    """A model whose answers are no numbers: it was trained until it diverged."""
+class NotFinite(ValueError, ArithmeticError):  # noqa: N818 - the name says what is wrong
+    """The model returned NaN or infinity: it diverged in training."""
 
 
 @dataclass
 class Scores:
-    """Sums over the samples scored so far; `a + b` are the scores of both parts together.
+    """Sums over the samples scored so far; `a + b` scores both parts together.
 
-    A sample may have several labels: its prediction is right when it is one of them. A sample without labels is
-    `skipped`: counted, not scored. Of classes with equal logits the first stands first.
+    A sample may have several labels; its prediction is correct if it is one of them. A sample without labels is counted
+    as `skipped` and not scored. Of classes with equal logits the first ranks first.
     """
 
     classes: int
@@ -48,7 +48,7 @@ class Scores:
     def add(self, logits: Tensor, labels: Labels) -> list[int]:
         """Score logits (n, K) against class numbers (n,) or lists of them; return the n predictions.
 
-        The loss is the softmax cross-entropy, its mean over the labels where a sample has several.
+        The loss is the softmax cross-entropy, averaged over the labels of a sample.
         """
         listed = [[label] for label in labels.tolist()] if isinstance(labels, Tensor) else [list(of) for of in labels]
         self._check(logits, listed)
@@ -64,7 +64,9 @@ class Scores:
         log_p = logits.log_softmax(dim=-1)  # (n, K)
         lengths = torch.tensor([len(of) for of in labels])  # (n,)
         most = int(lengths.max())
-        padded = torch.tensor([of + [of[0]] * (most - len(of)) for of in labels])  # (n, m): a repeat changes no rank
+        padded = torch.tensor(
+            [of + [of[0]] * (most - len(of)) for of in labels]
+        )  # (n, m): repeats do not change the best rank
         best_rank = _ranks(logits, padded).amin(dim=-1).tolist()  # (n,)
         is_label = torch.arange(most) < lengths[:, None]  # (n, m)
         losses = _whole(-(log_p.gather(1, padded) * is_label).sum(dim=-1) / lengths)  # (n,)
@@ -86,7 +88,9 @@ class Scores:
             self.bin_confidence[place] += confidences[row]
 
     def __add__(self, other: "Scores") -> "Scores":
-        require(self.classes == other.classes, f"scores of {self.classes} and of {other.classes} classes do not add up")
+        require(
+            self.classes == other.classes, f"scores of {self.classes} and of {other.classes} classes cannot be added"
+        )
         return Scores(
             self.classes,
             self.count + other.count,
@@ -102,16 +106,16 @@ class Scores:
             [a + b for a, b in zip(self.bin_confidence, other.bin_confidence, strict=True)],
         )
 
-    # -- What the sums say -----------------------------------------------------------------------
+    # -- Results ---------------------------------------------------------------------------------
 
     @property
     def accuracy(self) -> float:
-        """Top-1, a fraction of the scored samples; NaN where there are none."""
+        """Top-1 accuracy, a fraction of the scored samples; NaN without any."""
         return _share(self.top1, self.count)
 
     @property
     def top5_accuracy(self) -> float:
-        """The fraction of samples with a label among the five likeliest classes."""
+        """Top-5 accuracy, the fraction of samples with a label among the five most probable classes."""
         return _share(self.top5, self.count)
 
     @property
@@ -121,7 +125,7 @@ class Scores:
 
     @property
     def calibration_error(self) -> float:
-        """ECE: |accuracy - confidence| of 15 equal bins of confidence, weighted by their samples."""
+        """ECE: |accuracy - confidence| of 15 equal bins of confidence, weighted by their number of samples."""
         gaps = (abs(r / UNIT - c) for r, c in zip(self.bin_right, self.bin_confidence, strict=True))
         return _share(sum(gaps), self.count) * UNIT
 
@@ -132,7 +136,7 @@ class Scores:
         return _share(sum(shares), len(shares))
 
     def by_class(self) -> dict[int, tuple[int, int]]:
-        """(right, samples) of every class that occurs."""
+        """(correct, samples) for every class that occurs."""
         return {c: (self.right_by_class[c], self.count_by_class[c]) for c in sorted(self.count_by_class)}
 
     def numbers(self) -> dict[str, float]:
@@ -166,7 +170,9 @@ class Scores:
         finite = logits.isfinite().all(dim=-1)
         bad = len(labels) - int(finite.sum())
         if bad:
-            raise NotFinite(f"the model gave NaN or infinity for {bad} of {len(labels)} samples; it cannot be scored")
+            raise NotFinite(
+                f"the model returned NaN or infinity for {bad} of {len(labels)} samples; it cannot be scored"
+            )
         outside = [label for of in labels for label in of if not 0 <= label < self.classes]
         require(not outside, f"label {outside[:1]} is outside the model's classes 0..{self.classes - 1}")
         twice = [of for of in labels if len(set(of)) != len(of)]
@@ -178,10 +184,10 @@ BINNED = ("bin_count", "bin_right", "bin_confidence")
 
 
 def scores_from_json(value: object) -> Scores:
-    """The inverse of `Scores.to_json`; what is not such scores is refused."""
+    """The inverse of `Scores.to_json`; raises ValueError for anything else."""
     require(
         isinstance(value, dict) and set(value) == {*WHOLE, *BINNED, "by_class", "confusion"},
-        f"these are no scores: {value!r:.100}",
+        f"not the scores of an evaluation: {value!r:.100}",
     )
     given = cast(Mapping[str, Any], value)
     rows = [given["by_class"], given["confusion"]]
@@ -189,7 +195,7 @@ def scores_from_json(value: object) -> Scores:
         all(type(given[name]) is int for name in WHOLE)
         and all(_is_whole(given[name], BINS) for name in BINNED)
         and all(isinstance(listed, list) and all(_is_whole(row, 3) for row in listed) for listed in rows),
-        f"these scores hold something else than whole numbers: {value!r:.100}",
+        f"these scores contain something other than integers: {value!r:.100}",
     )
     return Scores(
         **{name: given[name] for name in (*WHOLE, *BINNED)},
@@ -206,7 +212,7 @@ def merged(parts: Iterable[Scores]) -> Scores:
 
 
 def _ranks(logits: Tensor, labels: Tensor) -> Tensor:
-    """(n, K), (n, m) -> (n, m): how many classes stand before each label."""
+    """(n, K), (n, m) -> (n, m): how many classes rank before each label."""
     own = logits.gather(1, labels)[:, :, None]  # (n, m, 1)
     before = torch.arange(logits.shape[1]) < labels[:, :, None]  # (n, m, K)
     every = logits[:, None]  # (n, 1, K)

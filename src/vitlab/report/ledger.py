@@ -1,4 +1,4 @@
-"""The ledger: one line of JSON for every number that was measured, beside what was expected. Lines are only added."""
+"""The ledger: one line of JSON for each measured number, with the expected one. Lines are only appended."""
 
 import fcntl
 import json
@@ -20,7 +20,7 @@ PACKAGES = ("vitlab", "torch", "numpy", "pillow")
 
 @dataclass(frozen=True)
 class Entry:
-    """One measurement: accuracies in percent; `spread` is the standard deviation over `runs`, `n` the samples."""
+    """One measurement, in percent; `spread` is the standard deviation over `runs`, `n` the number of samples."""
 
     model: str
     data: str
@@ -31,20 +31,20 @@ class Entry:
     runs: int = 1
     spread: float | None = None
     expected: float | None = None
-    expected_from: str = ""  # the table of the paper, the model card
+    expected_from: str = ""  # such as a table of the paper or a model card
     weights: str = ""  # the file's name
-    task: str = ""  # the paper's name of the data, where it is one of its tasks
+    task: str = ""  # the paper's name of the data set, if it is one of its tasks
     when: str = ""  # UTC
     versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_fields(self)
         require(self.n >= 0 and self.runs >= 1, f"n {self.n} and runs {self.runs} must be counts")
-        require(self.expected is None or bool(self.expected_from), "an expected number must say where it comes from")
+        require(self.expected is None or bool(self.expected_from), "an expected number needs a source")
 
 
 def versions() -> dict[str, str]:
-    """What produced a number."""
+    """The versions of Python and of the packages that produced a number."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -55,11 +55,11 @@ def versions() -> dict[str, str]:
 
 
 def check_ledger(path: Path | None, expected: float | None = None, expected_from: str = "", rows: int = 1) -> None:
-    """Raise if what will be measured could not be written down; asked before, as measuring may take days."""
+    """Raise if results could not be appended; called first, because measuring may take days."""
     if expected is not None:
         require(path is not None, "--expected is for the ledger; add --ledger FILE")
-        require(bool(expected_from), "an expected number must say where it comes from; add --expected-from TEXT")
-        require(math.isfinite(expected), f"--expected {expected} is no accuracy; give it in percent")
+        require(bool(expected_from), "an expected number needs a source; add --expected-from TEXT")
+        require(math.isfinite(expected), f"--expected {expected} is not a number; give the accuracy in percent")
         require(rows < 2, f"one expected number for {rows} rows; evaluate them one by one")
     require(expected is not None or not expected_from, "--expected-from goes with --expected")
     require(path is None or not path.is_dir(), f"{path} is a folder; name a file such as {LEDGER.name} in it")
@@ -68,7 +68,7 @@ def check_ledger(path: Path | None, expected: float | None = None, expected_from
 
 
 def append(path: Path, entries: list[Entry]) -> None:
-    """Add entries, whole and on lines of their own, also while others do and after a line that was torn."""
+    """Append entries on lines of their own, safe with concurrent writers and after an incomplete line."""
     lines = [json.dumps(to_json(entry), ensure_ascii=True, allow_nan=False) for entry in entries]
     if not lines:
         return
@@ -87,16 +87,18 @@ def append(path: Path, entries: list[Entry]) -> None:
 
 
 def read(path: Path) -> tuple[list[Entry], list[str]]:
-    """The entries, and a remark on every line that is none: such lines are passed over, never mended."""
+    """Read the entries, with a remark on each invalid line; invalid lines are skipped, never repaired."""
     check_ledger(path)
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; vitlab evaluate and vitlab transfer add to it with --ledger")
+        raise FileNotFoundError(
+            f"{path} does not exist; vitlab evaluate and vitlab transfer append to it with --ledger"
+        )
     entries, remarks = [], []
     for number, line in enumerate(stream_lines(path, 16 * LARGEST_LINE), 1):
         try:
-            require(line.endswith(b"\n"), "is torn")
+            require(line.endswith(b"\n"), "is incomplete")
             require(len(line) <= LARGEST_LINE, f"has {len(line):,} bytes; at most {LARGEST_LINE:,} are read")
             entries.append(from_json(Entry, parse_json(line, "the line")))
         except ValueError as error:
-            remarks.append(f"{path}, line {number} is passed over: {error}")
+            remarks.append(f"{path}, line {number} is skipped: {error}")
     return entries, remarks

@@ -1,4 +1,4 @@
-"""The paper's numbers for a model and a task, to stand beside what was measured."""
+"""The published accuracies of the paper by model and task."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ TASKS = (*IMAGE_SETS, "ImageNet ReaL", "VTAB")
 
 @dataclass(frozen=True)
 class Published:
-    """A printed accuracy in percent."""
+    """A published accuracy in percent."""
 
     model: str
     pretraining: str
@@ -22,7 +22,7 @@ class Published:
 
 
 def published(model: str = "", task: str = "", pretraining: str = "") -> list[Published]:
-    """Every printed accuracy, or those of a model, a task, the data of pre-training."""
+    """All published accuracies, or those of a model, a task or a pre-training data set."""
     return [
         entry
         for entry in _all()

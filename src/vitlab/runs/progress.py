@@ -121,7 +121,7 @@ def announced(console: Console, what: str, *, is_brief: bool = False) -> Iterato
 
 
 def describe(numbers: Mapping[str, float]) -> str:
-    """The numbers of a validation in a few words, with what could not be evaluated."""
+    """The numbers of a validation as one line, with the images that could not be evaluated."""
     if not numbers["count"]:
         return f"none of {numbers.get('not_evaluated', 0):,} images could be evaluated"
     if "threshold" in numbers:  # of a multi-label model
@@ -129,8 +129,9 @@ def describe(numbers: Mapping[str, float]) -> str:
         f1 = f"F1 {micro:.1%} micro, {macro:.1%} macro at {numbers['threshold']:g}"
         said = f"mAP {mean:.2%}, {f1}, {numbers['count']:,} images, loss {numbers['loss']:.4f}"
         return f"{said}{_unseen(numbers)}"
-    patches = f"{numbers['patches']:,} corrupted patches in " if "patches" in numbers else ""
-    said = f"{numbers['top1']:.2%} right of {patches}{numbers['count']:,} images, loss {numbers['loss']:.4f}"
+    right = round(numbers["top1"] * numbers["count"])
+    of = f"{numbers['patches']:,} corrupted patches in" if "patches" in numbers else f"{right:,} of"
+    said = f"accuracy {100 * numbers['top1']:.1f} % ({of} {numbers['count']:,} images), loss {numbers['loss']:.4f}"
     return f"{said}{_unseen(numbers)}"
 
 

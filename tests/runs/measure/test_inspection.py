@@ -131,19 +131,19 @@ def test_captions_say_what_was_measured_and_call_no_model_untrained(model, files
     far = titles["Attention distance"]
     assert f"{distances[0].min():.1f} to {distances[0].max():.1f} px in layer 1" in far
     assert f"{distances[1].min():.1f} to {distances[1].max():.1f} px in layer 2, the last" in far
-    assert "23 of 23 components hold 100% of the variance" in titles["Embedding filters"]
+    assert "23 of 23 components explain 100% of the variance" in titles["Embedding filters"]
     table = torch.nn.functional.normalize(model.positions.table.detach()[0, 1:].double(), dim=1).unflatten(0, (3, 5))
     across, down = (table[:, 1:] * table[:, :-1]).sum(dim=-1), (table[1:] * table[:-1]).sum(dim=-1)
     beside = torch.cat([across.flatten(), down.flatten()]).mean()
-    assert f"{beside:.2f} for patches side by side" in titles["Position embeddings"]
+    assert f"{beside:.2f} for adjacent patches" in titles["Position embeddings"]
     assert all("the paper's" in titles[title] for title in titles if title != "Attention maps of all heads")
     assert not any("trained" in text or "fresh" in text for text in titles.values())
 
 
 def test_captions_of_the_smallest_models_leave_out_what_there_is_not():
-    assert "layer 1; attention" in captions.distance_caption(np.ones((1, 1)), 1.0)
+    assert "layer 1; uniform attention" in captions.distance_caption(np.ones((1, 1)), 1.0)
     assert "Here" not in captions.positions_caption(Likeness(None, None, None))
-    assert captions.filters_caption([1.0], 1, None).endswith("single pixels, without neighbours.")
+    assert captions.filters_caption([1.0], 1, None).endswith("single pixels without neighbours.")
 
 
 def test_without_pictures_the_weights_alone_are_drawn(model, tmp_path):

@@ -27,6 +27,7 @@ from vitlab.require import require
 from vitlab.runs.measure.features import SHARD, making, write_features
 from vitlab.runs.measure.model_options import ModelLike, ModelOptions, load
 from vitlab.runs.measure.scoring import fingerprint_of
+from vitlab.runs.measure.session import DataLike, open_set
 from vitlab.shots import Draw, shot_numbers
 from vitlab.strict_json import to_json
 from vitlab.world.group import ALONE, World
@@ -85,6 +86,18 @@ class Maker:
         self.given, self.out, self.options, self.console, self.world = model, out, options, console, world
         self.sources: dict[str, Source] = {}
         self.loaded: tuple[Model, Preprocessing] | None = None
+
+    def name_of(self, data: DataLike) -> str:
+        """The name of a set in tables: its spec, or that of a source or Dataset, numbered if there are several."""
+        if isinstance(data, str):
+            return data
+        kind, source = open_set(data)
+        name, number = kind, 1
+        while name in self.sources and self.sources[name] is not source:
+            number += 1
+            name = f"{kind} {number}"
+        self.sources[name] = source
+        return name
 
     def pool(self, name: str) -> Pool:
         """The training samples that are needed: only the shots, unless neighbours or probe need all."""

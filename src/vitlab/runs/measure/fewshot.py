@@ -16,7 +16,7 @@ from vitlab.report.tables import Cell, Results, printable
 from vitlab.require import require
 from vitlab.runs.measure.feature_pools import FewShotOptions, Maker, Pool
 from vitlab.runs.measure.model_options import ImageSize, ModelLike, ModelOptions, PreprocessingName
-from vitlab.runs.measure.session import listed, measuring
+from vitlab.runs.measure.session import DataLike, listed, measuring
 from vitlab.spec import ConventionName
 from vitlab.store import refuse_strange, replacing
 from vitlab.world.group import World
@@ -29,8 +29,8 @@ OPTIMISTIC = (
 
 
 def fewshot_table(
-    train: str | Sequence[str],
-    test: str | Sequence[str],
+    train: DataLike | Sequence[DataLike],
+    test: DataLike | Sequence[DataLike],
     model: ModelLike | None = None,
     out: str | Path = "fewshot",
     *,
@@ -52,25 +52,27 @@ def fewshot_table(
 ) -> Results:
     """Measure frozen features on pairs of training and test sets: few-shot, nearest neighbours, linear probe.
 
-    A set is a spec of images, whose features the `model` computes, or a file or folder of features. `shots` are the
+    A set is a file or folder of features, or images (a spec, a source or a map-style torch Dataset) whose features the
+    `model` computes. `shots` are the
     samples per class to learn from: the first ones, or drawn with each of `seeds` (see `shot_numbers` for `draw`). `l2`
     is a rule or a number (see `fewshot_sets`). `neighbours` also measures so many nearest neighbours, `probe` also a
     linear classifier trained for so many steps. See `ModelOptions` for how the model is loaded. Table and features are
     written to the folder `out`. Under torchrun all ranks share the features; only rank 0 returns the rows. `quiet`
     prints no progress.
     """
-    trains, tests = listed(train), listed(test)
-    pairs = f"{len(trains)} training and {len(tests)} test sets"
-    require(bool(trains) and len(trains) == len(tests), f"{pairs}: give them in pairs")
+    given = listed(train), listed(test)
+    pairs = f"{len(given[0])} training and {len(given[1])} test sets"
+    require(bool(given[0]) and len(given[0]) == len(given[1]), f"{pairs}: give them in pairs")
     loading = ModelOptions(conventions, image, preprocessing, device)
     options = FewShotOptions(loading, tuple(shots), tuple(seeds), draw, l2, neighbours, probe, batch, workers, max_bad)
     with measuring(device, console, quiet=quiet) as (world, screen):
         world.first(partial(refuse_strange, Path(out), ("features", "fewshot.json")))
+        maker = Maker(model, Path(out), options, screen, world)
+        trains, tests = ([maker.name_of(one) for one in sets] for sets in given)
         for name in (name for name, other in zip(trains, tests, strict=True) if name == other):
             warn(screen, f"{printable(name)} is both training and test set: the accuracy says little about new images")
         if l2 == "mean-rank" and options.shots:
             warn(screen, OPTIMISTIC)
-        maker = Maker(model, Path(out), options, screen, world)
         return _measured(maker, trains, tests, Path(out), options, world)
 
 
