@@ -128,9 +128,13 @@ def test_fields_that_depend_on_each_other_may_come_in_any_order():
         ("optimizer", "lion", "known are adamw, sgd"),
         ("optimizer.kind", "adamw", "unknown keys"),
         ("loss", "hinge", "allowed are 'sigmoid', 'softmax'"),
-        ("image", "big", "write one side as 384"),
-        ("schedule.total", "500", "500 steps in all are not more than 500 of warm-up; a warm-up of 50 would leave"),
-        ("patience", "3", "give validate_every a number of steps"),
+        ("image", "big", "give one side (384)"),
+        (
+            "schedule.total",
+            "500",
+            "the 500 total steps must be more than the 500 steps of warm-up; set schedule.warmup, for example to 50",
+        ),
+        ("patience", "3", "set validate_every to a number of steps"),
         ("optimizer.clip", "-1", "clip -1.0 must be positive"),
         ("schedule.peak", "nan", "peak"),
     ],
@@ -211,7 +215,7 @@ def test_an_optimizer_of_another_kind_is_recognised_in_json():
 
 
 def test_a_schedule_shorter_than_its_warm_up_proposes_one():
-    with pytest.raises(ValueError, match="a warm-up of 7 would leave the rest to train"):
+    with pytest.raises(ValueError, match=r"set schedule\.warmup, for example to 7"):
         Schedule(peak=1.0, total=73, warmup=10_000)
 
 
@@ -325,5 +329,5 @@ def test_the_rate_of_every_decay_is_its_closed_form():
     stairs = rates("staircase", (10, 40, 41, 80, 81), boundaries=(40, 80))
     assert stairs == pytest.approx([2.0, 2.0, 0.2, 0.2, 0.02])
     for decay, boundaries in (("linear", (5,)), ("staircase", ())):
-        with pytest.raises(ValueError, match="boundaries belong to the staircase"):
+        with pytest.raises(ValueError, match="boundaries are needed for the decay staircase"):
             Schedule(**WARM, decay=decay, boundaries=boundaries)

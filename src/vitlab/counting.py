@@ -1,4 +1,4 @@
-"""Tokens, parameters and multiply-accumulates in closed form, without allocating anything or importing torch."""
+"""Tokens, parameters, multiply-accumulates and exaFLOPs in closed form, without torch and without allocation."""
 
 import math
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ from vitlab.spec import HeadKind, Image, ModelSpec, Pool, PositionKind, Position
 
 @dataclass(frozen=True)
 class Count:
-    """What one model costs: `macs` are multiply-accumulates of one image's forward pass (FLOPs are twice that).
+    """The cost of a model: `macs` are the multiply-accumulates of one image's forward pass (FLOPs are twice that).
 
-    `tokens` of a ResNet are the cells of its last feature map.
+    For a ResNet `tokens` are the cells of its last feature map.
     """
 
     tokens: int
@@ -35,7 +35,7 @@ def count(
     positions: PositionKind | None = None,
     positions_at: PositionPlace | None = None,
 ) -> Count:
-    """Count a model of the paper by its name."""
+    """Count a model by its name."""
     spec = model_spec(
         name, image=image, classes=classes, head=head, pool=pool, positions=positions, positions_at=positions_at
     )
@@ -43,13 +43,13 @@ def count(
 
 
 def count_spec(spec: ModelSpec, *, padding: bool = True) -> Count:
-    """Count a model of any spec; without `padding`, products of a convolution with zeros at the border are left out."""
+    """Count a model of any spec; without `padding`, products of convolutions with padding zeros are not counted."""
     if isinstance(spec, ViTSpec):
         return Count(spec.tokens, _vit_parameters(spec), _vit_macs(spec, padding))
     convolutions = list(_convolutions(spec.stages, spec.root, spec.image))
     logits = spec.width * spec.classes
     if isinstance(spec, ResNetSpec):
-        # A norm before every convolution of a unit, and one before the head.
+        # One norm before every convolution of a unit, and one before the head.
         norms = sum(c.inputs for c in convolutions if c.place not in ("root", "shortcut")) + spec.width
         macs = sum(c.macs(padding) for c in convolutions)
         parameters = sum(c.parameters for c in convolutions)
@@ -145,16 +145,16 @@ def _recipe_exaflops(name: str) -> float | None:
 
 
 def exaflops(name: str, epochs: int) -> float:
-    """Pre-training on JFT-300M as table 6 counts it, with the 18,291 classes of JFT behind the head of pre-training."""
+    """Return the exaFLOPs of pre-training on JFT-300M as in table 6, with the head of pre-training for its classes."""
     data = DATA["JFT-300M"]
     return training_exaflops(model_spec(name, classes=data.classes), epochs * data.images)
 
 
 def training_exaflops(spec: ModelSpec, images: int) -> float:
-    """Training on so many images, repeats included: forward and backward, one multiply-accumulate as two FLOPs.
+    """Return the exaFLOPs of training on `images`, repeats included: forward and backward, two FLOPs per product.
 
-    The paper does not state its formula. This one was found with table 6 in view: products with the zeros around a
-    feature map are not counted.
+    The paper does not state its formula. This one was chosen to match table 6: products with padding zeros are not
+    counted.
     """
     return 3 * 2 * count_spec(spec, padding=False).macs * images / 1e18
 
@@ -179,15 +179,15 @@ def _position_parameters(spec: ViTSpec) -> int:
         "1d": spec.tokens * spec.width,
         "2d": sum(spec.grid) * spec.width // 2 + spec.prefix * spec.width,
         "none": 0,
-        "relative": 0,  # lie in the attention of each layer
+        "relative": 0,  # in the attention of each layer
     }[spec.positions]
     return table * (spec.layers if spec.positions_at == "every-layer" else 1)
 
 
 def _vit_macs(spec: ViTSpec, padding: bool) -> int:
-    """Matrix products only: norms, softmax, GELU and additions are not counted, as in the paper's exaFLOPs."""
+    """Count matrix products only, without norms, softmax, GELU and additions, as in the paper's exaFLOPs."""
     d, n = spec.width, spec.tokens
-    lines = spec.grid if spec.attention == "axial" else (n,)  # what a token attends to, in each block of a layer
+    lines = spec.grid if spec.attention == "axial" else (n,)  # tokens that a token attends to, in each block of a layer
     layer = sum(4 * n * d**2 + 2 * n * line * d + 2 * n * d * spec.mlp for line in lines)
     if spec.positions == "relative":
         layer += n * (2 * n - 1) * d
@@ -210,7 +210,7 @@ def _dense(inputs: int, outputs: int) -> int:
 
 @dataclass(frozen=True)
 class _Convolution:
-    """One convolution of a ResNet over a map of `size`; `place` is where it stands in its unit."""
+    """One convolution of a ResNet on a map of `size`; `place` is its position in the unit."""
 
     place: str
     inputs: int
@@ -225,7 +225,7 @@ class _Convolution:
 
     @property
     def results(self) -> tuple[int, int]:
-        """Height and width of what comes out."""
+        """Height and width of the output."""
         return math.ceil(self.size[0] / self.stride), math.ceil(self.size[1] / self.stride)
 
     def macs(self, padding: bool) -> int:
@@ -234,9 +234,9 @@ class _Convolution:
         return self._taps(self.size[0]) * self._taps(self.size[1]) * self.inputs * self.outputs
 
     def _taps(self, side: int) -> int:
-        """Pairs of a result and a kernel cell along one side that meet inside the map.
+        """Return the number of kernel cells inside the map, summed over the outputs along one side.
 
-        TensorFlow's SAME only moves the odd zero from one end to the other, so v1 and v2 have the same number.
+        TensorFlow's SAME only moves the odd zero to the other end, so that v1 and v2 have the same number.
         """
         results = math.ceil(side / self.stride)
         starts = (result * self.stride - self.kernel // 2 for result in range(results))
@@ -244,10 +244,10 @@ class _Convolution:
 
 
 def _convolutions(stages: tuple[int, ...], root: int, image: tuple[int, int]) -> Iterator[_Convolution]:
-    """Every convolution of a bottleneck ResNet, in order; v1 and v2 have the same ones."""
+    """Yield every convolution of a bottleneck ResNet in order; they are the same in v1 and v2."""
     first = _Convolution("root", 3, root, 7, 2, image)
     yield first
-    size = (math.ceil(first.results[0] / 2), math.ceil(first.results[1] / 2))  # behind the pooling
+    size = (math.ceil(first.results[0] / 2), math.ceil(first.results[1] / 2))  # after the pooling
     inputs = root
     for stage, units in enumerate(stages):
         middle = root * 2**stage
@@ -264,7 +264,7 @@ def _convolutions(stages: tuple[int, ...], root: int, image: tuple[int, int]) ->
 
 @dataclass(frozen=True)
 class _AxialAttention:
-    """Position-sensitive attention over lines of `length` in a map of `cells`, in place of a 3x3 convolution."""
+    """Position-sensitive attention along lines of `length` in a map of `cells`, instead of a 3x3 convolution."""
 
     width: int
     heads: int
@@ -277,7 +277,7 @@ class _AxialAttention:
         return 2 * self.width**2 + offsets + 2 * 2 * self.width + 2 * self.width
 
     def macs(self, padding: bool) -> int:
-        """To queries, keys and values; three terms of the logits at half the width, two of the result at all of it."""
+        """Count the projections, three terms of the logits at half the width, and two of the result at full width."""
         return self.cells * (2 * self.width**2 + self.length * (3 * self.width // 2 + 2 * self.width))
 
 

@@ -1,4 +1,4 @@
-"""How pictures become pixels, in evaluation and in training, as frozen values. Standard library only."""
+"""Preprocessing and augmentation of images as frozen values. Standard library only."""
 
 import math
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a photograph becomes the pixels a model was trained to see.
+    """How evaluation turns an image into the pixels that a model expects.
 
-    `square` stretches the picture to size / `fraction`, `shorter` brings it there with its own shape; then the
-    centre is cropped.
+    `square` resizes to a square of size / `fraction`; `shorter` resizes the shorter side and keeps the aspect ratio.
+    Then the centre is cropped.
     """
 
     resize: Literal["square", "shorter"] = "square"
@@ -31,7 +31,7 @@ class Preprocessing:
     def __post_init__(self) -> None:
         check_fields(self)
         require(0.1 <= self.fraction <= 1, f"fraction {self.fraction} is outside [0.1, 1]")
-        require(self.antialias or self.interpolation != "bicubic", "bicubic resizing is antialiased")
+        require(self.antialias or self.interpolation != "bicubic", "bicubic interpolation needs antialias")
         require(all(map(math.isfinite, self.mean)), f"mean {self.mean} is not finite")
         require(all(0 < s < math.inf for s in self.std), f"std {self.std} must be positive and finite")
 
@@ -44,19 +44,19 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class RandAugment:
-    """`layers` operations drawn from all of a flavour, each done with a `probability`; 0 layers are none.
+    """RandAugment: `layers` random operations per image, each applied with a `probability`; 0 layers turn it off.
 
-    `tf` are TensorFlow's 16, which AugReg used: magnitude 10 is full strength and more is allowed, but some are
-    strongest at 0. `timm` are the 15 that grow with the magnitude, up to 10, which DeiT used. No magnitude suits
-    both, so that one has to be given with layers.
+    The flavour `tf` is TensorFlow's with 16 operations, used by AugReg: magnitude 10 is full strength and more is
+    allowed, but some operations are strongest at 0. `timm` has 15 operations that grow with the magnitude, up to 10,
+    used by DeiT. No magnitude suits both, so that it has no default.
     """
 
     layers: int = 0
     magnitude: float | None = None
     flavour: RandAugmentFlavour = "tf"
     probability: float = 1.0
-    deviation: float = 0.0  # of the magnitude, normal
-    fill: tuple[int, int, int] = (128, 128, 128)  # colour of what comes from outside the picture
+    deviation: float = 0.0  # standard deviation of the magnitude
+    fill: tuple[int, int, int] = (128, 128, 128)  # colour outside the image
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -75,7 +75,7 @@ class RandAugment:
 
 @dataclass(frozen=True)
 class Erasing:
-    """With a `probability`, a box of noise over the picture: normal, around `mean`, with `std`, as shares of white."""
+    """Random erasing: with a `probability`, cover a box with normal noise of `mean` and `std`, where white is 1."""
 
     probability: float = 0.0
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
@@ -90,11 +90,11 @@ class Erasing:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What training does to a picture at random; the default is the authors' crop and flip.
+    """Random augmentation in training; the default is the authors' crop and flip.
 
-    `smallest_area` is for the crops that draw a box; `enlarged` for those that resize to a larger picture first. Then
-    come flip, RandAugment, colour jitter and erasing, in this order. `repeats` is how often a sample comes in a row,
-    drawn anew each time.
+    `smallest_area` applies to the crops that draw a box, `enlarged` to those that first resize to a larger image. Then
+    follow flip, RandAugment, colour jitter and erasing, in this order. `repeats` is the number of times that a sample
+    is used in a row, augmented anew each time.
     """
 
     crop: CropKind = "inception"
@@ -104,7 +104,7 @@ class Augmentation:
     interpolation: Interpolation = "bilinear"
     antialias: bool = False
     randaugment: RandAugment = RandAugment()
-    colour_jitter: float = 0.0  # brightness, contrast and saturation change by up to this share
+    colour_jitter: float = 0.0  # largest relative change of brightness, contrast and saturation
     erasing: Erasing = Erasing()
     repeats: int = 1
 
@@ -114,10 +114,10 @@ class Augmentation:
         require(1 <= self.repeats <= 64, f"repeats {self.repeats} is outside 1..64")
         require(0 < self.smallest_area <= 1, f"smallest_area {self.smallest_area} is outside (0, 1]")
         require(1 <= self.enlarged <= 8, f"enlarged {self.enlarged} is outside [1, 8]")
-        require(self.antialias or self.interpolation != "bicubic", "bicubic resizing is antialiased")
+        require(self.antialias or self.interpolation != "bicubic", "bicubic interpolation needs antialias")
 
 
-AUTHORS = Preprocessing()  # pictures stretched to a square, values from -1 to 1
+AUTHORS = Preprocessing()  # resized to a square, values from -1 to 1
 
 
 def _triple(values: tuple[float, float, float]) -> str:

@@ -1,4 +1,4 @@
-"""How a model is trained, as frozen values: schedule, optimizer, recipe, execution. Standard library only."""
+"""How a model is trained, as frozen values: schedule, optimizer, recipe and execution. Standard library only."""
 
 import math
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ Precision = Literal["fp32", "bf16"]
 TargetName = Literal["mean-colour", "colours-4x4", "pixels"]
 Parallel = Literal["auto", "ddp", "fsdp"]
 LONGEST_TIMEOUT = 7 * 86_400  # seconds
-SHARDS = 4  # of a batch, where sums must not depend on the number of ranks
+SHARDS = 4  # per batch, if sums must not depend on the number of ranks
 AUTHORS_CROP = Augmentation()
 
 
 @dataclass(frozen=True)
 class Distillation:
-    """How a student learns from a teacher: `weight` of the loss is against the teacher's answer, the rest the label's.
+    """Distillation from a teacher: the teacher's prediction has `weight` in the loss, the label has the rest.
 
-    `hard` takes the teacher's best class for a label; `soft` its softmax at a temperature, which `hard` does not read.
-    A weight of None is DeiT's for the kind.
+    `hard` uses the teacher's top class as a label; `soft` uses its softmax at a `temperature`, which `hard` ignores. A
+    weight of None stands for DeiT's value.
     """
 
     kind: Literal["hard", "soft"] = "hard"
@@ -37,19 +37,19 @@ class Distillation:
 
     @property
     def share(self) -> float:
-        """The teacher's share of the loss."""
+        """The weight of the teacher in the loss."""
         return DEIT_WEIGHTS[self.kind] if self.weight is None else self.weight
 
 
-DEIT_WEIGHTS = {"hard": 0.5, "soft": 0.1}  # of the loss, in its paper
+DEIT_WEIGHTS = {"hard": 0.5, "soft": 0.1}  # in the loss, from DeiT's paper
 HARD = Distillation()
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate over `total` steps: linear warm-up from 0 at step 0, then a decay.
+    """The learning rate over `total` steps: linear warm-up from 0 to `peak`, then a decay.
 
-    `linear` and `cosine` end at `end`; `staircase` divides by 10 after each of `boundaries`; `constant` stays.
+    `linear` and `cosine` end at `end`; `staircase` divides by 10 after each of `boundaries`; `constant` keeps the peak.
     """
 
     peak: float
@@ -66,13 +66,16 @@ class Schedule:
         require(self.warmup >= 0, f"warmup {self.warmup} must not be negative")
         require(
             self.total > self.warmup,
-            f"{self.total:,} steps in all are not more than {self.warmup:,} of warm-up; "
-            f"a warm-up of {max(self.total // 10, 0):,} would leave the rest to train (schedule.warmup)",
+            f"the {self.total:,} total steps must be more than the {self.warmup:,} steps of warm-up; "
+            f"set schedule.warmup, for example to {max(self.total // 10, 0):,}",
         )
-        require((self.decay == "staircase") == bool(self.boundaries), "boundaries belong to the staircase decay")
+        require(
+            (self.decay == "staircase") == bool(self.boundaries),
+            "boundaries are needed for the decay staircase, and have no effect for others",
+        )
 
     def learning_rate(self, step: int) -> float:
-        """The rate of the update number `step`, counted from 0; the first of a run with warm-up is 0."""
+        """Return the rate of update `step`, counted from 0; with warm-up the first rate is 0."""
         return self._decayed(step) * (min(1.0, step / self.warmup) if self.warmup else 1.0)
 
     def _decayed(self, step: int) -> float:
@@ -90,14 +93,14 @@ class Schedule:
 
 @dataclass(frozen=True)
 class AdamW:
-    """Adam with decoupled weight decay; the paper's, which decays every parameter, biases and norms included."""
+    """Adam with decoupled weight decay, by default of all parameters, as in the paper: also biases and norms."""
 
     kind: Literal["adamw"] = "adamw"
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
     decay: Literal["all", "kernels"] = "all"
-    clip: float | None = None  # global norm of the gradient
+    clip: float | None = None  # largest global norm of the gradient
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -107,19 +110,19 @@ class AdamW:
 
 @dataclass(frozen=True)
 class SGD:
-    """Momentum, not Nesterov's; fine-tuning has no weight decay and clips to norm 1.
+    """SGD with plain momentum; the defaults are those of fine-tuning: no weight decay, gradients clipped to norm 1.
 
-    With `momentum_precision` bf16 the momentum is kept between steps in bfloat16, as in the released code.
+    With `momentum_precision` bf16 the momentum is stored in bfloat16 between steps, as in the released code.
     """
 
-    # Differs from the paper: momentum is kept in float32; the released code keeps it in bfloat16, of which the paper
-    # says nothing: `--optimizer.momentum-precision bf16`.
+    # Differs from the paper: momentum is stored in float32. The released code stores it in bfloat16, which the paper
+    # does not mention: `--optimizer.momentum-precision bf16`.
     kind: Literal["sgd"] = "sgd"
     momentum: float = 0.9
     momentum_precision: Precision = "fp32"
     weight_decay: float = 0.0
     decay: Literal["all", "kernels"] = "all"
-    clip: float | None = 1.0  # global norm of the gradient
+    clip: float | None = 1.0  # largest global norm of the gradient
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -132,17 +135,17 @@ def _check_optimizer(weight_decay: float, clip: float | None) -> None:
     require(clip is None or clip > 0, f"clip {clip} must be positive, or None for no clipping")
 
 
-COLOUR_BITS = 3  # per channel of a colour that is predicted, B.1.2
+COLOUR_BITS = 3  # per channel of a predicted colour, B.1.2
 COLOURS = 2 ** (3 * COLOUR_BITS)
-CELLS: dict[TargetName, int] = {"mean-colour": 1, "colours-4x4": 4}  # along a side of a patch; `pixels` has no colours
+CELLS: dict[TargetName, int] = {"mean-colour": 1, "colours-4x4": 4}  # colours per side of a patch; `pixels` has none
 
 
 @dataclass(frozen=True)
 class Masking:
-    """Masked patch prediction: `corrupted` of a picture's patches are to be guessed from the others.
+    """Masked patch prediction: predict the `corrupted` share of an image's patches from the others.
 
-    Of the corrupted a share is `masked` by a learnt vector, a share `swapped` for another patch, a share `kept`. The
-    `target` is a patch's mean colour, its 4 x 4 colours, each of 512, or all its pixels.
+    Of the corrupted patches, the share `masked` is replaced by a learned vector, `swapped` by another patch, and `kept`
+    stays. The `target` is a patch's mean colour, its 4 x 4 colours (each one of 512), or all its pixels.
     """
 
     target: TargetName
@@ -162,24 +165,24 @@ class Masking:
         )
 
     def chosen(self, patches: int) -> int:
-        """How many of so many patches are corrupted: the same number in every picture."""
+        """Return the number of corrupted patches, which is the same in every image."""
         return round(self.corrupted * patches)
 
     def outputs(self, side: int) -> int:
-        """Values that are predicted of a patch of side x side pixels."""
+        """Return the number of values predicted for a patch of side x side pixels."""
         return 3 * side**2 if self.target == "pixels" else CELLS[self.target] ** 2 * COLOURS
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides what is learnt from given data, but the model and the seed.
+    """All settings that decide what a model learns from given data, except the model and the seed.
 
-    `batch` is global: micro-batches and ranks only share it out. `shards` are its fixed parts, of which a rank takes
-    whole ones; pictures are mixed inside a shard, by `mixup`, `cutmix` or, of both, one by chance, with `partners` in
-    reverse or rolled by one sample. `distillation` is for runs with a teacher. `frozen` names parts of the model that
-    are not trained, `backbone` being all but the head. `patience` is how many validations in a row may fail to improve
-    before the run stops and its best weights are taken; 0 trains to the end and takes the last. `settle_window` is how
-    many steps a mean of the training loss is taken over; when it no longer falls, the run stops
+    `batch` is global: ranks and micro-batches share it. It is divided into `shards`, and a rank processes whole shards;
+    images are mixed within a shard by `mixup` or `cutmix` (with both, one at random), with `partners` in reverse order
+    or rolled by one sample. `distillation` applies to runs with a teacher. `frozen` names parts of the model that are
+    not trained; `backbone` is everything but the head. After `patience` validations in a row without improvement the
+    run stops and keeps its best weights; 0 trains to the end and keeps the last. `settle_window` is the number of steps
+    over which the training loss is averaged; the run stops when the average no longer falls
     (`train.state.Settling`).
     """
 
@@ -194,19 +197,19 @@ class Recipe:
     dropout: float = 0.0
     stochastic_depth: float = 0.0
     augmentation: Augmentation = AUTHORS_CROP
-    mixup: float = 0.0  # alpha of Beta(alpha, alpha), one draw a shard
+    mixup: float = 0.0  # alpha of Beta(alpha, alpha), one draw per shard
     cutmix: float = 0.0  # the same for CutMix
     partners: Literal["reversed", "rolled"] = "reversed"
     shards: int = 1
-    average: float | None = None  # share of the old average that a step keeps
+    average: float | None = None  # decay of a moving average of the weights
     layer_decay: float = 1.0
     frozen: tuple[str, ...] = ()
     class_weights: Literal["none", "balanced"] = "none"
     distillation: Distillation = HARD
-    validate_every: int = 0  # steps; 0: at the end only
+    validate_every: int = 0  # steps; 0 validates only at the end
     patience: int = 0
-    settle_window: int = 0  # steps; 0: train to the end
-    masking: Masking | None = None  # None: the labels are learnt
+    settle_window: int = 0  # steps; 0 trains to the end
+    masking: Masking | None = None  # None learns the labels
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -221,27 +224,27 @@ class Recipe:
         require(0 < self.layer_decay <= 1, f"layer_decay {self.layer_decay} is outside (0, 1]")
         require(
             self.class_weights == "none" or self.loss == "softmax",
-            "class_weights are for the softmax loss, not sigmoid",
+            "class_weights need the softmax loss, not sigmoid",
         )
         require(self.validate_every >= 0, f"validate_every {self.validate_every} must not be negative")
         require(self.patience >= 0, f"patience {self.patience} must not be negative")
         require(self.settle_window >= 0, f"settle_window {self.settle_window} must not be negative")
         require(
             not self.patience or self.validate_every > 0,
-            f"patience {self.patience} counts validations; give validate_every a number of steps",
+            f"patience {self.patience} counts validations; set validate_every to a number of steps",
         )
         if self.masking is not None:
             self._check_without_labels()
 
     @property
     def mixes(self) -> bool:
-        """Whether pictures are mixed with others of their shard."""
+        """Whether images are mixed with others of their shard."""
         return bool(self.mixup or self.cutmix)
 
     def _check_without_labels(self) -> None:
-        """Settings that nobody would read are errors."""
-        unread = {"loss": "softmax", "label_smoothing": 0, "mixup": 0, "cutmix": 0, "class_weights": "none"}
-        for name, unused in unread.items():
+        """Raise for settings that have no effect without labels."""
+        without_effect = {"loss": "softmax", "label_smoothing": 0, "mixup": 0, "cutmix": 0, "class_weights": "none"}
+        for name, unused in without_effect.items():
             given = getattr(self, name)
             require(given == unused, f"masked patches have no labels; leave {name} at {unused!r}, not {given!r}")
 
@@ -294,13 +297,13 @@ class Execution:
         require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is outside [0, 1]")
         require(
             1 <= self.timeout <= LONGEST_TIMEOUT,
-            f"timeout {self.timeout} is outside 1..{LONGEST_TIMEOUT:,} seconds, which are a week",
+            f"timeout {self.timeout} is outside 1..{LONGEST_TIMEOUT:,} seconds (one week)",
         )
         require(
             not self.exact_elastic or self.parallel != "fsdp",
-            "exact_elastic sums gradients in a fixed order and needs the whole model on each rank: --parallel ddp",
+            "exact_elastic sums gradients in a fixed order and needs the whole model on each rank: give --parallel ddp",
         )
-        require(not self.compile or self.parallel != "fsdp", "compile is for whole models: --parallel ddp")
+        require(not self.compile or self.parallel != "fsdp", "compile does not work with fsdp: give --parallel ddp")
 
 
 AUTOMATIC = Execution(device="auto", workers=CHOSEN, report=True)  # the default for users

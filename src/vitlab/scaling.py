@@ -1,6 +1,6 @@
-"""What training a ViT costs on many devices: time, memory and traffic of a step in closed form. No torch.
+"""The cost of training a ViT on many devices: time, memory and traffic per step in closed form. No torch.
 
-A small model on purpose: every term is a line below, and `bench/scale.py` sets it beside what was measured.
+The model is deliberately small: every term is one line below, and `bench/scale.py` compares it with measurements.
 """
 
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from vitlab.spec import ViTSpec
 from vitlab.strict_json import check_fields
 
 Parallel = Literal["ddp", "fsdp"]
-MASTER = 4  # bytes of a parameter, a gradient and each moment of Adam, which stay in fp32
+MASTER = 4  # bytes per parameter, gradient and moment of Adam, which stay in fp32
 ADAM = 2  # moments
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices in nodes. Speeds are what a large matrix product and a large exchange reach, not a data sheet's peak."""
+    """Devices in nodes. Speeds are those of a large matrix product and a large exchange, not the data sheet's peak."""
 
     name: str
-    flops: float  # a second and device
+    flops: float  # per second and device
     utilisation: float  # share of `flops` that a training step reaches
-    memory: float  # bytes a device
-    inside: float  # bytes a second and device, to the others of its node
-    outside: float  # bytes a second and device, to other nodes
+    memory: float  # bytes per device
+    inside: float  # bytes per second and device, within a node
+    outside: float  # bytes per second and device, between nodes
     devices_per_node: int
-    decoding: float  # images a second and device that its share of the node's processors decodes and crops
+    decoding: float  # images per second and device that the node's processors decode and crop
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -35,7 +35,7 @@ class Machine:
         require(self.devices_per_node >= 1, f"devices_per_node {self.devices_per_node} must be at least 1")
 
     def link(self, devices: int) -> float:
-        """The slowest link of a ring over so many devices, in bytes a second."""
+        """Return the speed of the slowest link in a ring over `devices`, in bytes per second."""
         return self.inside if devices <= self.devices_per_node else self.outside
 
 
@@ -43,21 +43,21 @@ class Machine:
 class Step:
     """The cost of one update of the global batch, seen from one device."""
 
-    images: int  # of the device that has most
+    images: int  # on the device with the most
     compute: float  # seconds
-    exchange: float  # seconds of traffic, were nothing hidden behind the computation
+    exchange: float  # seconds of traffic, if none of it overlapped with computation
     data: float  # seconds to decode the images
     traffic: float  # bytes sent
     memory: float  # bytes: weights, gradients, optimizer, activations
 
     @property
     def seconds(self) -> float:
-        """The step: whatever is slowest, because decoding and exchange run beside the computation."""
+        """The time of the slowest part, because decoding and exchange overlap with the computation."""
         return max(self.compute, self.exchange, self.data)
 
     @property
     def bound(self) -> str:
-        """What is slowest."""
+        """The name of the slowest part."""
         return max((("compute", self.compute), ("exchange", self.exchange), ("data", self.data)), key=lambda c: c[1])[0]
 
 
@@ -72,11 +72,13 @@ def step_cost(
     activation: int = 2,
     recompute: bool = False,
 ) -> Step:
-    """One update; `activation` is the bytes of a number in a forward pass: 2 for bf16, 4 for fp32."""
-    require(devices >= 1 and batch >= 1, f"{devices} devices and a batch of {batch}: at least 1 of each is needed")
+    """Return the cost of one update; `activation` is the bytes per activation: 2 for bf16, 4 for fp32."""
+    require(
+        devices >= 1 and batch >= 1, f"{devices} devices and a batch of {batch} were given; both must be at least 1"
+    )
     images = -(-batch // devices)
     counted = count_spec(spec)
-    passes = 4 if recompute else 3  # forward, twice back, and once more forward where it was forgotten
+    passes = 4 if recompute else 3  # forward, twice that backward, forward again to recompute
     compute = 2 * passes * counted.macs * images / (machine.flops * machine.utilisation)
     traffic = exchanged(counted.parameters, devices, parallel, activation)
     held = min(micro_batch or images, images)
@@ -88,10 +90,10 @@ def step_cost(
 
 
 def exchanged(parameters: int, devices: int, parallel: Parallel, activation: int = MASTER) -> float:
-    """Bytes that a device sends in one step, rings being used.
+    """Return the bytes that a device sends per step with ring algorithms.
 
-    DDP reduces all gradients: 2 (n - 1) / n of their size. FSDP scatters them reduced, half of that, and gathers the
-    weights twice, for the way there and the way back.
+    DDP all-reduces the gradients: 2 (n - 1) / n of their size. FSDP reduce-scatters them, which is half of that, and
+    gathers the weights twice, for the forward and the backward pass.
     """
     part = (devices - 1) / devices
     gradients = parameters * MASTER * part
@@ -99,20 +101,20 @@ def exchanged(parameters: int, devices: int, parallel: Parallel, activation: int
 
 
 def state_bytes(spec: ViTSpec, devices: int, parallel: Parallel, activation: int = MASTER) -> float:
-    """Weights, gradients and moments of a device; under FSDP its share, and the largest two blocks gathered whole."""
+    """Return the bytes of weights, gradients and moments on a device; FSDP holds its share and two gathered blocks."""
     parameters = count_spec(spec).parameters
     whole = parameters * MASTER * (2 + ADAM)
     if parallel == "ddp":
-        return whole + parameters * MASTER  # gradients once more, in the buckets they are exchanged in
+        return whole + parameters * MASTER  # a second copy of the gradients, in the buckets of the all-reduce
     block = 4 * spec.width**2 + 2 * spec.width * spec.mlp
     return whole / devices + 2 * block * (activation + MASTER)
 
 
 def activations(spec: ViTSpec, activation: int = MASTER, *, recompute: bool = False) -> float:
-    """Bytes that one image's forward pass keeps for the way back.
+    """Return the bytes that the forward pass of one image keeps for the backward pass.
 
-    A block keeps eight sequences of the model's width and two of the MLP's; the fused attention keeps no n x n matrix.
-    With `recompute` only what enters each block stays, and one block at a time is whole.
+    A block keeps eight sequences of the model's width and two of the MLP's; fused attention keeps no n x n matrix. With
+    `recompute` only the inputs of the blocks are kept, and the activations of one block at a time.
     """
     inner = spec.tokens * (8 * spec.width + 2 * spec.mlp)
     if not recompute:

@@ -115,7 +115,7 @@ def test_a_reproduction_that_differs_is_told(tmp_path, capsys):
         (["--held-out", "2"], "--held-out 2.0 is not a share of the training images"),
         (["--validation", "digits", "--held-out", "0.1"], "not both"),
         (["--frozen", "stem"], "no part of the model is named 'stem'"),
-        (["--model.width", "15"], "width 15 does not divide into 2 heads"),
+        (["--model.width", "15"], "width 15 is not a multiple of 2 heads"),
         (["--data", "digit"], "did you mean 'digits'?"),
         (["--keep", "0"], "keep 0 must be at least 1"),
         (["--set", "batch"], "--set is 'batch'; expected FIELD=VALUE"),

@@ -176,7 +176,7 @@ def test_gradients_equal_finite_differences(name):
 def test_an_axial_resnet_cannot_be_stretched_nor_looked_into_and_says_so():
     model = randomised(build_from_spec(SMALL))
     model.resize((16, 24))  # its own size is no change
-    with pytest.raises(ValueError, match=r"cannot be stretched.*16x24"):
+    with pytest.raises(ValueError, match=r"cannot be resized.*16x24"):
         model.resize((32, 32))
     with pytest.raises(ValueError, match="no attention between patches"):
         model.layer_attention(torch.randn(1, 3, 16, 24))

@@ -179,7 +179,7 @@ def test_each_axis_of_two_dimensions_is_stretched_by_itself():
 def test_a_relative_raster_cannot_be_stretched_and_says_so():
     model = make("relative")
     model.resize((8, 12))  # its own size is no change
-    with pytest.raises(ValueError, match=r"cannot be stretched.*keep the image at 8x12"):
+    with pytest.raises(ValueError, match=r"cannot be resized.*keep the image at 8x12"):
         model.resize((16, 8))
 
 

@@ -104,7 +104,7 @@ def test_a_proposal_for_a_resnet_is_never_another_kind():
         ("Axial-ViT-B/16", {"pool": "class"}, "no class token"),
         ("Axial-ViT-B/16", {"positions": "relative"}, "no relative positions"),
         ("DeiT-B/16-distilled", {"head": "mlp"}, "two linear heads"),
-        ("DeiT-B/16-distilled", {"pool": "mean"}, "two class tokens"),
+        ("DeiT-B/16-distilled", {"pool": "mean"}, "classifies from its class tokens"),
         ("ViT-B/16", {"positions": "relative", "positions_at": "shared"}, "no table"),
         ("ViT-B/16", {"positions": "none", "positions_at": "every-layer"}, "no table"),
         ("R50+ViT-B/16", {"image": 200}, "16x16 patches"),
@@ -124,7 +124,7 @@ def test_a_name_that_states_its_resolution_is_built_at_it():
 
 @pytest.mark.parametrize("options", [{"image": "384"}, {"image": (224,)}, {"image": (224.5, 224)}, {"image": 224.0}])
 def test_sizes_that_are_none_are_refused(options):
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         vit_spec("ViT-B/16", **options)
 
 
@@ -168,7 +168,7 @@ def test_a_plain_deit_is_deits_architecture(plain):
 @pytest.mark.parametrize("classes", ["10", 1.5, True, None])
 def test_a_number_of_classes_that_is_none_is_refused(classes):
     for make in (model_spec, count):
-        with pytest.raises(ValueError, match=re.escape(f"classes {classes!r} is no whole number")):
+        with pytest.raises(ValueError, match=re.escape(f"classes {classes!r} is not a whole number")):
             make("ViT-B/16", classes=classes)
     assert model_spec("ViT-B/16", classes=np.int64(10)).classes == 10
 

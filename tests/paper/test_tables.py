@@ -353,7 +353,7 @@ class TestResults:
             results.Table("short", ("a", "b"), (("x", (1.0,)),))
 
     def test_a_doubled_row_is_refused(self):
-        with pytest.raises(ValueError, match="stands twice"):
+        with pytest.raises(ValueError, match="occurs twice"):
             results.Table("doubled", ("a",), (("x", (1.0,)), ("x", (2.0,))))
 
 

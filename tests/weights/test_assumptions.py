@@ -196,7 +196,7 @@ class TestNormalisation:
 
     def test_a_name_that_says_deit_is_believed_and_reported(self, timm, hf):
         for folder in (timm, hf):
-            with pytest.warns(WeightsWarning, match="DeiT's ImageNet mean and std are used because of its name"):
+            with pytest.warns(WeightsWarning, match="DeiT's ImageNet mean and std are assumed because of its name"):
                 assert mean(load_model(bare(folder, "my_DeiT_tiny.safetensors"), heads=3)) == IMAGENET_MEAN
 
     def test_an_architecture_that_says_deit_is_certain(self, timm):
@@ -205,7 +205,7 @@ class TestNormalisation:
 
     def test_a_folder_without_a_processor_is_warned_of(self, hf):
         (hf / "preprocessor_config.json").unlink()
-        with pytest.warns(WeightsWarning, match="does not say how its pictures were normalised"):
+        with pytest.warns(WeightsWarning, match="does not state how its images were normalised"):
             load_model(hf)
 
     def test_bare_files_of_ours_come_back_with_their_preprocessing(self, tmp_path):
@@ -220,7 +220,7 @@ class TestNormalisation:
     def test_a_pickle_is_converted_with_a_note(self, timm, tmp_path):
         torch.save(load_file(timm / "model.safetensors"), tmp_path / "plain.pth")
         _, notes = convert(tmp_path / "plain.pth", tmp_path / "out", heads=3)
-        assert any(note.startswith("plain.pth does not say how its pictures were normalised") for note in notes)
+        assert any(note.startswith("plain.pth does not state how its images were normalised") for note in notes)
         torch.save(load_file(timm / "model.safetensors"), tmp_path / "deit_small.pth")
         model, _ = convert(tmp_path / "deit_small.pth", tmp_path / "deit", heads=3)
         assert mean(model) == IMAGENET_MEAN
@@ -231,5 +231,5 @@ class TestNormalisation:
             warnings.simplefilter("default")
             main(["predict", str(path), str(tmp_path / "absent.png"), "--heads", "3"])
         said = capsys.readouterr().err
-        assert said.count("vitlab: warning: plain.safetensors does not say how its pictures were normalised") == 1
+        assert said.count("vitlab: warning: plain.safetensors does not state how its images were normalised") == 1
         assert "WeightsWarning" not in said

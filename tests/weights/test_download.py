@@ -108,7 +108,7 @@ def test_a_file_arrives_whole_with_its_facts_beside_it(server, tmp_path):
 
 def test_a_broken_connection_leaves_a_part_that_the_next_attempt_completes(server, tmp_path):
     server.break_after = 300_000
-    with pytest.raises(ValueError, match="run it again"):
+    with pytest.raises(ValueError, match="run the command again"):
         get(server, tmp_path / "file.npz")
     assert not (tmp_path / "file.npz").exists()
     part = (tmp_path / "file.npz.part").stat().st_size
@@ -121,7 +121,7 @@ def test_a_broken_connection_leaves_a_part_that_the_next_attempt_completes(serve
 @pytest.mark.parametrize("change", ["another tag", "no resuming"])
 def test_a_part_of_another_content_is_started_anew(server, tmp_path, change):
     server.break_after = 300_000
-    with pytest.raises(ValueError, match="run it again"):
+    with pytest.raises(ValueError, match="run the command again"):
         get(server, tmp_path / "file.npz")
     if change == "another tag":
         server.tag = '"two"'
@@ -147,7 +147,7 @@ def test_a_part_that_was_complete_is_checked_and_finished_without_a_byte(server,
 
 def test_a_complete_part_of_another_checksum_is_thrown_away(server, tmp_path):
     leave_part(tmp_path, CONTENT[:-1] + b"x")
-    with pytest.raises(ValueError, match="it was thrown away"):
+    with pytest.raises(ValueError, match="it was deleted"):
         get(server, tmp_path / "file.npz")
     assert not list(tmp_path.iterdir())
     get(server, tmp_path / "file.npz")
@@ -188,7 +188,7 @@ def test_a_missing_file_and_a_missing_server_are_told_in_one_line(server, tmp_pa
     with pytest.raises(ValueError, match="status 404"):
         get(server, tmp_path / "file.npz", "/missing")
     gone = replace(release_at(server), url="http://127.0.0.1:9/file.npz")
-    with pytest.raises(ValueError, match="is there a network"):
+    with pytest.raises(ValueError, match="check the network connection"):
         fetch(gone, tmp_path / "file.npz", progress=lambda done, total: None, loopback=True)
 
 
@@ -225,7 +225,7 @@ def test_two_processes_do_not_write_one_part(server, tmp_path):
 
     with (tmp_path / "file.npz.part").open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(ValueError, match="another process is fetching"):
+        with pytest.raises(ValueError, match="another process is downloading"):
             get(server, tmp_path / "file.npz")
 
 
@@ -306,7 +306,7 @@ class TestCache:
         return tmp_path / "cache"
 
     def test_offline_says_what_to_do(self, folder, monkeypatch, capsys):
-        with pytest.raises(ValueError, match=r"offline; fetch https://storage.*BiT-M-R50x1\.npz where .* put it at"):
+        with pytest.raises(ValueError, match=r"offline; download https://storage.*BiT-M-R50x1\.npz on .* put it at"):
             download("BiT-M-R50x1", offline=True)
         monkeypatch.setenv("VITLAB_OFFLINE", "1")
         assert main(["download", "BiT-M-R50x1"]) == 2

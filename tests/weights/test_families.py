@@ -148,7 +148,7 @@ class TestBiT:
         """GroupNorm of 32 groups is in everybody's ResNet, and four stages in everybody's BiT."""
         spec = replace(SPECS[kind], conventions=CONVENTIONS["paper" if form == "google-npz" else "timm"])
         path = tmp_path / ("m.npz" if form == "google-npz" else "m.safetensors")
-        with pytest.raises(ValueError, match=r"(32 groups|four stages).*; write vitlab"):
+        with pytest.raises(ValueError, match=r"(multiple of 32|has four).*; write vitlab"):
             save_model(build_from_spec(spec), path, form)
 
     def test_any_image_size_and_another_number_of_classes(self, arrays, tmp_path):
@@ -261,7 +261,7 @@ class TestRequests:
 
     def test_a_size_that_is_none_is_not_the_files_fault(self, tmp_path):
         save_model(build_from_spec(SPECS["BiT"]), tmp_path / "bit.npz", "google-npz")
-        with pytest.raises(ValueError, match=r"^image '64' is no size"):
+        with pytest.raises(ValueError, match=r"^image '64' is not a size"):
             load_model(tmp_path / "bit.npz", image="64")
 
     def test_a_name_of_the_catalogue_is_to_be_fetched_first(self):
@@ -297,20 +297,20 @@ class TestStrangers:
 
     def test_a_root_of_another_rank_is_refused(self, arrays, tmp_path):
         arrays["resnet/root_block/standardized_conv2d/kernel"] = np.zeros((7, 6), np.float32)
-        self.refused(arrays, tmp_path, "4 non-empty sides are expected")
+        self.refused(arrays, tmp_path, "expected 4 non-empty sides")
 
     def test_a_hybrid_whose_embedding_does_not_fit_its_resnet_is_refused(self, tmp_path):
         save_model(randomised(build_from_spec(SPECS["hybrid"])), tmp_path / "h.npz", "google-npz")
         with np.load(tmp_path / "h.npz") as file:
             arrays = dict(file)
         arrays["embedding/kernel"] = arrays["embedding/kernel"][:, :, :-1]
-        self.refused(arrays, tmp_path, "embeds patches of 255 channels; 256 are expected")
+        self.refused(arrays, tmp_path, "embeds patches of 255 channels instead of 256")
 
     def test_a_post_activation_resnet_of_timm_is_refused(self, tmp_path):
         save_model(randomised(build_from_spec(ResNetSpec(**BIT, **TIMM))), tmp_path / "b.safetensors", "timm")
         tensors = load_file(tmp_path / "b.safetensors")
         save_file(tensors | {"stem.norm.weight": torch.ones(32)}, tmp_path / "v1.safetensors")
-        with pytest.raises(ValueError, match="no pre-activation ResNet"):
+        with pytest.raises(ValueError, match="not a pre-activation ResNet"):
             load_model(tmp_path / "v1.safetensors")
 
 

@@ -138,7 +138,7 @@ def test_timm_keeps_stochastic_depth_and_hf_says_that_it_does_not(tmp_path):
 
 def test_a_crop_that_is_not_square_is_refused_for_hugging_face(tmp_path):
     spec = ViTSpec(**(TINY | {"head": "linear", "image": (24, 16), "conventions": CONVENTIONS["timm"]}))
-    with pytest.raises(ValueError, match="crop squares only"):
+    with pytest.raises(ValueError, match="crop only squares"):
         save_model(build_from_spec(spec), tmp_path / "m", "hf")
 
 
@@ -176,7 +176,7 @@ def test_a_format_without_a_place_for_the_task_says_so(tiny, tmp_path, name, fil
     if name == "hf":
         tiny.spec = replace(tiny.spec, conventions=CONVENTIONS["hf"])
     notes = save_model(multi_label(tiny), tmp_path / file, name)
-    assert any("does not say that the model is multi-label" in note for note in notes)
+    assert any("does not state that the model is multi-label" in note for note in notes)
 
 
 def test_a_single_label_folder_is_what_it_was_before_there_were_tasks(tiny, tmp_path):

@@ -1,4 +1,4 @@
-"""Attention along one axis at a time (appendix D.6): for the Axial-ViT, and inside the units of the AxialResNet."""
+"""Attention along one axis at a time (appendix D.6): the Axial-ViT's blocks and the AxialResNet."""
 
 from collections.abc import Iterable
 from typing import Literal, cast
@@ -14,11 +14,11 @@ from vitlab.spec import AxialResNetSpec, Convolutions, Image, image_size
 
 Axis = Literal["column", "row"]
 AXES: tuple[Axis, Axis] = ("column", "row")
-NORM_EPS = 1e-4  # of every norm in the AxialResNet of the paper's authors
+NORM_EPS = 1e-4  # of every norm in the authors' AxialResNet
 
 
 class AxialAttention(Attention):
-    """Self-attention inside every column, or every row, of the grid of tokens."""
+    """Self-attention within each column, or each row, of the grid of tokens."""
 
     def __init__(self, width: int, heads: int, grid: tuple[int, int], axis: Axis) -> None:
         super().__init__(width, heads)
@@ -30,7 +30,7 @@ class AxialAttention(Attention):
         return self._together(super().forward(self._lines(u)))
 
     def explain(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, N, D) -> the same result, and the probabilities (B, h, N, N), zero between different lines."""
+        """(B, N, D) -> the same result, and the probabilities (B, h, N, N), which are 0 between different lines."""
         a, lines = super().explain(self._lines(u))
         rows, columns = self.grid
         lines = lines.unflatten(0, (-1, self._number)).permute(0, 2, 3, 4, 1)  # (B, h, l, l, lines)
@@ -41,7 +41,7 @@ class AxialAttention(Attention):
 
     @property
     def _number(self) -> int:
-        """How many lines there are."""
+        """The number of lines."""
         return self.grid[1 if self.axis == "column" else 0]
 
     def _lines(self, u: Tensor) -> Tensor:
@@ -56,10 +56,10 @@ class AxialAttention(Attention):
 
 
 class PositionSensitiveAttention(nn.Module):
-    """Attention along lines of `length` in which query, key and value each look at the distance, unscaled.
+    """Unscaled attention along lines of `length`, with a distance term for query, key and value.
 
-    Keys and queries have half the width of values. One table of offsets serves all heads. The key's term is the key's
-    own, as Axial-DeepLab defines it; the code that the paper's authors released later takes it at the query's place.
+    Keys and queries have half the width of values. All heads share one table of offsets. The key's term uses the key's
+    place, as in Axial-DeepLab; the code that the authors released later uses the query's.
     """
 
     def __init__(self, width: int, heads: int, length: int, axis: Axis) -> None:
@@ -89,12 +89,12 @@ class PositionSensitiveAttention(nn.Module):
 
     @staticmethod
     def _split(x: Tensor, dim: int) -> tuple[Tensor, ...]:
-        """Query, key and value: a quarter, a quarter and a half of the channels."""
+        """Split the channels into query, key and value: a quarter, a quarter and a half."""
         quarter = x.shape[dim] // 4
         return x.split([quarter, quarter, 2 * quarter], dim=dim)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Normal with deviation 1 / C, and 1 / (C / h) for the offsets."""
+        """Draw normal weights with deviation 1 / C, and 1 / (C / h) for the offsets."""
         width = self.qkv.shape[1]
         nn.init.normal_(self.qkv, std=1 / width, generator=generator)
         nn.init.normal_(self.offsets, std=self.heads / width, generator=generator)
@@ -109,11 +109,11 @@ def by_offset(offsets: Tensor) -> Tensor:
     return offsets[:, places[None, :] - places[:, None] + length - 1]
 
 
-torch.fx.wrap("by_offset")  # symbolic tracing knows no sizes to count to
+torch.fx.wrap("by_offset")  # symbolic tracing has no sizes to count to
 
 
 class AxialUnit(nn.Module):
-    """A bottleneck of ResNet-v1 with two axial attentions for its 3x3 convolution; strides average afterwards."""
+    """A ResNet-v1 bottleneck with two axial attentions instead of the 3x3 convolution; a stride averages after them."""
 
     def __init__(
         self, inputs: int, middle: int, *, heads: int, grid: tuple[int, int], stride: int, how: Convolutions
@@ -143,7 +143,7 @@ class AxialUnit(nn.Module):
         return F.relu(x + m)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """The last norm starts at zero, so that a fresh unit is its shortcut."""
+        """Draw the convolutions; the last norm starts at zero, so that a new unit equals its shortcut."""
         initialise_all(self, generator)
         self.column.initialise(generator)
         self.row.initialise(generator)
@@ -151,7 +151,7 @@ class AxialUnit(nn.Module):
 
 
 class AxialResNet(Classifier[AxialResNetSpec]):
-    """The ResNet of appendix D.6 with attention along axes in place of its 3x3 convolutions."""
+    """The ResNet of appendix D.6 with axial attention instead of 3x3 convolutions."""
 
     def __init__(self, spec: AxialResNetSpec) -> None:
         super().__init__(spec)
@@ -163,7 +163,7 @@ class AxialResNet(Classifier[AxialResNetSpec]):
             middle = spec.root * 2**stage
             for index in range(number):
                 stride = 2 if stage and not index else 1
-                grid = (spec.image[0] // cells, spec.image[1] // cells)  # a unit that strides attends before it does
+                grid = (spec.image[0] // cells, spec.image[1] // cells)  # attention comes before the stride
                 units.append(AxialUnit(inputs, middle, heads=spec.heads, grid=grid, stride=stride, how=how))
                 inputs, cells = 4 * middle, cells * stride
         self.units = nn.ModuleList(units)
@@ -179,16 +179,16 @@ class AxialResNet(Classifier[AxialResNetSpec]):
         return x.mean(dim=(2, 3))
 
     def resize(self, image: Image) -> None:
-        """Refuse any other size: the tables of offsets belong to one."""
+        """Raise a ValueError for any other size: the offset tables belong to one size."""
         if image_size(image) == self.spec.image:
             return
         raise ValueError(
-            "an AxialResNet's attention has a table of offsets for lines of one length and cannot be stretched; "
-            f"keep the image at {self.spec.image[0]}x{self.spec.image[1]}, or build another"
+            "an AxialResNet has offset tables for lines of one length and cannot be resized; "
+            f"keep the image at {self.spec.image[0]}x{self.spec.image[1]}, or build another model"
         )
 
     def initialise(self, generator: torch.Generator, head_bias: float = 0.0) -> None:
-        """As the authors' code does; the head is zero."""
+        """Draw the weights as in the authors' code; the head is zero."""
         self.root.initialise(generator)
         self.root_norm.reset_parameters()
         for unit in cast(Iterable[AxialUnit], self.units):

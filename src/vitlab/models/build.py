@@ -1,4 +1,4 @@
-"""From a name or a spec to a module with fresh weights."""
+"""Build a model from a name or a spec, with new or copied weights."""
 
 from typing import TypeVar
 
@@ -40,10 +40,10 @@ def build_model(
     head_bias: float = 0.0,
     seed: int = 0,
 ) -> Model:
-    """A model of the paper by its name, with the paper's initialisers drawn from `seed`.
+    """Build a model by its name, with weights drawn as in the paper from `seed`.
 
-    `head_bias` starts the logits' bias: -10 is the paper's value for pre-training with a sigmoid loss.
-    What is None is as the family has it: see `model_spec`. The weights are the same on every device; under
+    `head_bias` is the initial bias of the logits: -10 is the paper's value for pre-training with a sigmoid loss.
+    None stands for the default of the model family: see `model_spec`. The weights are the same on every device; under
     `torch.device("meta")` nothing is allocated.
     """
     spec = model_spec(
@@ -62,12 +62,12 @@ def build_model(
 
 
 def build_from_spec(spec: ModelSpec, *, head_bias: float = 0.0, seed: int = 0) -> Model:
-    """A model of any spec with the paper's initialisers."""
+    """Build a model of any spec, with weights drawn as in the paper."""
     return initialised(empty_model(spec), head_bias=head_bias, seed=seed)
 
 
 def initialised(model: Empty, *, head_bias: float = 0.0, seed: int = 0) -> Empty:
-    """An empty model with fresh weights, the same on every device; under the meta device it stays empty."""
+    """Give an empty model new weights, the same on every device; under the meta device it stays empty."""
     device = torch.get_default_device()
     if device.type == "meta":
         return model
@@ -89,7 +89,7 @@ def copied_model(spec: ModelSpec, source: Model) -> Model:
 
 
 def empty_model(spec: ModelSpec) -> Model:
-    """A model without storage, on the meta device: shapes and names only."""
+    """Build a model on the meta device: names and shapes without storage."""
     with torch.device("meta"):
         if isinstance(spec, ResNetSpec):
             return ResNet(spec)

@@ -134,7 +134,7 @@ class Classifier(nn.Module, Generic[Spec]):
         raise ValueError("this model has no attention between patches to look at; use a ViT or a hybrid")
 
     def resize(self, image: Image) -> None:
-        """Accept another image size from now on."""
+        """Change the image size."""
         self.spec = replace(self.spec, image=image_size(image))
 
     def reset_head(self, classes: int, head: HeadKind = "linear") -> None:

@@ -1,4 +1,4 @@
-"""GELU in its two forms; the tanh form, which the authors' code has, made fast for training on a CPU."""
+"""GELU in both forms; the tanh form, which the authors' code uses, is optimised for training on a CPU."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 SLOPE = 2 * math.sqrt(2 / math.pi)
 CUBIC = 0.044715 * SLOPE
-CHUNK = 2**17  # numbers; what is in work at once stays in the cache
+CHUNK = 2**17  # numbers processed at once, so that they stay in the cache
 
 
 def gelu(x: Tensor, approximate: str) -> Tensor:
@@ -22,10 +22,10 @@ def gelu(x: Tensor, approximate: str) -> Tensor:
 
 
 class _TanhGelu(torch.autograd.Function):
-    """torch's kernel on a CPU computes a slow tanh on the way and again on the way back.
+    """The tanh form with one sigmoid: torch's CPU kernel computes a slow tanh in the forward and the backward pass.
 
-    As (1 + tanh(p/2)) / 2 is sigmoid(p), which is quick, one sigmoid s gives the result x s and the derivative
-    s + x s (1 - s) p'. The derivative is kept in place of x, so memory stays the same.
+    Since (1 + tanh(p/2)) / 2 = sigmoid(p), one sigmoid s gives both the result x s and the derivative
+    s + x s (1 - s) p'. The derivative is saved instead of x, so that memory stays the same.
     """
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""The ResNets around the paper: BiT's ResNet-v2, its baseline, and the ResNet-v1 before a hybrid's Transformer.
+"""The paper's ResNets: BiT's ResNet-v2, the baseline, and the ResNet-v1 in front of a hybrid's Transformer.
 
-Both standardise the weights of every convolution and normalise in groups. In v2 norm and ReLU come before a
-convolution and padding is symmetric; in v1 they come after it, and padding is TensorFlow's SAME.
+Both use weight standardisation and GroupNorm. In v2 norm and ReLU come before a convolution, and padding is symmetric;
+in v1 they come after it, and padding is TensorFlow's SAME.
 """
 
 import math
@@ -18,32 +18,32 @@ from vitlab.spec import Backbone, Convolutions, ResNetSpec, norm_groups
 
 
 def standardised(weight: Tensor, how: Convolutions) -> Tensor:
-    """(C', C, k, k) with mean 0 and deviation 1 over the inputs of each output channel."""
-    if how.epsilon_joins == "variance":  # batch norm over one "image" of C' channels does this in one pass
+    """Standardise (C', C, k, k) to mean 0 and deviation 1 over the inputs of each output channel."""
+    if how.epsilon_joins == "variance":  # batch norm of one "image" with C' channels does this in one pass
         return F.batch_norm(weight.flatten(1)[None], None, None, training=True, eps=how.epsilon)[0].view_as(weight)
     variance, mean = torch.var_mean(weight, dim=(1, 2, 3), correction=0, keepdim=True)
     return (weight - mean) / (variance.sqrt() + how.epsilon)
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after a side, as TensorFlow's SAME has them: the odd one comes after."""
+    """Return the zeros before and after a side under TensorFlow's SAME; an odd zero comes after."""
     total = max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
 
 
 def pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """(B, C, H, W) with the zeros that SAME asks for."""
+    """Pad (B, C, H, W) with zeros as TensorFlow's SAME does."""
     (top, bottom), (left, right) = (same_padding(side, kernel, stride) for side in x.shape[2:])
     return F.pad(x, (left, right, top, bottom)) if top or bottom or left or right else x
 
 
-torch.fx.wrap("pad_same")  # symbolic tracing knows no sizes to pad
+torch.fx.wrap("pad_same")  # symbolic tracing has no sizes to pad
 
 
 def framed(x: Tensor) -> Tensor:
-    """(B, C, H, W) -> (B, C, H+2, W+2) with zeros around.
+    """(B, C, H, W) -> (B, C, H+2, W+2), framed with zeros.
 
-    Not F.pad: onnxruntime folds a padding into the max-pooling behind it, where it becomes one of -infinity.
+    Not F.pad: onnxruntime folds padding into a following max-pooling, which pads with -infinity.
     """
     row = torch.zeros_like(x[:, :, :1])  # (B, C, 1, W)
     x = torch.cat([row, x, row], dim=2)  # (B, C, H+2, W)
@@ -52,12 +52,12 @@ def framed(x: Tensor) -> Tensor:
 
 
 def root_pool(x: Tensor) -> Tensor:
-    """(B, C, H, W) of a root that ends in a ReLU -> (B, C, H/2, W/2), padded as SAME: no number there is below zero."""
+    """(B, C, H, W) -> (B, C, H/2, W/2): max-pool with SAME padding; after a ReLU, zeros do not change the maximum."""
     return F.max_pool2d(pad_same(x, 3, 2), 3, 2)
 
 
 class StandardConv(nn.Module):
-    """A convolution without bias whose weight is standardised at every use."""
+    """A convolution without bias that standardises its weight in every forward pass."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int, *, how: Convolutions, stride: int = 1, same: bool = False
@@ -81,12 +81,12 @@ class StandardConv(nn.Module):
 
 
 def group_norm(channels: int, epsilon: float) -> nn.GroupNorm:
-    """A GroupNorm as every ResNet here has it."""
+    """Make the GroupNorm that all ResNets here use."""
     return nn.GroupNorm(norm_groups(channels), channels, eps=epsilon)
 
 
 class PreUnit(nn.Module):
-    """A bottleneck of ResNet-v2: norm and ReLU before each convolution, none after the sum."""
+    """A ResNet-v2 bottleneck: norm and ReLU before each convolution, nothing after the sum."""
 
     def __init__(self, inputs: int, middle: int, *, stride: int, how: Convolutions) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class PreUnit(nn.Module):
 
 
 class PostUnit(nn.Module):
-    """A bottleneck of ResNet-v1: norm and ReLU after each convolution, the last ReLU after the sum."""
+    """A ResNet-v1 bottleneck: norm and ReLU after each convolution, the last ReLU after the sum."""
 
     def __init__(self, inputs: int, middle: int, *, stride: int, how: Convolutions) -> None:
         super().__init__()
@@ -138,13 +138,13 @@ class PostUnit(nn.Module):
         return F.relu(x + m)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """The last norm starts at zero, so that a fresh unit is its shortcut."""
+        """Draw the convolutions; the last norm starts at zero, so that a new unit equals its shortcut."""
         initialise_all(self, generator)
         nn.init.zeros_(self.norm3.weight)
 
 
 class ResNetV1(nn.Module):
-    """The feature map before a hybrid's Transformer: root, then stages; no norm at the end."""
+    """The ResNet in front of a hybrid's Transformer: root and stages, without a final norm."""
 
     def __init__(self, spec: Backbone, how: Convolutions) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class ResNet(Classifier[ResNetSpec]):
         return F.relu(self.norm(x)).mean(dim=(2, 3))
 
     def stem(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, C, H/4, W/4). Nothing before the pooling is positive for sure: its padding matters."""
+        """(B, 3, H, W) -> (B, C, H/4, W/4). Without a ReLU before the pooling its padding matters."""
         self._check(images)
         x = self.root(images)  # (B, C, H/2, W/2)
         if self.spec.conventions.bit.pool_padding == "zero":
@@ -196,7 +196,7 @@ class ResNet(Classifier[ResNetSpec]):
             yield x
 
     def initialise(self, generator: torch.Generator, head_bias: float = 0.0) -> None:
-        """LeCun normal convolutions, norms at the identity, a zero head."""
+        """Draw LeCun normal convolutions; norms are the identity, the head is zero."""
         self.root.initialise(generator)
         for unit in units_of(self.stages):
             unit.initialise(generator)
@@ -207,7 +207,7 @@ class ResNet(Classifier[ResNetSpec]):
 def make_stages(
     unit: type[PreUnit] | type[PostUnit], stages: tuple[int, ...], root: int, how: Convolutions
 ) -> nn.Sequential:
-    """Stages of units; every stage but the first starts with stride 2, and each doubles the channels."""
+    """Build stages of units; each stage but the first starts with stride 2 and doubles the channels."""
     built, inputs = [], root
     for stage, number in enumerate(stages):
         middle = root * 2**stage
@@ -221,12 +221,12 @@ def make_stages(
 
 
 def units_of(stages: nn.Sequential) -> Iterable[PreUnit | PostUnit]:
-    """Every unit of every stage in order."""
+    """Iterate over the units of all stages in order."""
     return (unit for stage in stages for unit in cast(Iterable[PreUnit | PostUnit], stage))
 
 
 def initialise_all(module: nn.Module, generator: torch.Generator) -> None:
-    """Draw the convolutions among a module's children in order; norms become the identity."""
+    """Draw the convolutions among a module's children in order; GroupNorms become the identity."""
     for child in module.children():
         if isinstance(child, StandardConv):
             child.initialise(generator)

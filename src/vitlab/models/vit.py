@@ -18,7 +18,7 @@ from vitlab.spec import Image, ViTSpec, image_size
 
 
 class ViT(Classifier[ViTSpec]):
-    """A Vision Transformer, a hybrid, an Axial-ViT or a DeiT, as its spec says."""
+    """A Vision Transformer; depending on its spec also a hybrid, an Axial-ViT or a DeiT."""
 
     def __init__(self, spec: ViTSpec) -> None:
         super().__init__(spec)
@@ -35,7 +35,7 @@ class ViT(Classifier[ViTSpec]):
         made = [kind(spec.grid, spec.width, prefix=spec.prefix) for _ in range(tables)] if kind else []
         self.positions = made[0] if made else None
         self.later_positions = nn.ModuleList(made[1:])
-        # Stochastic depth grows from 0 in the first layer to its full rate in the last.
+        # Stochastic depth grows linearly from 0 in the first layer to its full rate in the last.
         rates = [spec.stochastic_depth * layer / max(spec.layers - 1, 1) for layer in range(spec.layers)]
         self.blocks = nn.ModuleList(
             Block(attention, spec.mlp, gelu=how.gelu, norm_eps=how.norm_eps, dropout=spec.dropout, drop=rate)
@@ -119,11 +119,11 @@ class ViT(Classifier[ViTSpec]):
         return [] if self.positions is None else [self.positions, *cast(Iterable[Positions], self.later_positions)]
 
     def resize(self, image: Image) -> None:
-        """Accept another image size from now on: positions are stretched as the model's conventions say."""
+        """Change the image size; positions are interpolated according to the model's conventions."""
         spec = replace(self.spec, image=image_size(image))
         if spec.positions == "relative" and spec.grid != self.spec.grid:
             raise ValueError(
-                "relative positions are offsets along the raster of one grid and cannot be stretched to another; "
+                "relative positions are offsets in one grid and cannot be resized to another; "
                 f"keep the image at {self.spec.image[0]}x{self.spec.image[1]}, or build with 1d or 2d positions"
             )
         for table in self._tables:
@@ -134,7 +134,7 @@ class ViT(Classifier[ViTSpec]):
         self.spec = spec
 
     def initialise(self, generator: torch.Generator, head_bias: float = 0.0) -> None:
-        """Draw every parameter as the authors' code does."""
+        """Draw every parameter as in the authors' code."""
         self.patches.initialise(generator)
         if self.class_token is not None:
             nn.init.zeros_(self.class_token)
@@ -149,7 +149,7 @@ class ViT(Classifier[ViTSpec]):
 
 
 def _attentions(spec: ViTSpec) -> Iterator[Attention]:
-    """The attention of each block of one layer."""
+    """Yield the attention of each block of one layer."""
     if spec.attention == "axial":
         yield from (AxialAttention(spec.width, spec.heads, spec.grid, axis) for axis in AXES)
     elif spec.positions == "relative":

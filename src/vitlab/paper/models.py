@@ -1,4 +1,4 @@
-"""From a name to the complete description of a model, and back."""
+"""Specs of models by name, and names of specs."""
 
 import operator
 import re
@@ -64,11 +64,11 @@ def model_spec(
     stochastic_depth: float = 0.0,
     conventions: ConventionName | Conventions | None = None,
 ) -> ModelSpec:
-    """The complete description of a model by its name; every keyword's default is the paper's choice.
+    """Return the spec of a model by its name; the defaults are those of the paper.
 
-    `image` is 224 unless the name says otherwise, as timm's vit_base_patch16_384 does. A ViT and a hybrid have the MLP
-    head of pre-training, a class token and 1d positions; an Axial-ViT a linear head, the mean of its tokens and 2d
-    positions; a DeiT a linear head and DeiT's conventions. What a family does not have cannot be set.
+    `image` is 224 unless the name states it, as in timm's vit_base_patch16_384. ViTs and hybrids have the MLP head of
+    pre-training, a class token and 1d positions; an Axial-ViT has a linear head, mean pooling and 2d positions; a DeiT
+    has a linear head and DeiT's conventions. Options that a family lacks cannot be set.
     """
     known = canonical(name)
     size = image_size(stated_image(name) if image is None else image)
@@ -92,7 +92,7 @@ def model_spec(
 
 
 def _vit_spec(name: str, options: dict[str, Any]) -> ViTSpec:
-    """A ViT, hybrid, Axial-ViT or DeiT by its canonical name; `options` are fields that were asked for."""
+    """Return the spec of a ViT, hybrid, Axial-ViT or DeiT by its canonical name; `options` override its fields."""
     if match := DEIT.fullmatch(name):
         size, patch = match[1], int(match[2])
         own: dict[str, Any] = {"head": "linear", "distilled": bool(match[3])}
@@ -112,12 +112,12 @@ def vit_spec(name: str, *, head: HeadKind | None = None, **options: Any) -> ViTS
     """`model_spec` for names of Vision Transformers, hybrids included."""
     spec = model_spec(name, head=head, **options)
     if not isinstance(spec, ViTSpec):
-        raise ValueError(f"{name} is no Vision Transformer")
+        raise ValueError(f"{name} is not a Vision Transformer")
     return spec
 
 
 def name_of(spec: ModelSpec) -> str:
-    """The paper's name of a spec, or a short description where it has none."""
+    """Return the paper's name of a spec, or a short description if it has none."""
     if not isinstance(spec, ViTSpec):
         depth = next((depth for depth, stages in STAGES.items() if stages == spec.stages), None)
         kind = "R" if isinstance(spec, ResNetSpec) else "AxialResNet-"
@@ -148,18 +148,18 @@ def _whole_classes(classes: object) -> int:
         number = None
     if number is None or isinstance(classes, bool):
         raise ValueError(
-            f"classes {classes!r} is no whole number; give 1000, or 0 for a model that only makes features"
+            f"classes {classes!r} is not a whole number; give 1000, or 0 for a model that only makes features"
         )
     return number
 
 
 def _factor(root: int) -> str:
-    """A root's width as names say it: 64 channels are 1, 16 are 0.25."""
+    """Return the width factor of a root as in names: 64 channels are 1, 16 are 0.25."""
     return str(root / 64).removesuffix(".0")
 
 
 def _root(name: str, factor: str) -> int:
-    """Channels of a root that is `factor` times as wide as that of an ordinary ResNet."""
+    """Return the channels of a root with a width factor."""
     channels = 64 * float(factor)
     if channels != int(channels) or channels < 1:
         raise ValueError(f"{name} would have {channels:g} channels in its root; 64 times its width must be whole")

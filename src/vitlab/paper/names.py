@@ -1,4 +1,4 @@
-"""Model names: the paper's list with the sizes behind each name, and everybody else's spellings of them."""
+"""Model names: the paper's list, the sizes behind each name, and the spellings of other libraries."""
 
 import difflib
 import re
@@ -15,7 +15,7 @@ SIZES = {  # size: layers L, width D, MLP, heads h
 }
 
 STAGES = {  # depth of a ResNet: bottleneck units of each stage
-    "14": (1, 1, 1, 1),  # ours, for small machines
+    "14": (1, 1, 1, 1),  # vitlab's own, for small machines
     "26": (2, 2, 2, 2),
     "50": (3, 4, 6, 3),
     "101": (3, 4, 23, 3),
@@ -31,7 +31,7 @@ HYBRIDS = {  # ResNet, total stride: units of each stage, patch on the feature m
     ("R", 16): ((), 8),
 }
 
-# Where a name stands in the paper; the empty string marks models that came after it.
+# Where a model appears in the paper; the empty string marks later models.
 MODELS = {
     "ViT-Ti/16": "",
     "ViT-S/16": "",
@@ -72,7 +72,7 @@ MODELS = {
     "DeiT-B/16-distilled": "",
 }
 
-# Words that tell sizes apart where letter case is lost: b and B, g and G.
+# Words that distinguish sizes if letter case is lost: b and B, g and G.
 WORDS = {
     "Ti": "tiny",
     "S": "small",
@@ -89,15 +89,15 @@ _SIZE, _WORD = "|".join(SIZES), "|".join(_LETTERS)
 _DEPTH = "|".join(STAGES)
 _FACTOR = r"\d{1,4}(?:\.\d{1,20})?"
 
-# The paper's spelling of each family, and how its parts become the name again. Digits are those of ASCII only.
+# The paper's spelling of each family. Only ASCII digits match.
 VIT = re.compile(rf"(?:(R|R26|R50)\+|(Axial)-)?ViT-({_SIZE})/(\d{{1,5}})", re.ASCII)
 DEIT = re.compile(rf"DeiT-({_SIZE})/(\d{{1,5}})(-distilled)?", re.ASCII)
 RESNET = re.compile(rf"R({_DEPTH})x({_FACTOR})", re.ASCII)
 AXIAL_RESNET = re.compile(rf"AxialResNet-({_DEPTH})")
 
-# Everybody else's spellings: Google's ViT-B_16 and R50_L_32, table 6's ResNet50x1 and R50x1+ViT-B/32, BiT's
-# BiT-M-R50x1, timm's vit_base_patch16_224.augreg_in21k, vit_base_r50_s16_384, resnetv2_50x1_bit and
-# deit_base_distilled_patch16_224, Hugging Face's google/vit-base-patch16-224-in21k, torchvision's vit_b_16, our slugs.
+# Other spellings: Google's ViT-B_16 and R50_L_32, table 6's ResNet50x1 and R50x1+ViT-B/32, BiT's BiT-M-R50x1, timm's
+# vit_base_patch16_224.augreg_in21k, vit_base_r50_s16_384, resnetv2_50x1_bit and deit_base_distilled_patch16_224,
+# Hugging Face's google/vit-base-patch16-224-in21k, torchvision's vit_b_16, vitlab's slugs.
 _GOOGLE = re.compile(rf"(?:(R|R26|R50)(?:x1)?[+_])?(?:ViT-)?({_SIZE})[/_](\d{{1,5}})", re.ASCII)
 _BIT = re.compile(
     rf"(?:BiT-[SML]-R|ResNet|resnetv2_|resnet-|google/bit-)({_DEPTH})x({_FACTOR})(?:_bit[ms]?)?(?:\..*)?", re.ASCII
@@ -118,12 +118,12 @@ _TORCHVISION = re.compile(r"vit_([blh])_(\d{1,5})", re.ASCII)
 
 
 def list_models() -> list[str]:
-    """Every name of the canonical list. Other patch sizes (ViT-S/8), depths and widths (R26x0.25) build too."""
+    """List the names of all models. Other patch sizes (ViT-S/8), depths and widths (R26x0.25) build too."""
     return list(MODELS)
 
 
 def canonical(name: str) -> str:
-    """The paper's spelling of a name that may be spelt as Google, timm or torchvision do.
+    """Return the paper's spelling of a name that may be spelt as in Google's code, timm or torchvision.
 
     >>> canonical("vit_base_patch16_224"), canonical("resnetv2_50x1_bit"), canonical("R50_L_32")
     ('ViT-B/16', 'R50x1', 'R50+ViT-L/32')
@@ -151,10 +151,10 @@ def _known(name: str) -> str | None:
 
 
 def meant(name: str) -> list[str]:
-    """Models that a name may stand for: the one it is, or those it may be a misspelling of, the likeliest first.
+    """Return the model of a name, or the models it may be a misspelling of, the most likely first.
 
-    The case of a size letter counts only in a name whose family is in the paper's case: `vit-b/32` is ViT-B/32. A name
-    without either keeps to its kind: `resnet50` is R50x1, not AxialResNet-50.
+    The case of a size letter only matters if the family is spelt as in the paper: `vit-b/32` is ViT-B/32. A name keeps
+    its kind: `resnet50` is R50x1, not AxialResNet-50.
 
     >>> meant("vit-b/32"), meant("ViT_b_32"), meant("resnet50")
     (['ViT-B/32'], ['ViT-b/32'], ['R50x1'])
@@ -175,7 +175,7 @@ def meant(name: str) -> list[str]:
 
 
 def _sizes(letter: str, *, is_exact: bool) -> list[str]:
-    """The sizes that a letter may stand for; `b`, of which the paper has one figure, only where its case counts."""
+    """Return the sizes that a letter may stand for; `b`, used in one figure, only if case matters."""
     if is_exact and letter in SIZES:
         return [letter]
     return [size for size in SIZES if size.lower() == letter.lower() and size != "b"]
@@ -211,7 +211,7 @@ def _without_idle_zeros(number: str) -> str:
 
 
 def slug(name: str) -> str:
-    """A file name for a model that stays distinct where letter case is not kept.
+    """Return a file name for a model that is unique even if letter case is lost.
 
     >>> slug("ViT-B/16"), slug("ViT-b/16"), slug("R50+ViT-B/32")
     ('vit-base-16', 'vit-halfbase-16', 'r50-vit-base-32')
@@ -226,7 +226,7 @@ def slug(name: str) -> str:
 
 
 def stated_image(name: str) -> int:
-    """The resolution a name states, as timm's vit_base_patch16_384 does; 224 where it states none."""
+    """Return the resolution in a name, such as timm's vit_base_patch16_384; 224 if there is none."""
     if (match := LONG.fullmatch(name)) and match[7]:
         return int(match[7])
     match = TIMM_HYBRID.fullmatch(name)

@@ -1,4 +1,4 @@
-"""The published results: tables 2 and 5 to 9 as printed, and the numbers that stand in the text.
+"""Published results: tables 2 and 5 to 9 as printed, and numbers from the text.
 
 Accuracies are percent top-1 unless said otherwise. None is a cell the paper leaves empty. Different runs of one model
 differ between tables (ViT-H/14 in 5 and 6, ViT-L/16 in 2 and 5); each is kept as printed.
@@ -19,7 +19,7 @@ Trained = tuple[str, str]  # a model and the data it was pre-trained on
 
 @dataclass(frozen=True)
 class Table(Generic[Row, Column, Value]):
-    """A printed table, read as `table[row, column]`; asking for what it does not have is a ValueError."""
+    """A printed table, read as `table[row, column]`; unknown cells are a ValueError."""
 
     source: str
     columns: tuple[Column, ...]
@@ -29,7 +29,7 @@ class Table(Generic[Row, Column, Value]):
         if any(len(values) != len(self.columns) for _, values in self.rows):
             raise ValueError(f"{self.source}: a row does not have {len(self.columns)} values")
         if len(set(self.columns)) != len(self.columns) or len({name for name, _ in self.rows}) != len(self.rows):
-            raise ValueError(f"{self.source}: a row or a column stands twice")
+            raise ValueError(f"{self.source}: a row or a column occurs twice")
 
     def __getitem__(self, cell: tuple[Row, Column]) -> Value:
         row, column = cell
@@ -40,7 +40,7 @@ class Table(Generic[Row, Column, Value]):
 
 
 class Score(NamedTuple):
-    """Mean and standard deviation over three fine-tuning runs, where a deviation is printed."""
+    """Mean over three fine-tuning runs, and the standard deviation if it is printed."""
 
     mean: float
     std: float | None = None

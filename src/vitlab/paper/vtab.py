@@ -17,7 +17,7 @@ class Slice(NamedTuple):
 
     @property
     def images(self) -> int:
-        """How many images the slice holds."""
+        """The number of images in the slice."""
         return self.stop - self.start
 
 
@@ -26,7 +26,7 @@ TRAIN: Final = Slice("train", 0, 800)  # in every task
 
 @dataclass(frozen=True)
 class VtabTask:
-    """A task; rates are picked on `train` and `validation`, final runs train on both and score all of `test`."""
+    """A task. `train` and `validation` select the learning rate; final runs train on both and score all of `test`."""
 
     key: str
     name: str  # in table 9

@@ -21,7 +21,7 @@ from vitlab.weights.load import load_model, located
 from vitlab.weights.released.cache import read_fetched
 from vitlab.weights.save import save_model
 
-LONGEST = 900  # seconds a pickle may take
+LONGEST = 900  # seconds allowed for reading a pickle
 UNPICKLED = "model.safetensors"
 
 
@@ -61,10 +61,12 @@ def convert(
         known = read_fetched(source) if safe != source else None
         if conventions is None and known is not None:
             conventions = known.conventions
-            notes.append(f"conventions are those of {known.name}, as which the file was fetched")
+            notes.append(f"conventions are those of {known.name}, as which the file was downloaded")
         elif conventions is None and found == "model" and _may_be_deit(open_container(safe)):
             conventions = "deit"
-            notes.append("conventions of DeiT are assumed (ImageNet mean and std), because the weights are in 'model'")
+            notes.append(
+                "DeiT's conventions are assumed (ImageNet mean and std), because the weights are in the entry 'model'"
+            )
         with warnings.catch_warnings(record=True) as assumptions:
             warnings.simplefilter("always", WeightsWarning)
             model = load_model(
@@ -88,36 +90,36 @@ def convert(
 
 
 def _may_be_deit(container: Container) -> bool:
-    """Whether these are timm's tensors, which DeiT has too, and nothing says how pictures are normalised."""
+    """Whether the tensors have timm's names, which DeiT shares, and nothing states the normalisation."""
     return timm.matches(container) and not timm.says_normalisation(container)
 
 
 @contextlib.contextmanager
 def _safe(source: Path, entry: str) -> Iterator[tuple[Path, str]]:
-    """`source` itself, or temporary safetensors with the tensors of a pickle, and the entry they came from."""
+    """Yield `source`, or temporary safetensors with the tensors of a pickle and the entry they came from."""
     with explained(source):
         pickled = source.is_file() and is_pickle(source)
     if not pickled:
         if entry:
-            raise ValueError(f"{source.name} is no pickle and has no entries to choose from; leave entry out")
+            raise ValueError(f"{source.name} is not a pickle and has no entries to choose from; leave entry out")
         yield source, ""
         return
     with tempfile.TemporaryDirectory(prefix="vitlab-") as scratch:
-        safe = Path(scratch, source.stem) / UNPICKLED  # the folder has the name, which may say what the weights are
+        safe = Path(scratch, source.stem) / UNPICKLED  # the folder keeps the name, which may identify the weights
         safe.parent.mkdir()
         _unpickle(source, safe, entry)
-        for name in read_configs(source.parent):  # as Hugging Face's folders have
+        for name in read_configs(source.parent):  # as in Hugging Face's folders
             shutil.copy(source.with_name(name), safe.parent)
         yield safe.parent, open_container(safe).metadata.get("entry", "")
 
 
 def _unpickle(source: Path, target: Path, entry: str) -> None:
-    """Run the child process; see `unpickle.py`."""
+    """Convert a pickle in a child process; see `unpickle.py`."""
     command = [sys.executable, "-I", "-m", "vitlab.weights.files.unpickle", str(source.resolve()), str(target), entry]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False, env={})
     except subprocess.TimeoutExpired:
-        raise WeightsError(f"{source.name} was not read within {LONGEST} seconds") from None
+        raise WeightsError(f"reading {source.name} took more than {LONGEST} seconds and was stopped") from None
     if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["it was stopped by its limits"])[-1]
+        reason = (done.stderr.strip().splitlines() or ["it exceeded its limits of memory or time"])[-1]
         raise WeightsError(f"{source.name} was refused: {reason}")

@@ -118,7 +118,7 @@ def _known(path: Path) -> Fetched | None:
     try:
         known = read_fetched(path) if path.is_file() else None
         if known is not None:
-            require(sha256(path) == known.sha256, f"{path} is damaged; remove it and fetch it again")
+            require(sha256(path) == known.sha256, f"{path} is damaged; remove it and download it again")
     except ValueError as error:
         raise WeightsError(str(error)) from None
     return known

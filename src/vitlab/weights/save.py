@@ -1,4 +1,4 @@
-"""Weights out again: ours, or a format that others read, as long as it can say what the model is."""
+"""Save weights in vitlab's own format, or in one that other libraries read, if it can express the model."""
 
 import math
 from pathlib import Path
@@ -20,10 +20,11 @@ from vitlab.weights.formats.layouts import Entry
 
 
 def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") -> list[str]:
-    """Write a model, and return what the format could not say, one sentence each.
+    """Save a model, and return notes on what the format cannot state, one sentence each.
 
-    vitlab: a folder. google-npz: one file. timm, hf: a folder as their own loaders read it, or one bare file where
-    `path` ends in .safetensors. What would change the model's function is an error, and nothing is written over.
+    The format vitlab gives a folder, google-npz one file, timm and hf a folder that their own loaders read, or one bare
+    file if `path` ends in .safetensors. A format that would change the model's function is an error, and nothing is
+    overwritten.
     """
     check_model(model)
     path = as_path(path)
@@ -37,7 +38,7 @@ def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") ->
     if reasons:
         raise WeightsError(f"{format} cannot hold this model: {'; '.join(reasons)}")
     if model.class_names is not None and len(model.class_names) != spec.classes:
-        raise ValueError(f"{len(model.class_names)} class names for {spec.classes} classes; set as many as there are")
+        raise ValueError(f"{len(model.class_names)} class names for {spec.classes} classes; the numbers must agree")
     tensors = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     if format == "vitlab":
         card = folder.Card("vitlab-model", folder.VERSION, spec, model.class_names, model.provenance, model.task)
@@ -70,7 +71,7 @@ def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") ->
 def _write_safetensors(
     path: Path, arrays: dict[str, Tensor], configs: dict[str, Writer], spec: ModelSpec, names: tuple[str, ...] | None
 ) -> list[str]:
-    """A folder with configs, or one bare file that says less."""
+    """Write a folder with configs, or one bare file."""
 
     def weights(file: Path) -> None:
         save_file(arrays, file, metadata=metadata(spec))
@@ -82,14 +83,14 @@ def _write_safetensors(
     write_folder(path, {"model.safetensors": weights, **configs})
     notes = []
     if not spec.conventions.preprocessing.antialias:
-        notes.append("other libraries smooth pictures when they shrink them, this model's resizing does not")
+        notes.append("other libraries antialias images when they resize them, this model's preprocessing does not")
     if isinstance(spec, ViTSpec) and spec.stochastic_depth and "preprocessor_config.json" in configs:
-        notes.append(f"the files do not say the stochastic depth of {spec.stochastic_depth:g}")
+        notes.append(f"the files do not state the stochastic depth of {spec.stochastic_depth:g}")
     return notes
 
 
 def _translated(tensors: dict[str, Tensor], table: list[Entry], spec: ModelSpec) -> dict[str, Tensor]:
-    """Their tensors from ours."""
+    """Translate our tensors to their names and layouts."""
     return {
         name: part.contiguous()
         for entry in table
@@ -98,17 +99,19 @@ def _translated(tensors: dict[str, Tensor], table: list[Entry], spec: ModelSpec)
 
 
 def _check_name(path: Path, format: SaveFormat) -> None:
-    """A file's name must not promise another format than it gets."""
+    """Raise if the name of a file suggests another format."""
     if format == "google-npz" and path.suffix != ".npz":
-        raise ValueError(f"{path.name!r} is to be a google-npz file; give it a name that ends in .npz")
+        raise ValueError(f"{path.name!r} is not a name for google-npz; give one that ends in .npz")
     if path.suffix == ".npz" and format != "google-npz":
-        raise ValueError(f"{path.name!r} ends in .npz, which is the format google-npz, not {format}")
+        raise ValueError(f"{path.name!r} ends in .npz, which is for the format google-npz, not {format}")
     if format == "vitlab" and path.suffix == ".safetensors":
-        raise ValueError(f"vitlab writes a folder, {path.name!r} names a file; a bare file is of format timm or hf")
+        raise ValueError(
+            f"the format vitlab is a folder, and {path.name!r} names a file; bare files have the format timm or hf"
+        )
 
 
 def _bare_refusals(spec: ModelSpec, format: SaveFormat) -> list[str]:
-    """Why a file without config.json would be run as another function."""
+    """Return reasons why a reader of a file without config.json would run another function."""
     if isinstance(spec, ResNetSpec):  # has neither GELU nor LayerNorm
         return []
     usual = CONVENTIONS["hf" if format == "hf" else "timm"]
@@ -117,33 +120,33 @@ def _bare_refusals(spec: ModelSpec, format: SaveFormat) -> list[str]:
         return []
     return [
         f"a bare file is run with {usual.gelu} GELU and LayerNorm epsilon {usual.norm_eps:g}, this model has "
-        f"{own.gelu} and {own.norm_eps:g}; write a folder, whose config.json says so"
+        f"{own.gelu} and {own.norm_eps:g}; write a folder, whose config.json states them"
     ]
 
 
 def _unsaid(spec: ModelSpec, class_names: tuple[str, ...] | None) -> list[str]:
-    """What a bare file of weights leaves to its reader's memory."""
-    notes = [f"the file does not say the preprocessing: {spec.conventions.preprocessing}"]
-    return [*notes, f"the file does not say the names of the {spec.classes} classes"] if class_names else notes
+    """Return notes on what a bare file does not state."""
+    notes = [f"the file does not state the preprocessing: {spec.conventions.preprocessing}"]
+    return [*notes, f"the file does not contain the names of the {spec.classes} classes"] if class_names else notes
 
 
 def _unsaid_task(task: Task) -> list[str]:
-    """Only vitlab's folder and Hugging Face's config.json have a place for the task."""
+    """Return a note on the task, which only vitlab's folder and Hugging Face's config.json state."""
     if task == "single-label":
         return []
-    return ["the file does not say that the model is multi-label; its logits need a sigmoid of each class"]
+    return ["the file does not state that the model is multi-label; its logits need a sigmoid per class"]
 
 
 def _unsaid_image(spec: ModelSpec) -> list[str]:
-    """An .npz says the image size by its position table alone, and only if that is a square."""
+    """Return a note on the image size, which an .npz states only by a square position table."""
     if isinstance(spec, ViTSpec) and spec.grid[0] == spec.grid[1]:
         return []
     height, width = spec.image
-    return [f"the file does not say the image size of {height}x{width}; load it with image=({height}, {width})"]
+    return [f"the file does not state the image size of {height}x{width}; load it with image=({height}, {width})"]
 
 
 def _npz_refusals(spec: ViTSpec) -> list[str]:
-    """Why Google's code would compute something else from the file."""
+    """Return reasons why Google's code would compute something else from the file."""
     reasons = []
     own, usual = spec.conventions, CONVENTIONS["paper"]
     if (own.gelu, own.norm_eps) != (usual.gelu, usual.norm_eps):
@@ -163,7 +166,7 @@ def _npz_refusals(spec: ViTSpec) -> list[str]:
 
 
 def _refusals(spec: ModelSpec, format: SaveFormat, bare: bool) -> list[str]:
-    """Why a format cannot hold a model."""
+    """Return reasons why a format cannot express a model."""
     if format == "vitlab":
         return []
     if isinstance(spec, ResNetSpec):
@@ -172,10 +175,10 @@ def _refusals(spec: ModelSpec, format: SaveFormat, bare: bool) -> list[str]:
         if reasons := _narrow_refusals(spec.root):
             return reasons
         if len(spec.stages) != 4:
-            return [f"it has {len(spec.stages)} stages, others' BiT has four stages; write vitlab"]
+            return [f"it has {len(spec.stages)} stages, and BiT has four in other libraries; write vitlab"]
         return bit.refusals(spec) if format == "google-npz" else timm_resnet.refusals(spec, bare=bare)
     if not isinstance(spec, ViTSpec):
-        return ["nobody else has an AxialResNet; write vitlab"]
+        return ["no other library has an AxialResNet; write vitlab"]
     reasons = _variant_refusals(spec, format)
     if not reasons and spec.backbone is not None:
         reasons = _narrow_refusals(spec.backbone.root)
@@ -184,17 +187,19 @@ def _refusals(spec: ModelSpec, format: SaveFormat, bare: bool) -> list[str]:
 
 
 def _narrow_refusals(root: int) -> list[str]:
-    """Why others' code cannot build a ResNet whose channels do not divide as theirs do."""
+    """Return reasons why other libraries cannot build a ResNet with so few channels."""
     if root % GROUPS == 0:
         return []
-    return [f"others' GroupNorm has {GROUPS} groups, which its root of {root} channels does not fill; write vitlab"]
+    return [
+        f"other libraries need a multiple of {GROUPS} channels for GroupNorm, and its root has {root}; write vitlab"
+    ]
 
 
 def _variant_refusals(spec: ViTSpec, format: SaveFormat) -> list[str]:
-    """What other libraries' Vision Transformers cannot be."""
+    """Return the options that the Vision Transformers of other libraries lack."""
     reasons = []
     if (spec.positions, spec.positions_at) != ("1d", "stem"):
-        reasons.append(f"its positions are {spec.positions} at {spec.positions_at}, others have 1d at the stem only")
+        reasons.append(f"its positions are {spec.positions} at {spec.positions_at}, others only have 1d at the stem")
     if spec.attention != "full":
         reasons.append("its attention is axial")
     if spec.distilled and format != "timm":

@@ -259,7 +259,7 @@ class TestCheck:
         assert "a worker process died; samples in flight: '0'" in printed
         assert printed.count("\n") == 1
 
-    @pytest.mark.parametrize(("image", "complaint"), [("0", "is no size"), ("5000", "must be 1x1 or more")])
+    @pytest.mark.parametrize(("image", "complaint"), [("0", "is not a size"), ("5000", "must be 1x1 or more")])
     def test_absurd_sizes_are_refused_before_looking(self, image, complaint, tmp_path, capsys):
         assert main(["data", "check", "shapes?images=9", "--out", str(tmp_path / "o"), "--image", image]) == 2
         assert complaint in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Named tensors in files of strangers: shapes first, values on demand, no code from the file ever runs."""
+"""Named tensors in untrusted files: shapes first, values on demand; no code in a file is ever run."""
 
 import contextlib
 import os
@@ -19,11 +19,11 @@ from vitlab.weights.files.npz import NpzArchive, NpzError, has_pickle
 
 
 class WeightsError(ValueError):
-    """Weights that cannot be used, and why."""
+    """Weights cannot be used; the message says why."""
 
 
 def as_path(path: str | Path) -> Path:
-    """Where weights are or go to; raises a ValueError for what cannot be a path."""
+    """Return the path of weights; a ValueError for anything that is not a path."""
     if not isinstance(path, str | os.PathLike):
         raise ValueError(f"path is a {type(path).__name__}; give the path of a file or folder of weights")
     return Path(path)
@@ -31,7 +31,7 @@ def as_path(path: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Container:
-    """Tensors by name. `read` fetches one; `configs` are the JSON files that lie beside them, by file name."""
+    """Tensors by name: `read` reads one. `configs` are the JSON files beside them, by file name."""
 
     path: Path
     shapes: Mapping[str, tuple[int, ...]]
@@ -40,12 +40,12 @@ class Container:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def shape(self, name: str, rank: int) -> tuple[int, ...]:
-        """The shape of a tensor that must exist with this rank and no empty side."""
+        """Return the shape of a tensor; a WeightsError unless it has this rank and no empty side."""
         if name not in self.shapes:
             raise WeightsError(f"{self.path.name} has no tensor {name!r}")
         shape = self.shapes[name]
         if len(shape) != rank or 0 in shape:
-            raise WeightsError(f"{self.path.name}: {name!r} has shape {shape}; {rank} non-empty sides are expected")
+            raise WeightsError(f"{self.path.name}: {name!r} has shape {shape}; expected {rank} non-empty sides")
         return shape
 
 
@@ -55,20 +55,20 @@ ZIP = b"PK\x03\x04"
 
 
 def open_container(path: Path) -> Container:
-    """Open a weights file, or a folder with one, by looking at its content."""
+    """Open a weights file, or a folder that contains one; its content decides the format."""
     with explained(path):
         return _open_folder(path) if path.is_dir() else _open_file(path)
 
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """What goes wrong inside, as a WeightsError that names the file."""
+    """Turn errors of the block into a WeightsError that names the file."""
     try:
         yield
     except WeightsError:
         raise
     except (SafetensorError, NpzError) as error:
-        raise WeightsError(f"{path.name} is damaged or not what it claims: {error}") from None
+        raise WeightsError(f"{path.name} is damaged or not what it claims to be: {error}") from None
     except OSError as error:
         raise WeightsError(f"cannot read {path}: {error.strerror or error}") from None
     except ValueError as error:  # a path with a NUL in it
@@ -83,24 +83,22 @@ def _open_file(path: Path) -> Container:
         arrays = NpzArchive(path)
         return Container(path, arrays.shapes, arrays.read)
     if len(start) > 8 and start[8:9] == b"{":
-        # The usual name inside a folder of the hub, whose config.json speaks of it; no file of ours has this name.
+        # The usual name in a folder of the hub, whose config.json describes it; vitlab writes no file of this name.
         configs = read_configs(path.parent, CONFIGS[1:]) if path.name == "model.safetensors" else {}
         return _open_safetensors(path, configs=configs)
     raise WeightsError(
-        f"{path.name} holds no weights that vitlab knows; it reads .npz of Google, .safetensors of timm, Hugging Face, "
-        f"torchvision or DeiT, folders with config.json, and vitlab's own folders"
+        f"{path.name} contains no weights that vitlab can read; supported are .npz of Google, .safetensors of timm, "
+        f"Hugging Face, torchvision or DeiT, folders with config.json, and vitlab's own folders"
     )
 
 
 def _pickled(path: Path) -> str:
     command = f"vitlab convert {shlex.quote(str(path))} OUT"
-    return (
-        f"{path.name} is a PyTorch pickle, which can run code when opened; turn it into safe weights first: {command}"
-    )
+    return f"{path.name} is a PyTorch pickle, which can run code when opened; convert it first: {command}"
 
 
 def is_pickle(path: Path) -> bool:
-    """Whether a file is a pickle by its content: an archive of torch.save, or a stream as old .pt files have."""
+    """Whether the content of a file is a pickle: an archive of torch.save, or a stream as in old .pt files."""
     start = _start(path)
     if start.startswith(ZIP):
         return has_pickle(path)
@@ -120,7 +118,7 @@ def _open_safetensors(path: Path, *others: Path, configs: Mapping[str, dict[str,
         metadata |= file.metadata() or {}
         for name in file.keys():  # noqa: SIM118 - not a dict
             if name in files:
-                raise WeightsError(f"tensor {name!r} stands in two files of {path.parent.name}")
+                raise WeightsError(f"tensor {name!r} is in two files of {path.parent.name}")
             files[name] = file
             shapes[name] = tuple(file.get_slice(name).get_shape())
     return Container(path, shapes, partial(_tensor, files), configs or {}, metadata)
@@ -143,11 +141,11 @@ def _open_folder(path: Path) -> Container:
         return _open_safetensors(*files, configs=configs)
     for file in sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*")):
         raise WeightsError(_pickled(file))
-    raise WeightsError(f"{path} holds neither weights.safetensors nor model.safetensors")
+    raise WeightsError(f"{path} contains neither weights.safetensors nor model.safetensors")
 
 
 def read_configs(folder: Path, names: tuple[str, ...] = CONFIGS) -> dict[str, dict[str, Any]]:
-    """The JSON files that say what a model is. One that stands there and cannot be read is an error."""
+    """Read the JSON files that describe a model. A file that exists but cannot be read is an error."""
     return {name: _object(folder / name) for name in names if os.path.lexists(folder / name)}
 
 
@@ -159,8 +157,8 @@ def _object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise WeightsError(
-            f"{path} cannot be read: {reason}. It says what the weights beside it compute, so they are not loaded "
-            "without it; restore the file, or remove it if it does not belong to them"
+            f"{path} cannot be read: {reason}. It describes the weights beside it, which are not loaded without it; "
+            "restore the file, or remove it if it does not belong to them"
         ) from None
     return cast(dict[str, Any], value)
 
@@ -195,16 +193,16 @@ def fitting(
 
 
 def usable(tensors: Mapping[str, Tensor], *, keep_half: bool) -> dict[str, Tensor]:
-    """Float tensors of one precision: half becomes float32 unless kept, mixtures become float32."""
+    """Return float tensors of one precision: half precision, unless kept, and mixtures become float32."""
     kinds = {tensor.dtype for tensor in tensors.values()}
     if unknown := kinds - {torch.float16, torch.bfloat16, torch.float32, torch.float64}:
         name = next(name for name, tensor in tensors.items() if tensor.dtype in unknown)
-        raise WeightsError(f"{name!r} holds {tensors[name].dtype}; weights are float16, bfloat16, float32 or float64")
+        raise WeightsError(f"{name!r} is {tensors[name].dtype}; weights must be float16, bfloat16, float32 or float64")
     if kinds == {torch.float64} or (keep_half and len(kinds) == 1):
         return dict(tensors)
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of a tensor that holds NaN or infinity, if any."""
+    """Return the name of a tensor that contains NaN or infinity, or None."""
     return next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)

@@ -1,6 +1,6 @@
-"""Read and write .npz archives of float arrays without numpy's unpickling, and within bounds.
+"""Read and write .npz archives of float arrays, without unpickling and with limits on their size.
 
-Training checkpoints also count steps in integers. These are listed like the other arrays, and no weight is one of them.
+Training checkpoints also contain integer step counters. These are listed like other arrays but are never weights.
 """
 
 import io
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitlab.user_files import NotRegular, check_archive
 
-# Everything zipfile, zlib and numpy raise on damaged archives.
+# Every error that zipfile, zlib and numpy raise on damaged archives.
 DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -35,24 +35,24 @@ DAMAGE = (
     AttributeError,
 )
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-LARGEST_RATIO = 100  # unpacked to packed bytes of the whole archive; weights hardly compress
+LARGEST_RATIO = 100  # unpacked bytes per packed byte of the archive; weights hardly compress
 LARGEST_MEMBERS = 10_000  # a training checkpoint of ViT-H has about 1,600
-LARGEST_HEADER = 10_000  # bytes of one array's header
-BFLOAT16 = np.dtype("V2")  # as big_vision's files store it; numpy does not know the type
+LARGEST_HEADER = 10_000  # bytes per array header
+BFLOAT16 = np.dtype("V2")  # as stored by big_vision; numpy has no such type
 
 
 class NpzError(ValueError):
-    """An archive that is damaged, hostile, or holds something else than numbers."""
+    """An archive is damaged, hostile, or contains something other than numbers."""
 
 
 def has_pickle(path: Path) -> bool:
-    """Whether an archive is one of torch.save: by its names, no member is opened."""
+    """Whether an archive was written by torch.save; only names are looked at, no member is opened."""
     with _opened(path) as archive:
         return any(name.endswith(".pkl") for name in archive.namelist())
 
 
 def _opened(path: Path) -> zipfile.ZipFile:
-    """The archive with its directory read, if that is of a sound size."""
+    """Open an archive and read its directory, if that is of reasonable size."""
     try:
         check_archive(path, LARGEST_MEMBERS)
         archive = zipfile.ZipFile(path)
@@ -67,7 +67,7 @@ def _opened(path: Path) -> zipfile.ZipFile:
 
 
 class NpzArchive:
-    """The arrays of an archive: `shapes` are read at once, values by `read`, each checked against its header."""
+    """The arrays of an archive. `shapes` are read at once; `read` reads values and checks them against the header."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -89,15 +89,15 @@ class NpzArchive:
         for member in members:
             name = member.filename.removesuffix(".npy")
             if name in arrays or name == member.filename:
-                raise NpzError(f"member {member.filename!r} stands twice or is no .npy array")
+                raise NpzError(f"member {member.filename!r} occurs twice or is not an .npy array")
             if member.compress_type not in METHODS or member.flag_bits & 1:
-                raise NpzError(f"member {member.filename!r} is encrypted or packed in an unusual way")
+                raise NpzError(f"member {member.filename!r} is encrypted or uses an unusual compression")
             with self._archive.open(member) as stream:
                 arrays[name] = (member, *_header(stream, member))
         return arrays
 
     def read(self, name: str) -> Tensor:
-        """One array as a tensor of its own."""
+        """Read one array as a tensor."""
         member, shape, fortran, dtype = self._arrays[name]
         try:
             with self._archive.open(member) as stream:
@@ -114,19 +114,19 @@ class NpzArchive:
 
 
 def _header(stream: Any, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, Fortran order and dtype of an array whose size agrees with its member's."""
+    """Read shape, Fortran order and dtype of an array; a NpzError unless they agree with the size of its member."""
     version = npy.read_magic(stream)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     if version not in readers:
         raise NpzError(f"member {member.filename!r} has npy version {version}")
     shape, fortran, dtype = readers[version](stream, max_header_size=LARGEST_HEADER)
     if dtype.hasobject:
-        raise NpzError(f"unsafe_format: member {member.filename!r} holds pickled Python objects")
+        raise NpzError(f"unsafe_format: member {member.filename!r} contains pickled Python objects")
     is_float = dtype == BFLOAT16 or (dtype.kind == "f" and dtype.itemsize in (2, 4, 8))
     if not is_float and dtype.kind not in "iub":
-        raise NpzError(f"member {member.filename!r} holds {dtype}, not float16, float32, float64 or bfloat16")
+        raise NpzError(f"member {member.filename!r} is {dtype}, not float16, float32, float64 or bfloat16")
     if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize != member.file_size - stream.tell():
-        raise NpzError(f"member {member.filename!r} claims shape {shape}, which is not what it holds")
+        raise NpzError(f"member {member.filename!r} claims shape {shape}, which does not match its size")
     return shape, fortran, dtype
 
 
@@ -135,13 +135,13 @@ def _refuse(error: BaseException) -> NoReturn:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    """bfloat16 becomes float32, exactly: numpy has no such type."""
+    """Convert to numpy; bfloat16, which numpy lacks, becomes float32 exactly."""
     tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
     return tensor.detach().contiguous().numpy(force=True)
 
 
 def write_npz(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write float tensors uncompressed, as the released checkpoints are; the same bytes every time."""
+    """Write float tensors uncompressed, like the released checkpoints; the same tensors give the same bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, tensor in tensors.items():
             member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))

@@ -1,7 +1,7 @@
-"""Turn a .pt or .pth file into safetensors in a child process: `python -m vitlab.weights.files.unpickle IN OUT ENTRY`.
+"""Convert a .pt or .pth file to safetensors in a child process: `python -m vitlab.weights.files.unpickle IN OUT ENTRY`.
 
-Pickle can run code. Here torch's restricted unpickler reads it, in a process of its own that cannot reach the
-network or start programs, with limits on memory, time and the size of what it writes. There is no fallback.
+A pickle can run code. Torch's restricted unpickler reads it here, in a separate process that cannot use the network or
+start programs, with limits on memory, time and output size. There is no fallback.
 """
 
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 GIB = 2**30
-ENTRIES = ("model", "state_dict")  # where training programs keep the weights: DeiT, timm
+ENTRIES = ("model", "state_dict")  # under which training code stores the weights: DeiT, timm
 WRAPPERS = ("module.", "_orig_mod.")  # DistributedDataParallel, torch.compile
 FORBIDDEN = (
     "socket.",
@@ -29,7 +29,7 @@ FORBIDDEN = (
 
 
 def main() -> None:
-    """Read IN, write its named tensors to OUT; the last line of standard error is the reason of a failure."""
+    """Read IN and write its named tensors to OUT; the last line of standard error is the reason for a failure."""
     source, target, entry = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     import torch
     from safetensors.torch import save_file
@@ -37,16 +37,16 @@ def main() -> None:
     size = source.stat().st_size
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < (2, 10):
-        _fail(f"torch {torch.__version__} has known holes in its restricted unpickler; 2.10 or newer is needed")
+        _fail(f"torch {torch.__version__} has known holes in its restricted unpickler; install 2.10 or newer")
     _confine(size)
     try:
         value = torch.load(source, map_location="cpu", weights_only=True, mmap=False)
     except MemoryError:
-        _fail("it needs more memory than such a file should")
-    except Exception as error:  # whatever a hostile file provokes, the answer is the same
+        _fail("it needs more memory than a file of this size should")
+    except Exception as error:  # a hostile file may provoke anything
         refused = re.search(r"GLOBAL ([\w.]{1,100})", str(error))
         what = f"Python objects of {refused[1]}" if refused else "more than plain tensors, or is damaged"
-        _fail(f"it holds {what} ({type(error).__name__}); save its state_dict alone and try again")
+        _fail(f"it contains {what} ({type(error).__name__}); save only its state_dict and try again")
     found, tensors = _tensors(value, entry)
     try:
         save_file(
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _confine(size: int) -> None:
-    """From here on: no network, no programs, bounded memory, time and output."""
+    """Forbid network access and child processes, and limit memory, time and output, from here on."""
     used = (
         int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         if Path("/proc/self/statm").exists()
@@ -79,7 +79,7 @@ def _confine(size: int) -> None:
 
 
 def _tensors(value: object, entry: str) -> tuple[str, dict]:
-    """The named tensors, from the entry that was asked for or from the usual ones."""
+    """Return the chosen entry and its named tensors: the given entry, or the usual one."""
     import torch
 
     def named(candidate: object) -> dict[str, torch.Tensor]:
@@ -87,13 +87,13 @@ def _tensors(value: object, entry: str) -> tuple[str, dict]:
         return {k: v for k, v in items if isinstance(k, str) and isinstance(v, torch.Tensor)}
 
     if not isinstance(value, dict):
-        _fail(f"it holds a {type(value).__name__}, not named tensors")
+        _fail(f"it contains a {type(value).__name__}, not named tensors")
     if entry and entry not in value:
         _fail(f"it has no entry {entry!r}; its entries are {sorted(map(str, value))[:20]}")
     chosen = entry or next((name for name in ENTRIES if named(value.get(name))), "")
     tensors = named(value[chosen] if chosen else value)
     if not tensors:
-        _fail(f"no named tensors found; its entries are {sorted(map(str, value))[:20]}, one can be chosen with --entry")
+        _fail(f"no named tensors found; its entries are {sorted(map(str, value))[:20]}; choose one with --entry")
     for wrapper in WRAPPERS:
         if all(name.startswith(wrapper) for name in tensors):
             tensors = {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""BiT's ResNets as Google writes them in .npz: the released files, and big_vision's `bit_paper`."""
+"""BiT's ResNets in Google's .npz files: the released ones, and big_vision's `bit_paper`."""
 
 import re
 from dataclasses import replace
@@ -11,17 +11,17 @@ from vitlab.weights.formats.layouts import CONVOLUTION, KERNEL, POINT_KERNEL, SA
 
 ROOT = "root_block/standardized_conv2d/kernel"
 BIG_VISION_ROOT = "root_block/conv_root/kernel"
-# big_vision pads the root's pooling with -infinity where the released code pads with zeros.
+# big_vision pads the first max-pooling with -infinity, the released code with zeros.
 BIG_VISION = replace(CONVENTIONS["paper"], bit=replace(CONVENTIONS["paper"].bit, pool_padding="infinite"))
 
 
 def matches(container: Container) -> bool:
-    """Whether the tensors are named as Google's BiT files name them."""
+    """Whether the tensors have the names of Google's BiT files."""
     return any("root_block/" in name for name in container.shapes)
 
 
 def normalised(container: Container) -> Container:
-    """The same tensors without prefix, and without the numbers some files put behind standardized_conv2d."""
+    """Strip prefixes, and the numbers that some files append to standardized_conv2d."""
     stripped = without_prefix(container, ("params/", "opt/target/", "resnet/"))
     names: dict[str, str] = {}
     for name in stripped.shapes:
@@ -34,7 +34,7 @@ def normalised(container: Container) -> Container:
 
 
 def describe(container: Container, hints: Hints) -> ResNetSpec:
-    """The model the shapes speak of."""
+    """Derive the spec from the shapes."""
     newer = BIG_VISION_ROOT in container.shapes
     root = container.shape(BIG_VISION_ROOT if newer else ROOT, 4)[3]
     head = "head/kernel" if newer else "head/conv2d/kernel"
@@ -48,9 +48,9 @@ def describe(container: Container, hints: Hints) -> ResNetSpec:
 
 
 def table(spec: ResNetSpec, container: Container | None) -> list[Entry]:
-    """Every tensor of the model; without a container, as the code with this model's pooling writes it."""
+    """Map every tensor of the model; without a container, in the layout of the code with this model's pooling."""
     if is_big_vision(spec.conventions) if container is None else BIG_VISION_ROOT in container.shapes:
-        return _big_vision(spec, SPREAD if container is None else SAME)  # `normalised` made vectors of the norms
+        return _big_vision(spec, SPREAD if container is None else SAME)  # `normalised` turned the norms into vectors
     prefix = "resnet/" if container is None else ""
     entries = [Entry("root.weight", (prefix + ROOT,), CONVOLUTION)]
     for ours, theirs, has_shortcut in _units(spec, prefix):
@@ -89,7 +89,7 @@ def _big_vision(spec: ResNetSpec, layout: Layout) -> list[Entry]:
 
 
 def _units(spec: ResNetSpec, prefix: str) -> list[tuple[str, str, bool]]:
-    """Our name, theirs, and whether the shortcut has a convolution, of every unit."""
+    """Return our name, their name, and whether the shortcut has a convolution, for every unit."""
     return [
         (f"stages.{stage}.{unit}", f"{prefix}block{stage + 1}/unit{unit + 1:02d}", unit == 0)
         for stage, units in enumerate(spec.stages)
@@ -102,12 +102,12 @@ def _norm(ours: str, theirs: str) -> list[Entry]:
 
 
 def is_big_vision(conventions: Conventions) -> bool:
-    """Whether a model runs as big_vision's BiT does, and not as the released one."""
+    """Whether a model follows big_vision's BiT instead of the released one."""
     return conventions.bit == BIG_VISION.bit
 
 
 def refusals(spec: ResNetSpec) -> list[str]:
-    """Why neither of Google's programs would compute the same from a file."""
+    """Return reasons why neither of Google's programs would compute the same from a file."""
     if spec.conventions.bit in (CONVENTIONS["paper"].bit, BIG_VISION.bit):
         return []
     return [

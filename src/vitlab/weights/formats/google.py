@@ -1,4 +1,4 @@
-"""Google's .npz: vision_transformer (pre-Linen and Linen), AugReg, and big_vision's newer layout."""
+"""Google's .npz files: vision_transformer (before and after Linen), AugReg, and big_vision."""
 
 import math
 import re
@@ -25,11 +25,11 @@ from vitlab.weights.formats.layouts import (
 )
 
 PREFIXES = ("opt/target/params/", "opt/target/", "params/")
-VECTORS = ("scale", "bias", "gamma", "beta")  # of GroupNorms, with three empty sides in older files
+VECTORS = ("scale", "bias", "gamma", "beta")  # of GroupNorms; older files add three sides of 1
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 BARE_POSITIONS = "pos_embedding"  # big_vision: without a row for the class token, or, in older files, with one
 OLDER_POSITIONS = "Transformer/pos_embedding"  # the same before 2022
-# Linen counts modules per kind, the released files per layer; ours below are the released ones.
+# Linen numbers modules per kind, the released files per layer; the names below are those of the released files.
 LINEN = {
     "MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1",
     "LayerNorm_1": "LayerNorm_2",
@@ -38,12 +38,12 @@ LINEN = {
 
 
 def matches(container: Container) -> bool:
-    """Whether the tensors are named as Google's files name them."""
+    """Whether the tensors have the names of Google's files."""
     return any(f"{prefix}embedding/kernel" in container.shapes for prefix in ("", *PREFIXES))
 
 
 def normalised(container: Container) -> Container:
-    """The same tensors under the names of the released files: no prefix, one numbering, layers unstacked."""
+    """Rename the tensors as in the released files: no prefix, one numbering, layers unstacked."""
     container = without_prefix(container, PREFIXES)
     sources: dict[str, tuple[str, int | None]] = {}
     for name in container.shapes:
@@ -56,7 +56,7 @@ def normalised(container: Container) -> Container:
                 sources[canonical.replace("encoderblock", f"encoderblock_{layer}")] = (name, layer)
         else:
             sources[canonical] = (name, None)
-    stacked = lru_cache(maxsize=None)(container.read)  # a stacked tensor is read once, not once a layer
+    stacked = lru_cache(maxsize=None)(container.read)  # read a stacked tensor once, not once per layer
 
     def read(name: str) -> Tensor:
         source, layer = sources[name]
@@ -67,9 +67,9 @@ def normalised(container: Container) -> Container:
 
 
 def without_prefix(container: Container, prefixes: tuple[str, ...]) -> Container:
-    """The tensors under the first prefix that occurs, without it, and norms as plain vectors.
+    """Strip the first prefix that occurs, and turn norms into plain vectors.
 
-    What else a training checkpoint holds, an optimizer's moments and counters of steps, is left out.
+    The optimizer's moments and the step counters of a training checkpoint are left out.
     """
     prefix = next((p for p in prefixes if any(n.startswith(p) for n in container.shapes)), "")
     shapes, spread = {}, set()
@@ -98,7 +98,7 @@ def _stacked_layers(container: Container, name: str) -> int:
 
 
 def describe(container: Container, hints: Hints) -> ViTSpec:
-    """The model the shapes speak of."""
+    """Derive the spec from the shapes."""
     patch, _, channels, width = container.shape("embedding/kernel", 4)
     backbone = None
     if "conv_root/kernel" in container.shapes:
@@ -106,7 +106,7 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
         backbone = Backbone(stages, container.shape("conv_root/kernel", 4)[3])
     expected = backbone.channels if backbone else 3
     if channels != expected:
-        raise WeightsError(f"{container.path.name} embeds patches of {channels} channels; {expected} are expected")
+        raise WeightsError(f"{container.path.name} embeds patches of {channels} channels instead of {expected}")
     first = "Transformer/encoderblock_0"
     heads = container.shape(f"{first}/MultiHeadDotProductAttention_1/query/kernel", 3)[1]
     if hints.heads not in (None, heads):
@@ -132,7 +132,7 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
 
 
 def _image(container: Container, stride: int, has_class: bool, hints: Hints) -> tuple[int, int]:
-    """The image size behind the position table; without a table, that of any model of the same weights."""
+    """Return the image size of the position table; without a table any size fits."""
     tables = [name for name in (POSITIONS, BARE_POSITIONS) if name in container.shapes]
     if len(tables) > 1:
         raise WeightsError(f"{container.path.name} has two position tables, {' and '.join(map(repr, tables))}")
@@ -144,15 +144,15 @@ def _image(container: Container, stride: int, has_class: bool, hints: Hints) -> 
         return find_image(container, rows, stride, None, hints)
     if hints.positions is None:
         raise WeightsError(
-            f"{container.path.name} has no position table; big_vision leaves it out where positions are computed "
-            "(posemb='sincos2d'), and so does a model without positions. Say which it is with positions='sincos2d' or "
-            "positions='none' (on the command line, vitlab convert --positions sincos2d)"
+            f"{container.path.name} has no position table: either big_vision computes its positions "
+            "(posemb='sincos2d'), or the model has none. Give positions='sincos2d' or positions='none' (on the command "
+            "line: vitlab convert --positions sincos2d)"
         )
     return find_map_image(container, None, hints)
 
 
 def _has_class_row(rows: int, stride: int, hints: Hints) -> bool:
-    """Whether a table of big_vision has a row for the class token: one more than a square grid, or than `image`."""
+    """Whether a big_vision table has a row for the class token: one more than a square grid, or than `image`."""
     if math.isqrt(rows) ** 2 == rows:
         return False
     asked = rows_of(image_size(hints.image), stride) if hints.image is not None else -1
@@ -160,24 +160,24 @@ def _has_class_row(rows: int, stride: int, hints: Hints) -> bool:
 
 
 def assumptions(container: Container, *, is_told: bool) -> list[str]:
-    """What is assumed and matters to the answers. Only big_vision pools patches in more than one way."""
+    """Return assumptions that change the predictions. Only big_vision pools patches in several ways."""
     if "cls" in container.shapes or POSITIONS in container.shapes:
         return []
     return [
-        f"{container.path.name} has no class token and does not say how it pools; the mean of the patches is assumed "
-        "(big_vision's pool_type='gap'). With pool_type='0', which vitlab does not build, its answers would be wrong"
+        f"{container.path.name} has no class token and does not state how it pools; the mean of the patches is assumed "
+        "(big_vision's pool_type='gap'). With pool_type='0', which vitlab does not build, predictions would be wrong"
     ]
 
 
 def count_units(container: Container, pattern: str, *, first: int) -> tuple[int, ...]:
-    """How many units each stage of a ResNet has, by names in which `pattern` finds the numbers of stage and unit."""
+    """Count the units of each stage of a ResNet; `pattern` finds the numbers of stage and unit in a name."""
     found = {(int(m[1]), int(m[2])) for name in container.shapes if (m := re.match(pattern, name))}
     last = max((stage for stage, _ in found), default=first - 1)
     return tuple(sum(stage == other for other, _ in found) for stage in range(first, last + 1))
 
 
 def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
-    """Every tensor of the model; without a container, as the released files lay it out."""
+    """Map every tensor of the model; without a container, in the layout of the released files."""
     entries = [
         Entry("patches.weight", ("embedding/kernel",), CONVOLUTION),
         Entry("patches.bias", ("embedding/bias",), SAME),
@@ -195,7 +195,7 @@ def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
 
 
 def _positions(spec: ViTSpec, container: Container | None) -> list[Entry]:
-    """The table of positions: as the file has it, or computed where the file has none."""
+    """Map the position table: as in the file, or computed if the file has none."""
     if spec.positions == "none":
         return []
     if container is None or POSITIONS in container.shapes:
@@ -208,7 +208,7 @@ def _positions(spec: ViTSpec, container: Container | None) -> list[Entry]:
 
 
 def sincos_positions(spec: ViTSpec) -> Tensor:
-    """(1, n, D): big_vision's fixed positions, sines and cosines of column and row; zero for the class token.
+    """Compute big_vision's fixed positions, (1, n, D): sines and cosines of column and row; 0 for the class token.
 
     Frequencies fall geometrically from 1 to 1/10,000. The table is loaded as a learned one, which training changes.
     """
@@ -226,12 +226,12 @@ def sincos_positions(spec: ViTSpec) -> Tensor:
 
 
 def _computed(table: Tensor) -> Layout:
-    """A tensor that no file holds."""
+    """The layout of a tensor that is computed, not read."""
     return Layout(lambda t: table, lambda w, h: [])
 
 
 def _backbone(backbone: Backbone) -> list[Entry]:
-    """The ResNet before a hybrid's Transformer."""
+    """Map the ResNet in front of a hybrid's Transformer."""
     own = "patches.backbone"
     entries = [Entry(f"{own}.root.weight", ("conv_root/kernel",), CONVOLUTION), *_norm(f"{own}.root_norm", "gn_root")]
     for stage, units in enumerate(backbone.stages):

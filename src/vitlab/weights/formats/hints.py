@@ -1,4 +1,4 @@
-"""What weights alone do not say about their model: told by a config, by metadata, by the user, or known sizes."""
+"""Facts that tensors alone do not determine: from a config, metadata, the user, or the known model sizes."""
 
 import json
 import math
@@ -12,12 +12,12 @@ from vitlab.spec import Image, ModelSpec, ResNetSpec, UnsavedPositions, image_si
 from vitlab.strict_json import from_json, parse_json, to_json
 from vitlab.weights.files.containers import Container, WeightsError
 
-PREPROCESSING = "preprocessing"  # in the header of a bare safetensors file of ours
+PREPROCESSING = "preprocessing"  # in the header of a bare safetensors file that vitlab writes
 
 
 @dataclass(frozen=True)
 class Hints:
-    """`image`, `heads` and `positions` as the user gave them when loading."""
+    """`image`, `heads` and `positions` as given by the user."""
 
     image: Image | None = None
     heads: int | None = None
@@ -25,14 +25,14 @@ class Hints:
 
 
 def metadata(spec: ModelSpec) -> dict[str, str]:
-    """What vitlab writes into the header of a bare safetensors file, so that nobody has to ask."""
+    """Return the header of a bare safetensors file: image size, heads and preprocessing."""
     preprocessing = json.dumps(to_json(spec.conventions.preprocessing), allow_nan=False)
     image = f"{spec.image[0]}x{spec.image[1]}"
     return {"format": "pt", "image": image, "heads": str(heads_of(spec)), PREPROCESSING: preprocessing}
 
 
 def stated_preprocessing(container: Container) -> Preprocessing | None:
-    """How pictures are prepared, as a bare file of ours says it; config files beside it come first."""
+    """Return the preprocessing stated in the header of a bare file; config files beside it take precedence."""
     text = container.metadata.get(PREPROCESSING)
     if text is None or container.configs:
         return None
@@ -43,16 +43,16 @@ def stated_preprocessing(container: Container) -> Preprocessing | None:
 
 
 def is_named_deit(container: Container) -> bool:
-    """Whether the name of a file, or of the folder around a file with the usual name, speaks of DeiT."""
+    """Whether the name of a file, or of its folder if the file has the usual name, contains "deit"."""
     path = container.path
     return "deit" in (path.parent.name if path.name.startswith("model") else path.name).lower()
 
 
 def normalisation_doubt(container: Container) -> str:
-    """What is assumed of weights that do not say how their pictures were normalised."""
-    said = f"{container.path.name} does not say how its pictures were normalised; "
+    """Return the warning for weights that do not state their normalisation."""
+    said = f"{container.path.name} does not state how its images were normalised; "
     if is_named_deit(container):
-        return f"{said}DeiT's ImageNet mean and std are used because of its name. conventions='deit' confirms this"
+        return f"{said}DeiT's ImageNet mean and std are assumed because of its name. conventions='deit' confirms this"
     return (
         f"{said}mean 0.5 and std 0.5 are assumed, as for Google's weights, which conventions='timm' or 'hf' confirms. "
         "For DeiT's weights the answers would be wrong: conventions='deit' takes ImageNet's mean and std"
@@ -60,15 +60,15 @@ def normalisation_doubt(container: Container) -> str:
 
 
 def heads_of(spec: ModelSpec) -> int:
-    """Attention heads; 1 for a ResNet of BiT, whose layouts do not ask."""
+    """Return the number of attention heads; 1 for a BiT ResNet, whose layouts have none."""
     return 1 if isinstance(spec, ResNetSpec) else spec.heads
 
 
 def find_image(container: Container, rows: int, patch: int, config: object, hints: Hints) -> tuple[int, int]:
-    """The image size behind a position table with `rows` patch rows.
+    """Return the image size of a position table with `rows` patch rows.
 
-    A stated size that fits comes first, then a square; only a table that is no square may be of the size asked for,
-    because a square one asked for another shape is to be resized.
+    A stated size that fits takes precedence, then a square. The user's size is only used for a table that is not
+    square: a square table is meant to be resized to it.
     """
     stated = stated_image(container, config)
     if stated and rows_of(stated, patch) == rows:
@@ -79,13 +79,13 @@ def find_image(container: Container, rows: int, patch: int, config: object, hint
     if hints.image is not None and rows_of(image_size(hints.image), patch) == rows:
         return image_size(hints.image)
     raise WeightsError(
-        f"the position table has {rows} patch rows, which is no square grid; "
-        f"say which image size it was trained at with image=(H, W)"
+        f"the position table has {rows} patch rows, which do not form a square; "
+        f"give the image size of its training with image=(H, W)"
     )
 
 
 def find_map_image(container: Container, config: object, hints: Hints) -> tuple[int, int]:
-    """The image size of a ResNet, whose weights fit any: as stated, or as asked for, or 224."""
+    """Return the image size of a ResNet, whose weights fit any size: as stated, as asked for, or 224."""
     if isinstance(config, list) and len(config) == 3:  # channels, height, width
         config = config[1:]
     asked = image_size(hints.image) if hints.image is not None else None
@@ -93,7 +93,7 @@ def find_map_image(container: Container, config: object, hints: Hints) -> tuple[
 
 
 def find_heads(container: Container, width: int, config: object, hints: Hints) -> int:
-    """The number of attention heads: as the user or the file says, or that of the known size of this width."""
+    """Return the number of attention heads: given by the user, stated in the file, or known for this width."""
     written = container.metadata.get("heads", "")
     if hints.heads is not None:
         return hints.heads
@@ -104,25 +104,25 @@ def find_heads(container: Container, width: int, config: object, hints: Hints) -
     known = {size[1]: size[3] for size in SIZES.values()}
     if width not in known:
         raise WeightsError(
-            f"the file does not say how many attention heads a model of width {width} has; pass heads=... "
-            f"(known without: {', '.join(f'{w} has {h}' for w, h in known.items())})"
+            f"the file does not state its number of attention heads, and width {width} is unknown; pass heads=... "
+            f"(known: {', '.join(f'{w} has {h}' for w, h in known.items())})"
         )
     return known[width]
 
 
 def stated_image(container: Container, config: object) -> tuple[int, int] | None:
-    """The image size that a config, or the header of a bare file, states."""
+    """Return the image size that a config, or the header of a bare file, states."""
     return _size(config) or _size(container.metadata.get("image"))
 
 
 def rows_of(image: tuple[int, int], patch: int) -> int:
-    """Patches of an image, or -1 where they are not whole."""
+    """Return the number of patches of an image, or -1 if it is not a whole number."""
     whole = image[0] % patch == 0 and image[1] % patch == 0
     return (image[0] // patch) * (image[1] // patch) if whole else -1
 
 
 def _size(value: Any) -> tuple[int, int] | None:
-    """An image size as configs write it: 224, [224, 224], or "224x224" in metadata."""
+    """Parse an image size from a config (224 or [224, 224]) or from metadata ("224x224")."""
     if isinstance(value, str) and re.fullmatch(r"\d{1,5}x\d{1,5}", value):
         value = [int(side) for side in value.split("x")]
     if isinstance(value, int):
@@ -133,6 +133,6 @@ def _size(value: Any) -> tuple[int, int] | None:
 
 
 def triple(values: Any) -> tuple[float, float, float]:
-    """Three numbers of a config, such as a mean per channel."""
+    """Return three numbers of a config, such as a mean per channel."""
     red, green, blue = (float(value) for value in values)
     return red, green, blue

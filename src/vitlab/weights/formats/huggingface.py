@@ -1,4 +1,4 @@
-"""Hugging Face transformers: ViTModel and ViTForImageClassification, under the names of 4.x and of 5.x."""
+"""Hugging Face transformers: ViTModel and ViTForImageClassification, with the names of 4.x and 5.x."""
 
 import re
 from dataclasses import replace
@@ -20,9 +20,9 @@ from vitlab.weights.formats.layouts import SAME, STACKED, Entry, norm_and_dense
 from vitlab.weights.formats.unbuilt import check_pooling
 
 PATCHES = "embeddings.patch_embeddings.projection"
-IGNORED = ("embeddings.mask_token",)  # masked image modelling; classification never reads it
+IGNORED = ("embeddings.mask_token",)  # masked image modelling; not used in classification
 
-# 5.x renamed the encoder's modules; files on the hub keep the names of 4.x, which are the ones below.
+# 5.x renamed the encoder's modules; files on the hub keep the names of 4.x, which are used below.
 NAMES_5 = (
     (re.compile(r"^layers\."), "encoder.layer."),
     (re.compile(r"\.attention\.([qkv])_proj\."), lambda m: f".attention.attention.{QKV['qkv'.index(m[1])]}."),
@@ -37,12 +37,12 @@ RESAMPLE = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
 def matches(container: Container) -> bool:
-    """Whether the tensors are named as transformers names them."""
+    """Whether the tensors have the names of transformers."""
     return any(name.removeprefix("vit.") == f"{PATCHES}.weight" for name in container.shapes)
 
 
 def normalised(container: Container) -> Container:
-    """The same tensors under the names of 4.x, without the `vit.` prefix and the mask token."""
+    """Rename the tensors as in 4.x, without the `vit.` prefix and the mask token."""
     names: dict[str, str] = {}
     for name in container.shapes:
         canonical = name.removeprefix("vit.")
@@ -55,11 +55,11 @@ def normalised(container: Container) -> Container:
 
 
 def describe(container: Container, hints: Hints) -> ViTSpec:
-    """The model the shapes, and config.json where there is one, speak of."""
+    """Derive the spec from the shapes, and from config.json if there is one."""
     config = container.configs.get("config.json", {})
     kind = config.get("model_type", "vit")
     if kind != "vit":
-        raise WeightsError(f"config.json is of a {kind!r:.40} model; only 'vit' loads")
+        raise WeightsError(f"config.json describes a {kind!r:.40} model; only 'vit' loads")
     check_pooling(config, has_class=True)
     if config.get("pooler_act", "tanh") != "tanh":
         raise WeightsError(f"config.json has pooler_act {config['pooler_act']!r:.40}; only 'tanh' loads")
@@ -85,7 +85,7 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
 
 
 def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
-    """Every tensor of the model, without the `vit.` prefix."""
+    """Map every tensor of the model, without the `vit.` prefix."""
     entries = [
         *norm_and_dense("patches", PATCHES),
         Entry("class_token", ("embeddings.cls_token",), SAME),
@@ -114,7 +114,7 @@ BLOCK = {
 
 
 def refusals(spec: ViTSpec) -> list[str]:
-    """Why transformers could not run this model as it is."""
+    """Return reasons why transformers could not run this model unchanged."""
     reasons = []
     if spec.head == "mlp" and spec.classes:
         reasons.append(
@@ -124,19 +124,19 @@ def refusals(spec: ViTSpec) -> list[str]:
         reasons.append("its ViT classifies from the class token, this model from the mean of the patches")
     own = spec.conventions.preprocessing
     if own.resize == "shorter" and spec.image[0] != spec.image[1]:
-        reasons.append("its processors crop squares only, this model crops a picture that is none")
+        reasons.append("its processors crop only squares, and the images of this model are not square")
     if own.interpolation == "area":
         reasons.append("its processors do not resize by area")
     return reasons
 
 
 def prefixed(spec: ViTSpec, name: str) -> str:
-    """A name of the table as the file has it: under `vit.` where a classifier stands beside."""
+    """Return a name as in the file: with the prefix `vit.` if the model has a classifier."""
     return name if name.startswith("classifier.") or not spec.classes else f"vit.{name}"
 
 
 def config(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> dict[str, Any]:
-    """config.json as `from_pretrained` reads it."""
+    """Return config.json as `from_pretrained` reads it."""
     height, width = spec.image
     names = class_names or tuple(f"LABEL_{i}" for i in range(spec.classes))
     return {
@@ -163,7 +163,7 @@ def config(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> di
 
 
 def preprocessor(spec: ViTSpec) -> dict[str, Any]:
-    """preprocessor_config.json: stretching is the ViT processor's, with a crop DeiT's, keeping the shape CLIP's."""
+    """Return preprocessor_config.json for the processor of ViT (squares), DeiT (with a crop) or CLIP (shorter side)."""
     height, width = spec.image
     own = spec.conventions.preprocessing
     rows, columns = (int(side / own.fraction + 1e-6) for side in spec.image)
@@ -187,7 +187,7 @@ def preprocessor(spec: ViTSpec) -> dict[str, Any]:
 
 
 def class_names(container: Container) -> object:
-    """The label names of config.json in class order, unchecked; names that transformers made up count as none."""
+    """Return the label names of config.json in class order, unchecked; None for transformers' placeholders."""
     labels = container.configs.get("config.json", {}).get("id2label")
     if not isinstance(labels, dict):
         return None
@@ -196,7 +196,7 @@ def class_names(container: Container) -> object:
 
 
 def task(container: Container) -> Task:
-    """What config.json says that the logits are of; one class per image where it does not say."""
+    """Return the task that config.json states; by default one class per image."""
     kind = container.configs.get("config.json", {}).get("problem_type")
     return "multi-label" if kind == MULTI_LABEL else "single-label"
 
@@ -204,19 +204,19 @@ def task(container: Container) -> Task:
 def _dropout(config: dict[str, Any]) -> float:
     rate = config.get("hidden_dropout_prob", 0.0)
     if not isinstance(rate, int | float):
-        raise WeightsError(f"config.json has hidden_dropout_prob {rate!r:.40}; a number is expected")
+        raise WeightsError(f"config.json has hidden_dropout_prob {rate!r:.40}; expected a number")
     return rate
 
 
 def assumptions(container: Container, *, is_told: bool) -> list[str]:
-    """What is assumed and matters to the answers; `is_told` where the caller has said the conventions."""
+    """Return assumptions that change the predictions; none if `is_told`: the caller has given the conventions."""
     processor = container.configs.get("preprocessor_config.json", {})
     is_stated = "image_mean" in processor or not processor.get("do_normalize", True)
     return [] if is_told or is_stated or stated_preprocessing(container) else [normalisation_doubt(container)]
 
 
 def _conventions(container: Container, config: dict[str, Any]) -> Conventions:
-    """transformers' own, with what config.json and preprocessor_config.json state."""
+    """Return the conventions of transformers with what config.json and preprocessor_config.json state."""
     own = CONVENTIONS["hf"]
     processor = container.configs.get("preprocessor_config.json", {})
     usual = CONVENTIONS["deit"].preprocessing if is_named_deit(container) else own.preprocessing
@@ -235,17 +235,17 @@ def _conventions(container: Container, config: dict[str, Any]) -> Conventions:
 
 
 def _preprocessing(processor: dict[str, Any], own: Preprocessing) -> Preprocessing:
-    """What a processor does, or an error where it does something that cannot be said here."""
+    """Return the preprocessing of a processor; a ValueError if vitlab cannot express it."""
     resample = processor.get("resample", 2)
     if resample not in RESAMPLE:
         raise ValueError(f"resample {resample!r:.40}; bilinear (2) and bicubic (3) are known")
     if not processor.get("do_resize", True) or not processor.get("do_rescale", True):
-        raise ValueError("pictures that are not resized, or not brought to 0..1, cannot be described")
+        raise ValueError("images that are not resized or not rescaled to 0..1 are not supported")
     if abs(float(processor.get("rescale_factor", 1 / 255)) * 255 - 1) > 1e-3:
         raise ValueError(f"rescale_factor {processor['rescale_factor']!r:.40}; 1/255 is known")
     for key in ("do_flip_channel_order", "do_pad", "crop_pct"):
         if processor.get(key):
-            raise ValueError(f"{key} {processor[key]!r:.40}; a processor that does this cannot be described")
+            raise ValueError(f"{key} {processor[key]!r:.40}; such a processor is not supported")
     normalises = bool(processor.get("do_normalize", True))
     keeps_shape, fraction = _crop(processor)
     return Preprocessing(
@@ -259,12 +259,12 @@ def _preprocessing(processor: dict[str, Any], own: Preprocessing) -> Preprocessi
 
 
 def _crop(processor: dict[str, Any]) -> tuple[bool, float]:
-    """Whether pictures keep their shape, and the cropped side by the resized one. Sizes may be numbers or objects."""
+    """Return whether images keep their aspect ratio, and the cropped side over the resized one."""
     size, crop = (processor.get(key) for key in ("size", "crop_size"))
     keeps_shape = isinstance(size, dict) and "shortest_edge" in size
     if not processor.get("do_center_crop") or size is None or crop is None:
         if keeps_shape:
-            raise ValueError("pictures that keep their shape and are not cropped cannot be described")
+            raise ValueError("images that keep their aspect ratio and are not cropped are not supported")
         return False, 1.0
     whole = float(size["shortest_edge"] if keeps_shape else size["height"] if isinstance(size, dict) else size)
     return keeps_shape, float(crop["height"] if isinstance(crop, dict) else crop) / whole

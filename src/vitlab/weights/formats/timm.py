@@ -1,4 +1,4 @@
-"""timm's VisionTransformer, its hybrids, and DeiT, which uses the same names."""
+"""timm's VisionTransformer and hybrids, and DeiT, which uses the same names."""
 
 import math
 import re
@@ -31,7 +31,7 @@ from vitlab.weights.formats.timm_resnet import unit_entries
 from vitlab.weights.formats.unbuilt import check_pooling
 
 DISTILLED = "dist_token"
-STEM = "patch_embed.backbone.stem."  # of a hybrid; one that is a root alone has no word for it
+STEM = "patch_embed.backbone.stem."  # of a hybrid; one with only a root has no such prefix
 BARE_STEM = "patch_embed.backbone."
 HYBRIDS: dict[tuple[int, ...], str] = {  # units of each stage: timm's name for the ResNet of a hybrid
     (3, 4, 9): "r50_s16",
@@ -41,7 +41,7 @@ HYBRIDS: dict[tuple[int, ...], str] = {  # units of each stage: timm's name for 
 }
 
 
-# Arguments of timm's constructor: those that tensors, or what is read below, say too, and those of training alone.
+# Arguments of timm's constructor that follow from the tensors, are read below, or only matter in training.
 NEUTRAL = frozenset(
     (
         "img_size",
@@ -67,7 +67,7 @@ NEUTRAL = frozenset(
         "act_layer",
     )
 )
-BUILT: dict[str, tuple[object, ...]] = {  # and the values of the others that are built
+BUILT: dict[str, tuple[object, ...]] = {  # supported values of the other arguments
     "in_chans": (3,),
     "qkv_bias": (True,),
     "proj_bias": (True,),
@@ -87,17 +87,17 @@ BUILT: dict[str, tuple[object, ...]] = {  # and the values of the others that ar
 
 
 def matches(container: Container) -> bool:
-    """Whether the tensors are named as timm names them."""
+    """Whether the tensors have timm's names."""
     return "patch_embed.proj.weight" in container.shapes
 
 
 def describe(container: Container, hints: Hints) -> ViTSpec:
-    """The model the shapes, and config.json where there is one, speak of."""
+    """Derive the spec from the shapes, and from config.json if there is one."""
     width, channels, patch, _ = container.shape("patch_embed.proj.weight", 4)
     backbone = _backbone(container)
     expected = backbone.channels if backbone else 3
     if channels != expected:
-        raise WeightsError(f"{container.path.name} embeds patches of {channels} channels; {expected} are expected")
+        raise WeightsError(f"{container.path.name} embeds patches of {channels} channels instead of {expected}")
     stride = patch * (backbone.stride if backbone else 1)
     distilled = DISTILLED in container.shapes
     layers = {int(m[1]) for n in container.shapes if (m := re.match(r"blocks\.(\d{1,6})\.", n))}
@@ -130,7 +130,7 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
 
 
 def _backbone(container: Container) -> Backbone | None:
-    """The ResNet of a hybrid, if the file holds one."""
+    """Return the ResNet of a hybrid, or None."""
     for stem in (STEM, BARE_STEM):
         if f"{stem}conv.weight" in container.shapes:
             stages = count_units(container, r"patch_embed\.backbone\.stages\.(\d)\.blocks\.(\d{1,6})\.", first=0)
@@ -139,7 +139,7 @@ def _backbone(container: Container) -> Backbone | None:
 
 
 def _patch_rows(container: Container, patch: int, arguments: dict[str, Any], hints: Hints) -> int:
-    """Rows of the position table that belong to patches: all but a few models give the class token one too."""
+    """Return the number of patch rows in the position table; most models also have one for the class token."""
     rows = container.shape("pos_embed", 3)[1]
     sizes = (stated_image(container, arguments.get("img_size")), hints.image and image_size(hints.image))
     if any(size and rows_of(size, patch) == rows - 1 for size in sizes):
@@ -148,7 +148,7 @@ def _patch_rows(container: Container, patch: int, arguments: dict[str, Any], hin
 
 
 def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
-    """Every tensor of the model under timm's names."""
+    """Map every tensor of the model to timm's names."""
     entries = norm_and_dense("patches", "patch_embed.proj")
     if spec.backbone is not None:
         stem = STEM if spec.backbone.stages else BARE_STEM
@@ -184,7 +184,7 @@ BLOCK = {
 
 
 def refusals(spec: ViTSpec) -> list[str]:
-    """Why timm could not run this model as it is."""
+    """Return reasons why timm could not run this model unchanged."""
     reasons = []
     if spec.head == "mlp":
         reasons.append("timm dropped the pre-logits layer; call reset_head, or build with head='linear'")
@@ -202,7 +202,7 @@ def refusals(spec: ViTSpec) -> list[str]:
 
 
 def config(spec: ViTSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]:
-    """config.json as timm's `local-dir:` and hub loaders read it."""
+    """Return config.json as timm's `local-dir:` and hub loaders read it."""
     sizes = (spec.layers, spec.width, spec.mlp, spec.heads)
     size = next((s for s in ("Ti", "S", "B", "L", "H") if SIZES[s] == sizes), "B")
     height, width = spec.image
@@ -235,7 +235,7 @@ def config(spec: ViTSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]
 
 
 def _architecture(spec: ViTSpec, size: str) -> str:
-    """An entry of timm whose arguments can make this model."""
+    """Return an architecture of timm whose arguments can describe this model."""
     if spec.distilled:
         return f"deit_{WORDS[size] if size in ('Ti', 'S') else 'base'}_distilled_patch16_224"
     if spec.backbone is None:
@@ -263,14 +263,14 @@ def _rate(arguments: dict[str, Any], key: str) -> float:
 
 
 def _is_deit(container: Container, config: dict[str, Any]) -> bool:
-    """Whether it is certainly a DeiT: only DeiT has distilled models, and timm's names say it."""
+    """Whether a model is certainly a DeiT: it is distilled, or timm's architecture says so."""
     return DISTILLED in container.shapes or str(config.get("architecture", "")).startswith("deit_")
 
 
 def assumptions(container: Container, *, is_told: bool) -> list[str]:
-    """What is assumed and matters to the answers; `is_told` where the caller has said the conventions.
+    """Return assumptions that change the predictions; none if `is_told`: the caller has given the conventions.
 
-    timm's hybrids are all Google's. Plain models are of many sources.
+    All of timm's hybrids are Google's; plain models come from many sources.
     """
     config = container.configs.get("config.json", {})
     is_known = _is_deit(container, config) or _backbone(container) is not None
@@ -278,13 +278,13 @@ def assumptions(container: Container, *, is_told: bool) -> list[str]:
 
 
 def says_normalisation(container: Container) -> bool:
-    """Whether config.json, or the header of a bare file of ours, says how pictures are normalised."""
+    """Whether config.json, or the header of a bare file, states the normalisation."""
     stated = pretrained_of(container.configs.get("config.json", {}))
     return "mean" in stated or stated_preprocessing(container) is not None
 
 
 def _conventions(container: Container, config: dict[str, Any], arguments: dict[str, Any]) -> Conventions:
-    """timm's own or DeiT's, with the normalisation and the activation that the files state."""
+    """Return timm's or DeiT's conventions with the normalisation and activation that the files state."""
     own = CONVENTIONS["deit" if _is_deit(container, config) or is_named_deit(container) else "timm"]
     activation = arguments.get("act_layer", "gelu")
     if activation not in ("gelu", "gelu_tanh"):

@@ -1,4 +1,4 @@
-"""timm's config.json: how pictures were prepared, read and written."""
+"""Read and write timm's config.json: the constructor's arguments and the preprocessing."""
 
 from typing import Any
 
@@ -9,17 +9,17 @@ from vitlab.weights.formats.hints import triple
 
 
 def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the model's constructor."""
+    """Return the arguments of the model's constructor."""
     found = config.get("model_args", {})
     if not isinstance(found, dict):
-        raise WeightsError(f"config.json has model_args {found!r:.40}; an object is expected")
+        raise WeightsError(f"config.json has model_args {found!r:.40}; expected an object")
     return found
 
 
 def check_arguments(arguments: dict[str, Any], neutral: frozenset[str], built: dict[str, tuple[object, ...]]) -> None:
-    """Raise for an argument that would make another function than is built here.
+    """Raise a WeightsError for an argument that vitlab does not support.
 
-    `neutral` ones change nothing that the weights do not say too; `built` are the values of others that are built.
+    `neutral` arguments change nothing beyond what the weights determine; `built` lists the supported values of others.
     """
     for name, value in arguments.items():
         if name in neutral or any(value is known or value == known for known in built.get(name, ())):
@@ -29,13 +29,13 @@ def check_arguments(arguments: dict[str, Any], neutral: frozenset[str], built: d
 
 
 def pretrained_of(config: dict[str, Any]) -> dict[str, Any]:
-    """What is said of the pictures the model was trained with; timm's first config.json said it at the top."""
+    """Return the settings of pre-training; older versions of config.json have them at the top level."""
     found = config.get("pretrained_cfg")
     return found if isinstance(found, dict) else config
 
 
 def read_preprocessing(config: dict[str, Any], usual: Preprocessing) -> Preprocessing:
-    """How pictures are prepared, as far as config.json says; the rest is `usual`."""
+    """Return the preprocessing that config.json states; `usual` fills in the rest."""
     stated = pretrained_of(config)
     mode = stated.get("crop_mode", "squash" if usual.resize == "square" else "center")
     if mode not in ("center", "squash"):
@@ -54,7 +54,7 @@ def read_preprocessing(config: dict[str, Any], usual: Preprocessing) -> Preproce
 
 
 def pretrained_config(spec: ModelSpec, first_conv: str, classifier: str | list[str]) -> dict[str, Any]:
-    """The same, to be written."""
+    """Return the settings of pre-training to be written."""
     preprocessing = spec.conventions.preprocessing
     return {
         "input_size": [3, *spec.image],
@@ -70,5 +70,5 @@ def pretrained_config(spec: ModelSpec, first_conv: str, classifier: str | list[s
 
 
 def class_names(container: Container) -> object:
-    """The label names of a config.json, unchecked."""
+    """Return the label names of config.json, unchecked."""
     return container.configs.get("config.json", {}).get("label_names")

@@ -1,4 +1,4 @@
-"""timm's ResNetV2: BiT as a model of its own, and the names of the ResNet inside its hybrids."""
+"""timm's ResNetV2: BiT, and the names of the ResNet in timm's hybrids."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from vitlab.weights.formats.timm_config import (
 )
 from vitlab.weights.formats.unbuilt import check_pooling
 
-BIT = Preprocessing("shorter", 0.875, "bilinear", True)  # how timm prepares pictures for BiT
+BIT = Preprocessing("shorter", 0.875, "bilinear", True)  # timm's preprocessing for BiT
 NEUTRAL = frozenset(
     (
         "layers",
@@ -33,7 +33,7 @@ NEUTRAL = frozenset(
         "drop_path_rate",
     )
 )
-BUILT: dict[str, tuple[object, ...]] = {  # values of arguments of timm's constructor that are built
+BUILT: dict[str, tuple[object, ...]] = {  # supported values of arguments of timm's constructor
     "in_chans": (3,),
     "output_stride": (32,),
     "stem_type": ("fixed",),
@@ -44,17 +44,17 @@ BUILT: dict[str, tuple[object, ...]] = {  # values of arguments of timm's constr
 
 
 def matches(container: Container) -> bool:
-    """Whether the tensors are named as timm names those of a ResNetV2."""
+    """Whether the tensors have the names of timm's ResNetV2."""
     return {"stem.conv.weight", "stages.0.blocks.0.conv1.weight"} <= set(container.shapes)
 
 
 def describe(container: Container, hints: Hints) -> ResNetSpec:
-    """The model the shapes, and config.json where there is one, speak of."""
+    """Derive the spec from the shapes, and from config.json if there is one."""
     root, channels, *_ = container.shape("stem.conv.weight", 4)
     if channels != 3:
         raise WeightsError(f"{container.path.name} takes {channels} input channels; only RGB models load")
     if "stem.norm.weight" in container.shapes or "norm.weight" not in container.shapes:
-        raise WeightsError(f"{container.path.name} is no pre-activation ResNet; of timm's, only those of BiT load")
+        raise WeightsError(f"{container.path.name} is not a pre-activation ResNet; of timm's ResNets only BiT's load")
     config = container.configs.get("config.json", {})
     arguments = arguments_of(config)
     check_pooling(config, arguments, has_class=False)
@@ -71,7 +71,7 @@ def describe(container: Container, hints: Hints) -> ResNetSpec:
 
 
 def table(spec: ResNetSpec, container: Container | None) -> list[Entry]:
-    """Every tensor of the model under timm's names."""
+    """Map every tensor of the model to timm's names."""
     entries = [Entry("root.weight", ("stem.conv.weight",), SAME)]
     entries += unit_entries(spec.stages, "", "", shortcut_norm=False)
     entries += norm_and_dense("norm", "norm")
@@ -85,7 +85,7 @@ def table(spec: ResNetSpec, container: Container | None) -> list[Entry]:
 
 
 def unit_entries(stages: tuple[int, ...], ours: str, theirs: str, *, shortcut_norm: bool) -> list[Entry]:
-    """The units of every stage; those of a hybrid also have a norm in their shortcut."""
+    """Map the units of every stage; in a hybrid the shortcut also has a norm."""
     entries = []
     for stage, units in enumerate(stages):
         for unit in range(units):
@@ -101,7 +101,7 @@ def unit_entries(stages: tuple[int, ...], ours: str, theirs: str, *, shortcut_no
 
 
 def refusals(spec: ResNetSpec, *, bare: bool) -> list[str]:
-    """Why timm could not run this model as it is; a `bare` file leaves it to its reader to build the model."""
+    """Return reasons why timm could not run this model unchanged; the reader of a `bare` file builds the model."""
     reasons = []
     known = name_of(spec).removeprefix("R")
     if not bare and known not in KNOWN:
@@ -114,7 +114,7 @@ def refusals(spec: ResNetSpec, *, bare: bool) -> list[str]:
 
 
 def config(spec: ResNetSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]:
-    """config.json as timm's `local-dir:` and hub loaders read it."""
+    """Return config.json as timm's `local-dir:` and hub loaders read it."""
     names = {"label_names": list(class_names)} if class_names else {}
     return {
         "architecture": f"resnetv2_{name_of(spec).removeprefix('R')}_bit",

@@ -1,4 +1,4 @@
-"""torchvision's VisionTransformer; read only, as its files carry no description."""
+"""torchvision's VisionTransformer; only read, because its files contain no description."""
 
 import re
 from dataclasses import replace
@@ -13,12 +13,12 @@ OLD_NAMES = {"mlp.linear_1.": "mlp.0.", "mlp.linear_2.": "mlp.3."}
 
 
 def matches(container: Container) -> bool:
-    """Whether the tensors are named as torchvision names them."""
+    """Whether the tensors have torchvision's names."""
     return "conv_proj.weight" in container.shapes and "class_token" in container.shapes
 
 
 def normalised(container: Container) -> Container:
-    """The same tensors with the MLP's names of today."""
+    """Rename the tensors of the MLP as in current versions."""
     names: dict[str, str] = {}
     for name in container.shapes:
         canonical = name
@@ -30,7 +30,7 @@ def normalised(container: Container) -> Container:
 
 
 def describe(container: Container, hints: Hints) -> ViTSpec:
-    """The model the shapes speak of."""
+    """Derive the spec from the shapes."""
     width, _, patch, _ = container.shape("conv_proj.weight", 4)
     rows = container.shape("encoder.pos_embedding", 3)[1] - 1
     layers = {int(m[1]) for n in container.shapes if (m := re.match(re.escape(LAYER) + r"(\d{1,6})\.", n))}
@@ -48,7 +48,7 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
 
 
 def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
-    """Every tensor of the model under torchvision's names."""
+    """Map every tensor of the model to torchvision's names."""
     entries = [
         *norm_and_dense("patches", "conv_proj"),
         Entry("class_token", ("class_token",), SAME),

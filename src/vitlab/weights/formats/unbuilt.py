@@ -1,11 +1,11 @@
-"""Parts of other models that change what a model computes and that vitlab does not build, known by tensor or config."""
+"""Parts of other models that vitlab does not build, recognised by their tensors or their config."""
 
 import re
 from typing import Any
 
 from vitlab.weights.files.containers import Container, WeightsError
 
-UNBUILT = (  # names of tensors, as their libraries spell them: what such a model does
+UNBUILT = (  # pattern of tensor names: what such a model does
     (r"(^|/)MAPHead_\d+/|^probe$|^attn_pool\.|^head\.probe$", "pools by attention (a MAP head)"),
     (r"^norm_pre\.|^pre_layernorm\.", "has a norm before its first layer"),
     (r"^fc_norm\.", "normalises after pooling"),
@@ -19,7 +19,7 @@ UNBUILT = (  # names of tensors, as their libraries spell them: what such a mode
 
 
 def check_built(container: Container) -> None:
-    """Raise for a model with a part that vitlab does not build. Leaving the part out would give wrong logits."""
+    """Raise a WeightsError for a part that vitlab does not build: without it the logits would be wrong."""
     for pattern, does in UNBUILT:
         name = next((name for name in sorted(container.shapes) if re.search(pattern, name)), None)
         if name is not None:
@@ -29,13 +29,13 @@ def check_built(container: Container) -> None:
             )
 
 
-POOLING = ("global_pool", "pool_type", "pool", "pooling")  # what configs call it
+POOLING = ("global_pool", "pool_type", "pool", "pooling")  # keys in configs
 CLASS_TOKEN = ("token", "tok", "cls", "class")
 MEAN = ("avg", "gap", "mean")
 
 
 def check_pooling(*configs: dict[str, Any], has_class: bool) -> None:
-    """Raise where a config pools otherwise than is built: by the class token alone, or without one by the mean."""
+    """Raise unless a config pools as vitlab does: by the class token, or by the mean if there is none."""
     known = CLASS_TOKEN if has_class else MEAN
     for config in configs:
         for key in POOLING:

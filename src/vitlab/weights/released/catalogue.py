@@ -1,7 +1,7 @@
-"""Released weights by name: where they lie, under which licence, and how large they must be.
+"""Released weights by name: their URL, licence and size.
 
-Nobody publishes SHA-256 sums of these files. DeiT's carry the first eight digits in their names; of the others the
-size is known from the parameters, and the sum is written down when a file arrives.
+No SHA-256 hashes are published for these files. DeiT's file names contain the first eight digits. For the others the
+size follows from the number of parameters, and the hash is recorded when a file is downloaded.
 """
 
 import difflib
@@ -19,8 +19,8 @@ HUB = "https://huggingface.co/{}/resolve/main/model.safetensors"
 DEIT = "https://dl.fbaipublicfiles.com/deit"
 
 ORIGINAL = ("ViT-B_16", "ViT-B_32", "ViT-L_16", "ViT-L_32", "ViT-H_14", "R50+ViT-B_16")  # ImageNet-21k
-FINE_TUNED = ("ViT-B_16", "ViT-B_32", "ViT-L_16", "ViT-L_32", "R50+ViT-B_16")  # and then ImageNet, 384 pixels
-AUGREG = {  # the recommended file of each model: best of its search on ImageNet-21k; how it was fine-tuned at 224
+FINE_TUNED = ("ViT-B_16", "ViT-B_32", "ViT-L_16", "ViT-L_32", "R50+ViT-B_16")  # then ImageNet at 384 pixels
+AUGREG = {  # recommended file per model: the best in the search on ImageNet-21k; learning rate of fine-tuning at 224
     "Ti_16": ("aug_none-wd_0.03-do_0.0-sd_0.0", "lr_0.03"),
     "S_16": ("aug_light1-wd_0.03-do_0.0-sd_0.0", "lr_0.03"),
     "S_32": ("aug_light1-wd_0.03-do_0.0-sd_0.0", "lr_0.03"),
@@ -59,7 +59,7 @@ TIMM = (
     "deit_base_distilled_patch16_224.fb_in1k",
 )
 IMAGENET21K = DATA["ImageNet-21k"]
-TIMM_BIT_IMAGE = 448  # pixels; the names do not say
+TIMM_BIT_IMAGE = 448  # pixels; not part of the names
 HUGGING_FACE = (
     "google/vit-base-patch16-224",
     "google/vit-base-patch16-384",
@@ -73,9 +73,9 @@ HUGGING_FACE = (
 
 @dataclass(frozen=True)
 class Release:
-    """A file to fetch. `bytes` is what its float32 parameters take; a file has a little more for names and shapes.
+    """A released file. `bytes` is the size of its float32 parameters; names and shapes add a little.
 
-    `conventions` and `image`, in pixels, are those it was trained with last; few files say them.
+    `conventions` and `image` (pixels) are those of its last training, which few files state.
     """
 
     name: str
@@ -84,24 +84,24 @@ class Release:
     source: str
     bytes: int
     licence: str = "Apache-2.0"
-    sha256: str = ""  # all of it, or the first digits; empty where nobody says
+    sha256: str = ""  # complete, or the first digits; empty if unknown
     conventions: Conventions = CONVENTIONS["paper"]
     image: int = 224
 
     @property
     def file(self) -> str:
-        """A file name of letters that every file system keeps."""
+        """A file name that is safe on every file system."""
         return re.sub(r"[^A-Za-z0-9._+-]", "-", self.name) + f".{self.url.rpartition('.')[2]}"
 
     @property
     def largest(self) -> int:
-        """Bytes after which a file cannot be this one."""
+        """The largest plausible size in bytes."""
         return round(1.05 * self.bytes) + 2**20
 
 
 @cache
 def releases() -> dict[str, Release]:
-    """Every known file by its name."""
+    """Return every known release by its name."""
     found = [*_google(), *_bit(), *_deit(), *_hubs()]
     return {release.name: release for release in found}
 
@@ -140,7 +140,7 @@ def _google() -> list[Release]:
     for model, (recipe, rate) in AUGREG.items():
         stem = f"{GOOGLE}/vit_models/augreg/{model}-i21k-300ep-lr_0.001-{recipe}"
         tuned = f"{stem}--imagenet2012-steps_20k-{rate}-res_224.npz"
-        if not model.startswith("R"):  # the hybrid that is best before fine-tuning is another file
+        if not model.startswith("R"):  # the best hybrid before fine-tuning is another file
             size = _bytes(model, IMAGENET21K.classes)
             found.append(Release(f"augreg-{model}-i21k", f"{stem}.npz", model, "AugReg, ImageNet-21k", size))
         size = _bytes(model, 1000)
@@ -182,7 +182,7 @@ def _hubs() -> list[Release]:
         found.append(Release(f"timm/{name}", url, name, "timm on Hugging Face", size, conventions=how, image=image))
     for name in HUGGING_FACE:
         image = int(re.findall(r"-(\d{3})(?:-|$)", name)[0])
-        bare = name.endswith("in21k")  # a pooler, and no classes
+        bare = name.endswith("in21k")  # has a pooler and no classes
         size = _bytes(name, 0 if bare else 1000, image=image, head="mlp" if bare else "linear")
         how = CONVENTIONS["hf"]
         found.append(
@@ -192,8 +192,8 @@ def _hubs() -> list[Release]:
 
 
 def _timm_conventions(name: str) -> Conventions:
-    """timm's, with what its config.json says of the pictures."""
-    if name.startswith("deit"):  # ImageNet's mean and std, and a larger crop than DeiT's own
+    """Return timm's conventions with the preprocessing that its config.json states."""
+    if name.startswith("deit"):  # ImageNet's mean and std, and a larger crop than in DeiT's code
         own = CONVENTIONS["deit"]
         own = own if "distilled" in name else replace(CONVENTIONS["timm"], preprocessing=own.preprocessing)
         return replace(own, preprocessing=replace(own.preprocessing, fraction=0.9))

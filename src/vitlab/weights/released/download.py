@@ -1,4 +1,4 @@
-"""Fetch a released file when asked: https only, bounded, resumed, checked, and under its name only when it is whole."""
+"""Download released files: https only, with size limits, resumable, verified, and renamed only when complete."""
 
 import fcntl
 import http.client
@@ -18,13 +18,16 @@ from vitlab.weights.released.catalogue import Release, find_release
 TIMEOUT = 30  # seconds without a byte
 PIECE = 2**20
 REDIRECTS = 5
-Progress = Callable[[int, int], object]  # bytes so far, bytes in all or 0; called before the first one, too
+Progress = Callable[[int, int], object]  # bytes so far, and in total or 0; first called before the first byte
 
 
 def download(
     name: str, *, cache: Path | None = None, offline: bool = False, progress: Progress = lambda done, total: None
 ) -> Path:
-    """The path of released weights, fetched if they are not in the cache yet; VITLAB_OFFLINE=1 forbids fetching."""
+    """Return the path of released weights, and download them if they are not in the cache.
+
+    `offline`, or VITLAB_OFFLINE=1, forbids downloading.
+    """
     release = find_release(name)
     path = cached(release) if cache is None else cache / release.file
     if path.is_file():
@@ -32,7 +35,7 @@ def download(
         return path
     if offline or os.environ.get("VITLAB_OFFLINE", "") not in ("", "0"):
         raise ValueError(
-            f"{name} is not in the cache and vitlab is offline; fetch {release.url} where there is a network, "
+            f"{name} is not in the cache and vitlab is offline; download {release.url} on a machine with a network, "
             f"and put it at {path}"
         )
     fetch(release, path, progress=progress)
@@ -40,7 +43,7 @@ def download(
 
 
 def fetch(release: Release, path: Path, *, progress: Progress, loopback: bool = False) -> None:
-    """Fetch to `path`, going on where an earlier attempt stopped. `loopback` allows http to this machine, for tests."""
+    """Download to `path`, continuing an earlier attempt. `loopback` allows http to this machine, for tests."""
     check_url(release.url, loopback)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
@@ -48,19 +51,19 @@ def fetch(release: Release, path: Path, *, progress: Progress, loopback: bool = 
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ValueError(f"another process is fetching {release.name} to {part}; wait for it") from None
+            raise ValueError(f"another process is downloading {release.name} to {part}; wait for it") from None
         _receive(release, part, file, _opener(loopback), progress)
         facts = fetched(release, part)
         if not facts.sha256.startswith(release.sha256):
             _forget(part)
-            raise ValueError(f"{release.url} has SHA-256 {facts.sha256}, not {release.sha256}...; it was thrown away")
+            raise ValueError(f"{release.url} has SHA-256 {facts.sha256}, not {release.sha256}...; it was deleted")
         write_fetched(path, facts)
         publish(part, path)
         _tag(part).unlink(missing_ok=True)
 
 
 def fetched(release: Release, path: Path) -> Fetched:
-    """What is to be known of a release whose bytes are at `path`."""
+    """Return the facts to record about a release that is at `path`."""
     size = path.stat().st_size
     return Fetched(FORMAT, release.name, release.url, size, sha256(path), release.conventions, release.image)
 
@@ -68,7 +71,7 @@ def fetched(release: Release, path: Path) -> Fetched:
 def _receive(
     release: Release, part: Path, file: Any, opener: urllib.request.OpenerDirector, progress: Progress
 ) -> None:
-    """Append what is missing to the part; a part that the server does not continue is started anew."""
+    """Append the missing bytes to the part; start again if the server does not continue it."""
     have, tag = part.stat().st_size, _read_tag(part)
     headers = {"User-Agent": "vitlab", "Accept-Encoding": "identity"}
     if have and tag:
@@ -77,12 +80,12 @@ def _receive(
         answer = opener.open(urllib.request.Request(release.url, headers=headers), timeout=TIMEOUT)
     except (OSError, http.client.HTTPException) as error:
         if "Range" not in headers or not _is_behind_the_end(error):
-            raise ValueError(f"cannot fetch {release.url}: {_reason(error)}; is there a network?") from None
+            raise ValueError(f"cannot download {release.url}: {_reason(error)}; check the network connection") from None
         if _stated_total(error) != have:
             file.truncate(0)
             _receive(release, part, file, opener, progress)
             return
-        # An earlier attempt was killed between its last byte and the file's name: the part is complete.
+        # An earlier attempt was killed after its last byte and before the rename: the part is complete.
     else:
         have = _append(release, part, file, answer, progress)
     if not release.bytes <= have <= release.largest:
@@ -94,12 +97,12 @@ def _receive(
 
 
 def _append(release: Release, part: Path, file: Any, answer: Any, progress: Progress) -> int:
-    """Write an answer's bytes behind those of the part, or in their place; the part's size then."""
+    """Append the bytes of a response to the part, or replace it; return the new size."""
     with answer:
         have = part.stat().st_size
         continued = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
         if not continued:
-            require(answer.status == 200, f"{release.url} answers with status {answer.status}; 200 is expected")
+            require(answer.status == 200, f"{release.url} answers with status {answer.status} instead of 200")
             file.truncate(0)
             have = 0
             _write_tag(part, answer.headers.get("ETag", ""))
@@ -117,10 +120,12 @@ def _append(release: Release, part: Path, file: Any, answer: Any, progress: Prog
             file.truncate(0)
             raise
         except (OSError, http.client.HTTPException) as error:
-            raise ValueError(f"the connection broke after {have:,} bytes ({_reason(error)}); run it again") from None
+            raise ValueError(
+                f"the connection broke after {have:,} bytes ({_reason(error)}); run the command again to continue"
+            ) from None
         finally:
             file.flush()
-    require(have >= total, f"the connection ended after {have:,} of {total:,} bytes; run it again to go on from there")
+    require(have >= total, f"the connection ended after {have:,} of {total:,} bytes; run the command again to continue")
     return have
 
 
@@ -132,7 +137,7 @@ def _check_size(release: Release, size: int) -> None:
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Redirects stay with https; nothing leads to another scheme or in circles."""
+    """Follow a few redirects, and only to https."""
 
     max_redirections = REDIRECTS
 
@@ -145,14 +150,14 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def check_url(url: str, loopback: bool = False) -> None:
-    """Raise unless a URL is https, or http to this machine where that is allowed."""
+    """Raise a ValueError unless a URL is https, or http to this machine if `loopback` allows it."""
     parts = urllib.parse.urlsplit(url)
     local = loopback and parts.scheme == "http" and parts.hostname == "127.0.0.1"
-    require(parts.scheme == "https" or local, f"{url!r:.200} is not https; nothing is fetched from there")
+    require(parts.scheme == "https" or local, f"{url!r:.200} is not https; vitlab downloads only over https")
 
 
 def _opener(loopback: bool) -> urllib.request.OpenerDirector:
-    """No handler for file:, ftp: or data:."""
+    """Make an opener without handlers for file:, ftp: and data:."""
     opener = urllib.request.OpenerDirector()
     handlers = [
         urllib.request.ProxyHandler({} if loopback else None),
@@ -167,11 +172,11 @@ def _opener(loopback: bool) -> urllib.request.OpenerDirector:
 
 
 def _check_cached(path: Path, release: Release) -> None:
-    """A file in the cache is what was fetched; one put there by hand is checked as far as its sum is known."""
+    """Check a file in the cache against its recorded hash; for a file put there by hand, against the known digits."""
     known, facts = read_fetched(path), fetched(release, path)
     wanted = release.sha256 if known is None else known.sha256
-    require(facts.sha256.startswith(wanted), f"{path} is damaged; remove it and fetch it again")
-    if known != facts:  # none yet, or those of a catalogue that knew less
+    require(facts.sha256.startswith(wanted), f"{path} is damaged; remove it and download it again")
+    if known != facts:  # not recorded yet, or by an older catalogue
         write_fetched(path, facts)
 
 
@@ -180,7 +185,7 @@ def _tag(part: Path) -> Path:
 
 
 def _read_tag(part: Path) -> str:
-    """What the server called the content of the part; a weak tag does not promise the same bytes."""
+    """Read the server's ETag of the part; a weak tag does not guarantee the same bytes."""
     if not _tag(part).is_file():
         return ""
     tag = _tag(part).read_text(encoding="utf-8", errors="replace")[:200]
@@ -201,12 +206,12 @@ def _length(text: str | None) -> int:
 
 
 def _is_behind_the_end(error: BaseException) -> bool:
-    """Whether the server has nothing behind the bytes of a part."""
+    """Whether the server has no bytes after those of a part."""
     return isinstance(error, urllib.error.HTTPError) and error.code == 416
 
 
 def _stated_total(error: Any) -> int:
-    """The file's length as the refusal of a range states it, `bytes */1234`; 0 where it does not."""
+    """Return the file's length from a refused range, `bytes */1234`; 0 if it is not stated."""
     return _length(error.headers.get("Content-Range", "").removeprefix("bytes */"))
 
 
