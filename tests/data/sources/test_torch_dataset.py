@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 import vitlab
 from vitlab.data import contents
@@ -153,6 +153,14 @@ def test_torchvisions_attributes_name_the_classes_and_save_reading_the_items():
     assert source.item(3).labels == (1,)
     part = vitlab.open_data(Subset(data, [1, 3, 4]))
     assert (part.class_names, [part.label(i) for i in range(3)]) == (source.class_names, [(1,), (1,), (0,)])
+
+
+def test_a_random_split_of_a_source_keeps_its_class_names():
+    source = vitlab.open_data("shapes?classes=3&images=12&size=16")
+    part, _ = random_split(source, [9, 3], torch.Generator().manual_seed(0))
+    opened = vitlab.open_data(part)
+    assert opened.class_names == source.class_names
+    assert [opened.label(i) for i in range(9)] == [source.label(i) for i in part.indices]
 
 
 @pytest.mark.parametrize(

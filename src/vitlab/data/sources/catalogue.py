@@ -39,6 +39,11 @@ def open_data(data: str | Source | Dataset[Any], transform: Transform | None = N
     return source if transform is None else source.with_transform(transform)
 
 
+def data_name(data: str | Source | Dataset[Any]) -> str:
+    """What messages call the data: its spec, or the class of an object."""
+    return data if isinstance(data, str) else (isinstance(data, Source) and data.spec) or type(data).__name__
+
+
 def open_source(spec: str) -> Source:
     """Open the data that a string such as `folder:photos?split=val` names; the error for an unknown one lists all.
 

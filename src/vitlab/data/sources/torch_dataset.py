@@ -16,7 +16,7 @@ from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.source import Sample, Source, check_index
 from vitlab.require import require
 
-HASHED = 1_000  # items that tell, when a run is resumed, whether the data set is the same
+HASHED = 1_000  # evenly spaced items, by which a resumed run recognises the data set
 LABELS = (
     "a class number (an int), a list of class numbers, a 1-D array or tensor with a 0 or 1 for each class, or None for "
     "no label"
@@ -75,7 +75,7 @@ class DatasetSource(Source):
         return len(self.dataset)  # pyrefly: ignore[bad-argument-type] - checked when it was given
 
     def item(self, index: int) -> Sample:
-        """Read an item; raises BadImage where the dataset raises, and ValueError where it returns something else."""
+        """Read an item; raises BadImage if the dataset raises, and ValueError if it returns something else."""
         index = check_index(index, len(self))
         picture, given = self._pair(index)
         labels, _ = self._checked(given, index)
@@ -106,7 +106,7 @@ class DatasetSource(Source):
     def _pair(self, index: int) -> tuple[object, object]:
         try:
             item = self.dataset[index]
-        except Exception as error:  # whatever the dataset raises; none of it is ours
+        except Exception as error:  # a dataset may raise anything
             said = f"{type(error).__name__}: {error}".partition("\n")[0]
             failed = BadImage(Reason.unreadable, f"cannot be read: the dataset raised {said:.200}", str(index))
         else:
@@ -132,7 +132,7 @@ class DatasetSource(Source):
                 yield bad
 
     def _checked(self, given: object, index: int) -> tuple[tuple[int, ...], int]:
-        """Class numbers in rising order, and the number of classes where a label has a place for each (else 0)."""
+        """Class numbers in ascending order, and the length of a label with a 0 or 1 for each class (else 0)."""
         where, known = f"item {index} of {type(self.dataset).__name__}", len(self.class_names)
         places = 0
         if isinstance(given, np.ndarray | np.generic | Tensor) and given.ndim == 1:
@@ -190,7 +190,9 @@ class DatasetSource(Source):
 
 
 def _attribute(dataset: object, name: str) -> object:
-    """An attribute of a dataset, None if it has none; for a torch Subset that of the whole, of its items."""
+    """An attribute of a dataset, None if it has none; for a torch Subset, that of the whole set for its items."""
+    if isinstance(dataset, Source):
+        return dataset.class_names if name == "classes" else None
     if not isinstance(dataset, Subset):
         return getattr(dataset, name, None)
     whole = _attribute(dataset.dataset, name)

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from vitlab.data.class_names import check_class_names
 from vitlab.data.fingerprint import DataCard, describe
 from vitlab.data.source import Source
-from vitlab.data.sources.catalogue import described_kinds, open_data, with_max_pixels
+from vitlab.data.sources.catalogue import data_name, described_kinds, open_data, with_max_pixels
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
 from vitlab.data.transforms.resizing import check_result
 from vitlab.pixels import Augmentation
@@ -152,7 +152,7 @@ def check_data(
     """
     check_result(image)
     output = console or Console(quiet=True)
-    with announced(output, f"opening {data if isinstance(data, str) else type(data).__name__} ..."):
+    with announced(output, f"opening {data_name(data)} ..."):
         source = _opened(data, max_pixels)
         other = None if against is None else _opened(against, max_pixels)
     require(not source.is_prepared, "the data set gives float tensors, so there are no pictures to check")

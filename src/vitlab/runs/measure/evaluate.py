@@ -15,6 +15,7 @@ from vitlab.busy import Crowding, advice
 from vitlab.data.class_names import numbers_of
 from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.source import Source
+from vitlab.data.sources.catalogue import data_name
 from vitlab.deploy.predict import class_names
 from vitlab.metrics.multilabel import THRESHOLD
 from vitlab.metrics.targets import REAL_CLASSES, OwnLabels, Target, read_label_map, read_real
@@ -135,7 +136,7 @@ def evaluate(
             refuse_strange(folder, ("progress",))
             if world.leads:
                 stack.enter_context(locked(folder))
-        with announced(screen, f"opening {', '.join(printable(str(one)) for one in sets)} ..."):
+        with announced(screen, f"opening {', '.join(printable(data_name(one)) for one in sets)} ..."):
             sources = [open_set(one, max_pixels) for one in sets]
         rows: list[Row] = []
         for given in models:
