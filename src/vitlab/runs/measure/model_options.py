@@ -73,7 +73,8 @@ def load(given: ModelLike, options: ModelOptions, console: Console) -> tuple[Mod
     """Open a model, and print what it is and how its images are preprocessed."""
     model = open_model(given, options, console)
     how = preprocessing_of(model, options.preprocessing)
-    console.print(Text(f"{printable(label_of(given))}: {name_of(model.spec)}, preprocessing: {how}", style="dim"))
+    names = dict.fromkeys((printable(label_of(given)), name_of(model.spec)))  # the same for a module
+    console.print(Text(f"{': '.join(names)}, preprocessing: {how}", style="dim"), soft_wrap=True)
     return model, how
 
 
