@@ -335,7 +335,7 @@ class TestCommand:
             (["predict", "MODEL"], "no picture"),
             (["models", "--image", "foo"], "is not a size"),
             (["models", "--image", "0"], "--image '0' is not a size; give one side (384)"),
-            (["convert", "MODEL", "out", "--entry", "model"], "no pickle"),
+            (["convert", "MODEL", "out", "--entry", "model"], "is not a pickle"),
             (["convert", "MODEL", "out.safetensors"], "names a file"),
             (["convert", "MODEL", "MODEL"], "exists already"),
         ],

@@ -88,7 +88,7 @@ def forward(w, images, *, pool="class"):
     return y @ w["head/kernel"] + w["head/bias"]
 
 
-@pytest.mark.filterwarnings("ignore:w.npz has no class token and does not say how it pools")
+@pytest.mark.filterwarnings("ignore:w.npz has no class token and does not state how it pools")
 @pytest.mark.parametrize("pool", ["class", "mean"])
 @pytest.mark.parametrize("pre_logits", [True, False])
 @pytest.mark.parametrize("bare_positions", [True, False])

@@ -125,7 +125,7 @@ def _open_safetensors(path: Path, *others: Path, configs: Mapping[str, dict[str,
 
 
 def _tensor(files: Mapping[str, Any], name: str) -> Tensor:
-    return files[name].get_tensor(name).clone()  # off the file, which may change later
+    return files[name].get_tensor(name).clone()  # independent of the file, which may change later
 
 
 def _open_folder(path: Path) -> Container:
