@@ -4,7 +4,6 @@ import contextlib
 import difflib
 import io
 import os
-import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -120,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _run(commands, program, about, arguments, is_printing=is_first) or 0
     except Stopped as stop:
         if stop.path is not None:
-            complain(f"{stop.args[0]}; continue with: vitlab resume {shlex.quote(str(stop.path))}")
+            complain(f"{stop.args[0]}; continue with: {stop.command}")
         return stop.exit_code
     except KeyboardInterrupt as error:
         if is_first:

@@ -72,7 +72,7 @@ class Diverged(VitlabError, ArithmeticError):
 class Stopped(KeyboardInterrupt):
     """A signal stopped a run after its state was saved in `path`; `exit_code` is 130 for INT and 143 for TERM.
 
-    On several ranks only rank 0 knows the path. `command` continues the work.
+    On several ranks only rank 0 knows the path. `command` says how to continue on the command line.
     """
 
     def __init__(self, exit_code: int = 130, path: Path | None = None, command: str = "") -> None:

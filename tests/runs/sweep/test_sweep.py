@@ -477,7 +477,7 @@ def test_a_stopped_sweep_saves_says_how_to_go_on_and_goes_on_from_there(model, i
     with Sweep(command, in_memory) as life:
         life.wait_for(lambda: len(running := steps(out)) == jobs and min(running.values()) > 3)
         life.send(getattr(signal, sent))
-        assert "stopped and saved; the same command continues" in life.ended(code)
+        assert "; continue with: the same command" in life.ended(code)
     for run in sorted((out / "grid").iterdir()):
         assert list(RunDir(run).events())[-1]["event"] == "stopped"
         assert (run / "log.txt").exists() == (jobs > 1)

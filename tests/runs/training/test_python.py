@@ -2,6 +2,7 @@
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -130,6 +131,12 @@ def test_pretraining_takes_the_architecture_and_a_callback(tmp_path):
     )
     assert run.model.spec.width == 16
     assert [event["step"] for event in told if event["event"] == "step"] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_in_another_thread_does_without_signal_handlers(model, tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(vitlab.finetune, model, Squares(), tmp_path / "run", **SHORT).result()
+    assert run.is_finished
 
 
 class TestResume:
