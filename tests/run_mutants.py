@@ -39,7 +39,7 @@ MODULES = {  # module of src/vitlab: where its tests are
     **{f"data/transforms/{name}.py": ("tests/data",) for name in ("augmentation", "randaugment", "resizing")},
     "data/transforms/tensorflow_operations.py": ("tests/data",),
     "data/loading/order.py": ("tests/data",),
-    **{f"evaluate/{name}.py": ("tests/metrics",) for name in ("ridge", "scores")},
+    **{f"metrics/{name}.py": ("tests/metrics",) for name in ("ridge", "scores")},
     **{f"models/{name}.py": ("tests/models",) for name in ("positions", "transformer")},
     **{f"inspection/{name}.py": ("tests/inspection",) for name in ("rollout", "distance")},
 }
