@@ -40,7 +40,7 @@ MODULES = {  # module of src/vitlab: where its tests are
     "data/transforms/tensorflow_operations.py": ("tests/data",),
     "data/loading/order.py": ("tests/data",),
     **{f"metrics/{name}.py": ("tests/metrics",) for name in ("ridge", "scores")},
-    **{f"models/{name}.py": ("tests/models",) for name in ("positions", "transformer")},
+    **{f"models/{name}.py": ("tests/models",) for name in ("embedding", "transformer")},
     **{f"inspection/{name}.py": ("tests/inspection",) for name in ("rollout", "distance")},
 }
 REASONS = Path(__file__).with_name("equivalent_mutants.json")

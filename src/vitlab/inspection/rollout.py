@@ -72,9 +72,7 @@ def rendered(maps: Tensor, spec: ViTSpec) -> Tensor:
     smooth = height @ maps @ width.mT  # (..., H, W)
     low, high = smooth.amin(dim=(-2, -1), keepdim=True), smooth.amax(dim=(-2, -1), keepdim=True)
     noise = 1000 * torch.finfo(smooth.dtype).eps * high.abs() + torch.finfo(smooth.dtype).tiny
-    return (smooth - low) / torch.maximum(
-        high - low, noise
-    )  # a flat map becomes dark instead of magnified rounding errors
+    return (smooth - low) / torch.maximum(high - low, noise)  # a flat map is dark instead of magnified rounding
 
 
 def _enlargement(cells: int, side: int, like: Tensor) -> Tensor:
