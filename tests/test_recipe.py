@@ -149,7 +149,7 @@ def test_a_wrong_field_or_value_says_what_exists(field, text, complaint):
     [
         {"keep": 0},
         {"micro_batch": -1},
-        {"workers": -1},
+        {"workers": -2},
         {"max_bad": 1.5},
         {"precision": "fp16"},
         {"save_every": -5},
