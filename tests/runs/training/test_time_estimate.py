@@ -17,8 +17,7 @@ from vitlab.models.transformer import Block
 from vitlab.paper.models import model_spec
 from vitlab.run_dir import RunDir
 from vitlab.runs.training.data import open_run_data
-from vitlab.runs.training.request import estimated_seconds
-from vitlab.runs.training.time_estimate import Pace, learning_pace, reading_seconds
+from vitlab.runs.training.time_estimate import Pace, estimated_seconds, learning_pace, reading_seconds
 from vitlab.runs.training.trainer import Loaded, train_run
 from vitlab.strict_json import to_json
 
