@@ -51,7 +51,7 @@ def test_a_run_of_another_version_is_refused(run):
     values = json.loads((run.path / RUN).read_text())
     (run.path / RUN).write_text(json.dumps(values | {"version": 2}))
     with pytest.raises(ValueError, match="format version 2, this vitlab reads 1"):
-        run.spec()
+        RunDir.open(run.path).spec()
 
 
 def test_events_come_back_in_order_and_numbers_that_are_none_too(run):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vitlab.runs.sweep.sweep import sweep
     from vitlab.runs.sweep.transfer import transfer
     from vitlab.runs.training.reproduce import reproduce
-    from vitlab.runs.training.run import Run, open_run, resume
+    from vitlab.runs.training.run import Run, open_run
     from vitlab.runs.training.start import finetune, pretrain
     from vitlab.weights.convert import convert
     from vitlab.weights.load import load_model
@@ -65,7 +65,6 @@ __all__ = [
     "pretrain",
     "read_report",
     "reproduce",
-    "resume",
     "save_model",
     "sweep",
     "transfer",
@@ -119,8 +118,6 @@ def __getattr__(name: str) -> object:
         from vitlab.runs.training.run import Run as found  # noqa: N813
     elif name == "open_run":
         from vitlab.runs.training.run import open_run as found
-    elif name == "resume":
-        from vitlab.runs.training.run import resume as found
     elif name == "reproduce":
         from vitlab.runs.training.reproduce import reproduce as found
     elif name == "sweep":

@@ -5,6 +5,7 @@ values and print, and are the only modules here that may do more.
 """
 
 import ast
+import inspect
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,7 +13,11 @@ import pytest
 
 import vitlab
 from vitlab.cli import COMMANDS
+from vitlab.commands import sweeping, training
 from vitlab.commands.data import DATA_COMMANDS
+from vitlab.runs.sweep.sweep import sweep
+from vitlab.runs.sweep.transfer import transfer
+from vitlab.runs.training import start
 
 PACKAGE = Path(vitlab.__file__).parent
 TOOLS = {"flags.py", "terminal.py", "recipe_fields.py", "__init__.py"}
@@ -173,3 +178,20 @@ def test_flags_and_printing_pass(tmp_path):
         "    return 0 if found.rows else 1\n"
     )
     assert violations(tmp_path / "plain.py", commands={"evaluate"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "function", "own"),
+    [
+        (training.pretrain, start.pretrain, set()),
+        (training.finetune, start.finetune, set()),
+        (sweeping.sweep, sweep, set()),
+        (sweeping.transfer, transfer, set(sweeping.TRANSFER_SETS)),
+    ],
+    ids=["pretrain", "finetune", "sweep", "transfer"],
+)
+def test_flags_are_arguments_of_the_function_by_the_same_name(command, function, own):
+    flags, arguments = inspect.signature(command).parameters, inspect.signature(function).parameters
+    assert set(flags) - own <= set(arguments)
+    for name in set(flags) - own - {"image", "rates", "changes", "out", "grid", "space", "also"}:
+        assert flags[name].default in (arguments[name].default, inspect.Parameter.empty), name

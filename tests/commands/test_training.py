@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+import crashes
 from vitlab.cli import main
 from vitlab.commands.flags import with_field_flags
 from vitlab.recipe import Execution
@@ -140,7 +141,8 @@ def test_a_run_folder_may_be_called_like_a_switch(tmp_path, capsys, monkeypatch)
 
 def test_a_teacher_that_has_moved_may_be_released_weights(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("VITLAB_CACHE", str(tmp_path))
-    assert main(["resume", str(tmp_path), "--teacher", "augreg-Ti_16-i1k-224"]) == 2
+    crashes.new_run(tmp_path / "run", crashes.small_run())
+    assert main(["resume", str(tmp_path / "run"), "--teacher", "augreg-Ti_16-i1k-224"]) == 2
     assert "vitlab download augreg-Ti_16-i1k-224" in capsys.readouterr().err
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from vitlab.commands.recipe_fields import MEANINGS
-from vitlab.commands.terminal import flag, shown_default
+from vitlab.commands.terminal import console, flag, numbers, shown_default, size_of
 from vitlab.errors import InvalidValue
 from vitlab.recipe import Execution, Recipe
 from vitlab.strict_json import EXPECTED
@@ -333,3 +333,11 @@ def without_negations(command: Command, words: list[str]) -> list[str]:
         spelled = word.replace("_", "-")
         kept = [one for one in kept if one != off[spelled]] if spelled in off else [*kept, word]
     return kept
+
+
+def arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """The flags of a command as arguments of the function it calls: sizes and --set as values, and the console."""
+    read = {"image": size_of, "rates": numbers, "changes": pairs}
+    return {name: read[name](value) if name in read else value for name, value in given.items()} | {
+        "console": console()
+    }

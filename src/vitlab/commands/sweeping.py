@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.text import Text
 
-from vitlab.commands.flags import Changes, pairs
+from vitlab.commands.flags import Changes, arguments
 from vitlab.commands.terminal import (
     Given,
     MaybeNumber,
@@ -17,9 +17,7 @@ from vitlab.commands.terminal import (
     Words,
     command_line,
     console,
-    numbers,
     shown_as,
-    size_of,
 )
 from vitlab.recipe import AUTOMATIC, Execution
 
@@ -83,34 +81,10 @@ def sweep(
         ledger: Add the result to this ledger.
         yes: Start even if it takes more than a day on this CPU.
     """
+    given = arguments(locals()) | {"command": command_line()}
     from vitlab.runs.sweep.sweep import sweep as run
 
-    outcome = run(
-        model,
-        data,
-        test,
-        out,
-        recipe=recipe,
-        rates=numbers(rates, "--rates"),
-        grid=grid,
-        trials=trials if search == "optuna" else 0,
-        space=space,
-        also=also,
-        seeds=seeds,
-        jobs=jobs,
-        ray=ray,
-        image=size_of(image),
-        epochs=epochs,
-        validation=validation,
-        held_out=held_out,
-        teacher=teacher,
-        execution=execution,
-        ledger=ledger,
-        command=command_line(),
-        yes=yes,
-        console=console(),
-        changes=pairs(changes),
-    )
+    outcome = run(**given)
     console().print(outcome.table.terminal())
     console().print(Text(f"{outcome.point}, picked of {outcome.points} points", style="dim"))
 
@@ -155,26 +129,12 @@ def transfer(
         ledger: Add the results to this ledger.
         yes: Start even if a run takes more than a day on this CPU.
     """
+    given = arguments(locals()) | {"command": command_line()}
     from vitlab.runs.sweep.transfer import transfer as run
 
-    given = {"imagenet": imagenet, "cifar10": cifar10, "cifar100": cifar100, "pets": pets, "flowers": flowers}
-    table = run(
-        model,
-        {name: pair for name, pair in given.items() if pair is not None},
-        out,
-        sweep=sweep,
-        runs=runs,
-        jobs=jobs,
-        ray=ray,
-        image=size_of(image),
-        execution=execution,
-        ledger=ledger,
-        command=command_line(),
-        yes=yes,
-        console=console(),
-        changes=pairs(changes),
-    )
-    console().print(table.terminal())
+    sets = {name: pair for name in TRANSFER_SETS if (pair := given.pop(name)) is not None}
+    console().print(run(sets=sets, **given).terminal())
 
 
+TRANSFER_SETS = ("imagenet", "cifar10", "cifar100", "pets", "flowers")
 SWEEPING: dict[str, Any] = {"sweep": sweep, "transfer": transfer}

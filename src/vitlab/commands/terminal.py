@@ -91,12 +91,12 @@ def command_line() -> str:
     return shlex.join(["vitlab", *sys.argv[1:]])
 
 
-def numbers(text: str, flag: str) -> tuple[float, ...]:
-    """The numbers of a flag, with commas between them."""
+def numbers(text: str) -> tuple[float, ...]:
+    """What --rates was given: numbers with commas between them."""
     try:
         return tuple(float(number) for number in text.split(",")) if text else ()
     except ValueError:
-        raise ValueError(f"{flag} {text!r} must be numbers with commas between them, such as 0.001,0.003") from None
+        raise ValueError(f"--rates {text!r} must be numbers with commas between them, such as 0.001,0.003") from None
 
 
 def size_of(text: str) -> tuple[int, int] | None:

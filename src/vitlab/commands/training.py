@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 from rich.text import Text
 
-from vitlab.commands.flags import UNCHANGED, ChangedExecution, Changes, changed_fields, pairs
+from vitlab.commands.flags import UNCHANGED, ChangedExecution, Changes, arguments, changed_fields, pairs
 from vitlab.commands.recipes import recipes
 from vitlab.commands.terminal import (
     Given,
@@ -17,7 +17,6 @@ from vitlab.commands.terminal import (
     Spec,
     Words,
     console,
-    size_of,
 )
 from vitlab.recipe import AUTOMATIC, Execution
 
@@ -61,26 +60,10 @@ def pretrain(
         changes: Another way to set a field of the recipe: --set schedule.peak=3e-4.
         yes: Start even if the run takes more than a day on this CPU.
     """
+    given = arguments(locals())
     from vitlab.runs.training.start import pretrain as start
 
-    start(
-        recipe,
-        data,
-        out,
-        objective=objective,
-        image=size_of(image),
-        epochs=epochs,
-        validation=validation,
-        held_out=held_out,
-        test=test,
-        max_pixels=max_pixels,
-        teacher=teacher,
-        seed=seed,
-        execution=execution,
-        yes=yes,
-        console=console(),
-        changes=pairs(changes),
-    )
+    start(**given)
 
 
 def finetune(
@@ -120,26 +103,10 @@ def finetune(
         changes: Another way to set a field of the recipe: --set schedule.peak=3e-4.
         yes: Start even if the run takes more than a day on this CPU.
     """
+    given = arguments(locals())
     from vitlab.runs.training.start import finetune as start
 
-    start(
-        model,
-        data,
-        out,
-        recipe=recipe,
-        image=size_of(image),
-        epochs=epochs,
-        validation=validation,
-        held_out=held_out,
-        test=test,
-        max_pixels=max_pixels,
-        teacher=teacher,
-        seed=seed,
-        execution=execution,
-        yes=yes,
-        console=console(),
-        changes=pairs(changes),
-    )
+    start(**given)
 
 
 def resume(
@@ -164,10 +131,9 @@ def resume(
         allow_changed: Continue even if the data or run.json has changed; the result is then marked as not exact.
         changes: Another way to set one of these flags: --set micro_batch=8.
     """
-    from vitlab.runs.training.run import resume as resume_run
+    from vitlab.runs.training.run import open_run
 
-    resume_run(
-        run,
+    open_run(run).resume(
         data=data,
         validation=validation,
         test=test,

@@ -22,15 +22,20 @@ class DataCard:
     class_names: tuple[str, ...]
     fingerprint: str
 
-    def check(self, found: "DataCard", *, same_samples: bool = True) -> None:
+    def check(self, found: "DataCard", *, same_samples: bool = True, command: str = "vitlab resume RUN") -> None:
         """Raise unless `found` describes the same data: the same classes in the same order, then the same samples."""
         check_class_names(self.class_names, found.class_names)
         if same_samples and found.fingerprint != self.fingerprint:
             raise ValueError(
                 f"the data is not what it was: {self.samples:,} samples of {self.spec!r} were used, now there are "
-                f"{found.samples:,} and some differ in id or label; restore the data, start a new run, or continue "
-                f"anyway with: vitlab resume RUN --allow-changed (the result then says that the run is not exact)"
+                f"{found.samples:,} and some differ in id or label; start a new run, or {way_out(command)}"
             )
+
+
+def way_out(command: str) -> str:
+    """What a user can do about data that has changed; `command` continues the run."""
+    anyway = f"continue anyway with: {command} --allow-changed"
+    return f"restore the data, or {anyway} (the result then says that the run is not exact)"
 
 
 def describe(source: Source, spec: str) -> DataCard:

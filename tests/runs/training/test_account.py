@@ -47,7 +47,7 @@ def go_on(path):
 
 
 def named(lines):
-    return [name for line in lines for name in re.findall(r"'(class-\d/\d\d\.png)' \(not_an_image\)", line)]
+    return [name for line in lines for name in re.findall(r"'(class-\d/\d\d\.png)' \(not an image\)", line)]
 
 
 def test_images_that_could_not_be_read_are_named_once_and_counted_at_the_end(in_memory):
@@ -133,7 +133,7 @@ def test_too_many_are_named_by_the_error_alone(in_memory):
     write_pictures(in_memory / "pictures", bad=(4, 9, 17))
     path = new_run(in_memory / "pictures", in_memory / "run", max_bad=0.0)
     said = io.StringIO()
-    with pytest.raises(TooManyBadImages, match="not_an_image"):
+    with pytest.raises(TooManyBadImages, match="not an image"):
         train_run(RunDir.open(path), Console(file=said, width=1000))
     assert "could not be read" not in said.getvalue()
     assert (path / "quarantine.json").exists()

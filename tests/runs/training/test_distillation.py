@@ -168,7 +168,7 @@ def test_a_teacher_with_the_classes_in_another_order_teaches_them_by_name(tmp_pa
     )
     pixels = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
     same, other = (
-        open_teacher(made, DataCard("", 1, names, ""), torch.device("cpu"))(pixels)
+        open_teacher(made, DataCard("", 1, names, ""))(pixels)
         for names in (tiny.class_names, ("eel", "ant", "dog", "cat", "bee"))
     )
     assert torch.equal(other, same[:, [4, 0, 3, 2, 1]])

@@ -82,7 +82,7 @@ class TestNotFinite:
     ):
         run = crashes.new_run(in_memory / "run", replace(PLAIN, held_out=0.0))
         exploding(crashes.STEPS, monkeypatch, factor=float("inf"))
-        with pytest.raises(FloatingPointError, match=r"holds NaN or infinity.*last good checkpoint is of step 22\b"):
+        with pytest.raises(FloatingPointError, match=r"has NaN or infinity.*last good checkpoint is of step 22\b"):
             go_on(run.path)
         assert not (run.path / MODEL).exists()
 
@@ -159,14 +159,14 @@ class TestLostModel:
         shutil.rmtree(run.path / CHECKPOINTS / name_of(crashes.STEPS))
         code, said = go_on(run.path)
         assert code == 0
-        assert f"training goes on after step {crashes.STEPS - 2}" in said
+        assert f"training continues after step {crashes.STEPS - 2}" in said
         after = crashes.remains(run.path)
         assert {name: sha for name, sha in after.items() if not name.startswith("damaged-")} == before
 
     def test_without_any_checkpoint_an_error_says_what_is_missing(self, finished):
         shutil.rmtree(finished / MODEL)
         shutil.rmtree(finished / CHECKPOINTS)
-        with pytest.raises(ValueError, match=r"cannot be made again.*no checkpoint in .*checkpoints; bring .*model"):
+        with pytest.raises(ValueError, match=r"cannot be restored.*checkpoints has no checkpoint; bring back .*model"):
             go_on(finished)
         assert (finished / RESULT).exists()
 
@@ -174,7 +174,7 @@ class TestLostModel:
         (finished / RESULT).write_text("{")
         code, said = go_on(finished)
         assert code == 0
-        assert "result.json is damaged and set aside" in said
+        assert "result.json is damaged and was set aside" in said
         assert (finished / RESULT).read_bytes() == (done / RESULT).read_bytes()
 
     def test_a_run_whose_checkpoints_are_all_gone_does_not_begin_anew_in_silence(self, finished):

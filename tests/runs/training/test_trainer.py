@@ -251,13 +251,13 @@ class TestEnvironment:
 
 def poison(monkeypatch, steps):
     """Targets that are no numbers, in the updates of these steps."""
-    examples = training._examples
+    examples = training.Session._examples
 
-    def poisoned(spec, source, state, account):
-        for number, batch in enumerate(examples(spec, source, state, account), start=state.progress.step + 1):
+    def poisoned(session):
+        for number, batch in enumerate(examples(session), start=session.state.progress.step + 1):
             yield replace(batch, targets=batch.targets * float("nan")) if number in steps else batch
 
-    monkeypatch.setattr(training, "_examples", poisoned)
+    monkeypatch.setattr(training.Session, "_examples", poisoned)
 
 
 class TestNotANumber:

@@ -12,6 +12,7 @@ Nothing else is remembered: a sweep that was killed is started again, and what i
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 
@@ -48,7 +49,8 @@ def sweep(
     recipe: str = "",
     rates: Sequence[float] = (),
     grid: Mapping[str, Sequence[object]] | Sequence[str] = (),
-    trials: int = 0,
+    search: Literal["grid", "optuna"] = "grid",
+    trials: int = 20,
     space: Mapping[str, str] | Sequence[str] = (),
     also: Sequence[str] = (),
     seeds: int = RUNS,
@@ -70,11 +72,12 @@ def sweep(
 ) -> Outcome:
     """Fine-tune as in the paper: try a grid on a development split, retrain the best on everything, and test.
 
-    `grid` gives the values of fields to try, `{"schedule.peak": (1e-3, 3e-3)}`; `rates` is short for that field. With
-    `trials`, optuna draws that many points from `space`, `{"schedule.peak": "log:1e-4:1e-1"}`. `jobs` runs train at a
+    `grid` gives the values of fields to try, `{"schedule.peak": (1e-3, 3e-3)}`; `rates` is short for that field. The
+    search "optuna" draws `trials` points from `space`, `{"schedule.peak": "log:1e-4:1e-1"}`. `jobs` runs train at a
     time, each in its own process, or on `ray`. `finetune` describes the other arguments. If it is stopped or killed,
     the same call continues.
     """
+    require(search == "grid" or trials >= 1, f"{trials} trials; a search needs at least 1")
     given = {"data": data, "validation": validation, "test": test}
     sources = {name: open_data(one) for name, one in given.items() if not isinstance(one, str)}
     specs = {name: sources[name].spec if name in sources else str(one) for name, one in given.items()}
@@ -84,7 +87,7 @@ def sweep(
         rates=tuple(rates),
         grid=_texts(grid),
         space=_texts(space),
-        trials=trials,
+        trials=trials if search == "optuna" else 0,
         also=tuple(also),
         seeds=seeds,
         image=None if image is None else image_size(image),

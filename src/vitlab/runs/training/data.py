@@ -67,7 +67,7 @@ def open_run_data(
     if card is not None:
         source = renumbered(source, card.class_names)  # old runs that sorted class numbers as text continue
     opened = Opened(source, describe_data(source, spec.data))
-    return split_data(spec, opened, card, sources=sources, allow_changed=allow_changed)
+    return split_data(spec, opened, card, sources=sources, allow_changed=allow_changed, command=command)
 
 
 def split_data(
@@ -77,6 +77,7 @@ def split_data(
     *,
     sources: Mapping[str, Source] = NO_SOURCES,
     allow_changed: bool = False,
+    command: str = "vitlab resume RUN",
 ) -> RunData:
     """Split open data into training and validation images, and open the other sets.
 
@@ -84,7 +85,7 @@ def split_data(
     classes, and the result has the card of the data as it is now.
     """
     if card is not None:
-        card.check(opened.card, same_samples=not allow_changed)
+        card.check(opened.card, same_samples=not allow_changed, command=command)
     is_same = card is not None and card.fingerprint == opened.card.fingerprint
     card, whole = card if card is not None and is_same else opened.card, opened.source
     task = _task(spec, whole)

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vitlab.data.contents import Comparison, Contents, compare, from_bytes, take, to_bytes
-from vitlab.data.fingerprint import DataCard, fingerprint
+from vitlab.data.fingerprint import DataCard, fingerprint, way_out
 from vitlab.data.source import Source
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, LARGEST_RECORD, NOT_EXACT, RUN, RunDir
 from vitlab.runs.progress import Bytes, say
@@ -19,10 +19,6 @@ from vitlab.train.checkpoints.files import learnt_in, learnt_sha256
 from vitlab.user_files import read_regular
 
 NAMED = 3  # changed files, or fields, that a message names
-WAY_OUT = (
-    "bring back what it was, or continue all the same with: vitlab resume RUN --allow-changed "
-    "(the result then says that the run is not exact)"
-)
 IN_WORDS = {"data": "training", "validation": "validation", "test": "test"}
 
 
@@ -52,7 +48,7 @@ def check_unchanged(
         reasons.append(_other_samples("data"))
     step = 0 if checkpoint is None else checkpoint[0]
     if reasons and not allow_changed:
-        raise ValueError(f"{run.path} cannot be continued exactly: {'; '.join(reasons)}; {WAY_OUT}")
+        raise ValueError(f"{run.path} cannot be continued exactly: {'; '.join(reasons)}; {way_out(run.command)}")
     if reasons:
         _note(run, step, reasons, console)
         run.write(DATA, to_json(cards[1]))

@@ -25,11 +25,10 @@ SHOWN = 8  # pictures
 GREY = 128
 
 
-def corruption_of(spec: RunSpec) -> Corruption | None:
-    """How patches are corrupted in a run; None where labels are learnt."""
+def corruption_of(spec: RunSpec) -> Corruption:
+    """How a run of masked patches corrupts them."""
     masking = spec.recipe.masking
-    if masking is None:
-        return None
+    assert masking is not None, "the run learns from masked patches"
     rows, columns = check_maskable(spec.model).grid
     patches = rows * columns
     chosen = masking.chosen(patches)
@@ -40,14 +39,13 @@ def corruption_of(spec: RunSpec) -> Corruption | None:
     return Corruption(patches, chosen, masking.masked, masking.swapped)
 
 
-def prediction_of(spec: RunSpec) -> PatchPrediction | None:
-    """The objective of a run of masked patches; None where labels are learnt.
+def prediction_of(spec: RunSpec) -> PatchPrediction:
+    """The objective of a run of masked patches.
 
     Behind a hybrid's ResNet a token stands for the pixels of its cell, although its neighbours have seen them too.
     """
     masking = spec.recipe.masking
-    if masking is None:
-        return None
+    assert masking is not None, "the run learns from masked patches"
     prepare = partial(normalised, how=spec.model.conventions.preprocessing)
     return PatchPrediction(masking, spec.model.stride, prepare)
 
@@ -85,7 +83,6 @@ def draw_predictions(spec: RunSpec, source: Source, module: nn.Module) -> bytes 
     None if not one of them can be read.
     """
     how = prediction_of(spec)
-    assert how is not None
     batches = evaluation_batches(
         take(source, range(min(SHOWN, len(source)))),
         batch=SHOWN,

@@ -12,7 +12,6 @@ from vitlab.changes import NO_CHANGES, flattened, with_fields
 from vitlab.data.sources.catalogue import open_data
 from vitlab.errors import Stopped
 from vitlab.models.build import Model
-from vitlab.recipe import AUTOMATIC, Execution
 from vitlab.report.tables import Cell, Results
 from vitlab.require import require
 from vitlab.run_dir import MODEL, REPORT, RESULT, RunDir, RunSpec
@@ -127,19 +126,28 @@ class Run:
         `data`, `validation`, `test` and `teacher` are needed if they have moved, or were torch Datasets. Other keywords
         are fields of the `Execution`, such as `workers=2`. See `vitlab resume --help`.
         """
-        return resume(
-            self.path,
-            data=data,
-            validation=validation,
-            test=test,
-            teacher=teacher,
-            allow_changed=allow_changed,
-            on_event=on_event,
-            quiet=quiet,
-            console=console,
-            changes=changes,
-            **fields,
-        )
+        given = {"data": data, "validation": validation, "test": test}
+        sources = {name: open_data(one) for name, one in given.items() if not isinstance(one, str)}
+        specs = {name: sources[name].spec if name in sources else str(one) for name, one in given.items()}
+        places = Places(**specs, teacher="" if teacher is None else str(located(teacher).resolve()))
+        run = RunDir(self.path)
+        execution = with_fields(run.spec().execution, flattened({**changes, **fields}))
+        with join(execution.device, execution.timeout) as world:
+            run.writes = world.leads
+            try:
+                code = train_run(
+                    run,
+                    default_console(console, quiet=quiet or not world.leads),
+                    loaded=Loaded(sources=sources),
+                    places=places,
+                    execution=execution,
+                    allow_changed=allow_changed,
+                    world=world,
+                    on_event=on_event if world.leads else None,
+                )
+            except KeyboardInterrupt:
+                raise Stopped(path=self.path if world.leads else None) from None
+        return ended(self.path, code, is_silent=not world.leads)
 
     def __repr__(self) -> str:
         state = "finished" if self.is_finished else "not finished"
@@ -159,65 +167,11 @@ def open_run(path: str | Path) -> Run:
     return Run(path)
 
 
-def resume(
-    path: str | Path,
-    *,
-    data: Data = "",
-    validation: Data = "",
-    test: Data = "",
-    teacher: str | Path | None = None,
-    allow_changed: bool = False,
-    on_event: Watcher | None = None,
-    quiet: bool = False,
-    console: Console | None = None,
-    changes: Mapping[str, object] = NO_CHANGES,
-    **fields: object,
-) -> Run:
-    """Continue the run in a folder, on as many ranks as there are now; see `Run.resume`."""
-    path, given = Path(path), {"data": data, "validation": validation, "test": test}
-    changed = flattened({**changes, **fields})
-    sources = {name: open_data(one) for name, one in given.items() if not isinstance(one, str)}
-    specs = {name: sources[name].spec if name in sources else str(one) for name, one in given.items()}
-    places = Places(**specs, teacher="" if teacher is None else str(located(teacher).resolve()))
-    run, asked, problem = _opened(path, changed)
-    with join(asked.device, asked.timeout) as world:
-        world.first(functools.partial(_raise, problem))
-        run.writes = world.leads
-        try:
-            code = train_run(
-                run,
-                default_console(console, quiet=quiet or not world.leads),
-                loaded=Loaded(sources=sources),
-                places=places,
-                execution=asked if changed else None,
-                allow_changed=allow_changed,
-                world=world,
-                on_event=on_event if world.leads else None,
-            )
-        except KeyboardInterrupt:
-            raise Stopped(path=path if world.leads else None) from None
-    return ended(path, code, is_silent=not world.leads)
-
-
 def ended(path: Path, code: int, *, is_silent: bool = False) -> Run:
     """The run that has ended; raises Stopped where a signal stopped it. Only one rank names its folder."""
     if code:
         raise Stopped(code, None if is_silent else path)
     return Run(path)
-
-
-def _opened(path: Path, changes: Sequence[tuple[str, object]]) -> tuple[RunDir, Execution, Exception | None]:
-    """The run, its execution with the changes, and what is wrong with it: raised later, on rank 0 alone."""
-    try:
-        run = RunDir.open(path)
-        return run, with_fields(run.spec().execution, changes), None
-    except (OSError, ValueError) as error:
-        return RunDir(path), AUTOMATIC, error
-
-
-def _raise(problem: Exception | None) -> None:
-    if problem is not None:
-        raise problem
 
 
 def _measured(event: Mapping[str, Any]) -> float:

@@ -268,15 +268,16 @@ class Session:
     def train(self, teacher: Teacher | None) -> int:
         """Run the loop to its end or to a stop; returns its exit code."""
         recipe, execution, state = self.spec.recipe, self.spec.execution, self.state
-        forward: nn.Module = student_of(self.spec, state.module)
+        forward: nn.Module = state.module if teacher is None else student_of(self.spec, state.module)
         if execution.recompute:
             recompute_activations(state.module)
         if execution.compile:
             forward = torch.compile(forward)  # pyrefly: ignore[bad-assignment] - calls like the module
         parallel = wrapped(forward, self.world, is_exact=execution.exact_elastic)
-        objective = prediction_of(self.spec) or supervised(
-            recipe, class_weights(self.spec, self.data.train, self.device)
-        )
+        if recipe.masking is not None:
+            objective = prediction_of(self.spec)
+        else:
+            objective = supervised(recipe, class_weights(self.spec, self.data.train, self.device))
         if teacher is not None:
             require(not self.data.train.is_prepared, "a teacher needs pictures, but the data set gives float tensors")
             objective = distilled(recipe.distillation, objective, teacher.to(self.device))
@@ -359,7 +360,7 @@ class Session:
             rank=self.world.rank,
             ranks=self.world.ranks,
             slices=recipe.shards,
-            corruption=corruption_of(spec),
+            corruption=None if recipe.masking is None else corruption_of(spec),
             workers=spec.execution.workers,
             account=books.own,
             max_bad=books.own_limit,

@@ -22,7 +22,6 @@ from vitlab.runs.training.masked_patches import corruption_of, draw_predictions,
 from vitlab.spec import Task
 from vitlab.strict_json import to_json
 from vitlab.train.loop import JUDGE
-from vitlab.train.masking import PatchPrediction
 from vitlab.world.group import World
 
 EVALUATION_BATCH = 64
@@ -92,10 +91,10 @@ def score_set(
     """
     account = Account(len(source))
     batch = min(EVALUATION_BATCH, spec.execution.micro_batch or EVALUATION_BATCH)
-    prediction, scores, mistakes = prediction_of(spec), None, []
+    scores, mistakes = None, []
     try:
-        if prediction is not None:
-            numbers = _score_masked(spec, prediction, source, batch, account, world, module)
+        if spec.recipe.masking is not None:
+            numbers = _score_masked(spec, source, batch, account, world, module)
         else:
             done = score_source(
                 cast(Model, module),
@@ -120,13 +119,7 @@ def score_set(
 
 
 def _score_masked(
-    spec: RunSpec,
-    prediction: PatchPrediction,
-    source: Source,
-    batch: int,
-    account: Account,
-    world: World,
-    module: nn.Module,
+    spec: RunSpec, source: Source, batch: int, account: Account, world: World, module: nn.Module
 ) -> dict[str, float]:
     """Score the predictions of corrupted patches: sums of floats, which are added in the order of ranks and batches."""
     books = Books(account, 1.0, world)
@@ -143,6 +136,6 @@ def _score_masked(
         account=books.own,
         max_bad=books.own_limit,
     )
-    numbers = score_predictions(module, batches, prediction, world)
+    numbers = score_predictions(module, batches, prediction_of(spec), world)
     books.settle()
     return numbers
