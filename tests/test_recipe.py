@@ -244,7 +244,7 @@ EDGES = [  # what makes it, a field, values that are just allowed, values that a
     (partial(dataclasses.replace, PLAIN, validate_every=1), "patience", (0, 1), (-1,), "patience"),
     (partial(dataclasses.replace, PLAIN), "settle_window", (0, 1), (-1,), "settle_window"),
     (Execution, "micro_batch", (0, 1), (-1,), "micro_batch"),
-    (Execution, "workers", (0, 1), (-1,), "workers"),
+    (Execution, "workers", (-1, 0, 1), (-2,), "workers"),
     (Execution, "save_every", (0, 1), (-1,), "save_every"),
     (Execution, "keep", (1, 2), (0,), "keep"),
     (Execution, "max_bad", (0, 1), (-0.001, 1.001), "max_bad"),
