@@ -62,7 +62,8 @@ def open_run_data(
     try:
         source = sources["data"] if "data" in sources else open_source(spec.data)
     except (OSError, ValueError) as error:
-        moved = f"; if the data has moved: {command} --data SPEC" if card else ""
+        has_moved = card is not None and not spec.data.startswith("dataset:")  # a Python object has no place
+        moved = f"; if the data has moved: {command} --data SPEC" if has_moved else ""
         raise ValueError(f"{error}{moved}") from None
     if card is not None:
         source = renumbered(source, card.class_names)  # old runs that sorted class numbers as text continue
