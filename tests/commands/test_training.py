@@ -77,8 +77,8 @@ def test_pretraining_resuming_and_reproducing(tmp_path, capsys):
     (tmp_path / "thesis" / "data.json").write_text("years of work")
     assert main(["reproduce", str(out), "--out", str(tmp_path / "thesis")]) == 2
     assert (tmp_path / "thesis" / "data.json").read_text() == "years of work"
-    assert "6 of 6 losses are the same, the largest difference is 0" in told
-    assert "bit for bit the same" in told
+    assert "6 of 6 losses are equal (largest difference 0)" in told
+    assert "are identical, bit for bit" in told
     assert (tmp_path / "run-again" / "model" / "weights.safetensors").read_bytes() == (
         out / "model" / "weights.safetensors"
     ).read_bytes()

@@ -398,11 +398,12 @@ def test_every_photograph_is_predicted_as_by_timm_and_scored_by_both_kinds_of_la
     model = load_model(reference / "weights" / weights, conventions=conventions)
     how = model.spec.conventions.preprocessing
     truth = truth_of(model, source, EvaluateOptions(real=reference / "real.json"))
-    seen, scores = {}, {kind: Scores(1000) for kind in truth.labellers}
+    seen, scores = {}, {kind: Scores(1000) for kind in truth.targets}
     batches = evaluation_batches(source, batch=25, size=(224, 224), preprocessing=how)
     for batch, logits in outputs(model, batches, partial(normalised, how=how)):
-        for kind, labeller in truth.labellers.items():
-            seen |= dict(zip(batch.ids, scores[kind].add(logits, labeller(batch)), strict=True))
+        for kind, target in truth.targets.items():
+            labels = [target.of(*sample) for sample in zip(batch.labels, batch.ids, strict=True)]
+            seen |= dict(zip(batch.ids, scores[kind].add(logits, labels), strict=True))
     theirs = peers.timm.create_model(name, checkpoint_path=str(reference / "weights" / weights)).eval()
     config = peers.timm.data.resolve_data_config({"crop_pct": how.fraction}, model=theirs)
     transform = peers.timm.data.create_transform(**config, is_training=False)

@@ -251,13 +251,13 @@ class TestEnvironment:
 
 def poison(monkeypatch, steps):
     """Targets that are no numbers, in the updates of these steps."""
-    examples = training.Session._examples
+    examples = training.Training._examples
 
     def poisoned(session):
         for number, batch in enumerate(examples(session), start=session.state.progress.step + 1):
             yield replace(batch, targets=batch.targets * float("nan")) if number in steps else batch
 
-    monkeypatch.setattr(training.Session, "_examples", poisoned)
+    monkeypatch.setattr(training.Training, "_examples", poisoned)
 
 
 class TestNotANumber:

@@ -22,6 +22,7 @@ from vitlab.runs.training.account import tell_total
 from vitlab.runs.training.data import RunData
 from vitlab.runs.training.initial_state import whole_model
 from vitlab.runs.training.report import has_answers, tell_report
+from vitlab.runs.training.session import Session
 from vitlab.runs.training.validation import draw, score_set
 from vitlab.spec import Task
 from vitlab.store import sha256, verify_folder
@@ -32,20 +33,12 @@ from vitlab.train.loop import ADVICE, JUDGE
 from vitlab.train.state import TrainState
 from vitlab.weights.files.folder import CARD, WEIGHTS
 from vitlab.weights.save import save_model
-from vitlab.world.group import World
 from vitlab.world.parallel import is_cut
 
 
-def finish(
-    run: RunDir,
-    spec: RunSpec,
-    data: RunData,
-    state: TrainState,
-    checkpoints: Checkpoints,
-    console: Console,
-    world: World,
-) -> None:
+def finish(session: Session, data: RunData, state: TrainState, checkpoints: Checkpoints) -> None:
     """Save the model that is kept, judge it, and write the result."""
+    run, spec, console, world = session.run, session.spec, session.console, session.world
     books = state.progress.books  # of all steps; those of the best end with it
     weights = "best" if spec.recipe.patience and _take_best(state, checkpoints, console) else "last"
     model = state.trained.eval().requires_grad_(True)
@@ -62,18 +55,18 @@ def finish(
         if source is not None:
             numbers = world.first(partial(_recorded, run, name, progress.step))
             if numbers is None:
-                numbers = score_set(run, spec, data.task, name, source, console, world, model)
+                numbers = score_set(session, data.task, name, source, model)
                 run.record(name, {"step": progress.step, **numbers})
             elif spec.execution.report and not world.first(partial(has_answers, run, name, numbers)):
                 # The answers are of later weights.
-                score_set(run, spec, data.task, name, source, console, world, model)
+                score_set(session, data.task, name, source, model)
             result[name] = {what: value for what, value in numbers.items() if math.isfinite(float(value))}
             say(console, f"{name}: {describe(numbers)}")
-    draw(run, spec, data, model)
+    draw(session, data, model)
     run.check_there()
     if world.first(partial(model_fault, run)):
         world.first(partial(_set_aside, run))
-        keep_model(run, spec, data.card, data.task, state, checkpoints, world)
+        keep_model(session, data.card, data.task, state, checkpoints)
     result["model_sha256"] = world.first(partial(_weights_sha256, run))
     if why := world.first(run.not_exact):
         result["not_exact"] = why
@@ -89,10 +82,9 @@ def finish(
     world.first(partial(tell_report, run, spec, data, console))
 
 
-def keep_model(
-    run: RunDir, spec: RunSpec, card: DataCard, task: Task, state: TrainState, checkpoints: Checkpoints, world: World
-) -> None:
+def keep_model(session: Session, card: DataCard, task: Task, state: TrainState, checkpoints: Checkpoints) -> None:
     """Write the model's folder; raises Diverged where the model does not answer with numbers."""
+    run, spec, world = session.run, session.spec, session.world
     model, step = cast(Model, state.trained), state.progress.step
     kept = whole_model(model, spec, world) if is_cut(model) else model
 
@@ -129,19 +121,12 @@ def model_fault(run: RunDir) -> str:
     return ""
 
 
-def rebuild(
-    run: RunDir,
-    spec: RunSpec,
-    card: DataCard,
-    state: TrainState,
-    checkpoints: Checkpoints,
-    console: Console,
-    world: World,
-) -> bool:
+def rebuild(session: Session, card: DataCard, state: TrainState, checkpoints: Checkpoints) -> bool:
     """Write the model again from a state that is restored, or from the best one; False if it is not that of the result.
 
     What was there under the model's name is set aside.
     """
+    run, console, world = session.run, session.console, session.world
     result = world.first(partial(read_result, run))
     if result.get("weights") == "best" and not _take_best(state, checkpoints, console):
         return False
@@ -149,7 +134,7 @@ def rebuild(
         return False
     aside = world.first(partial(_set_aside, run))
     task: Task = "multi-label" if result.get("task") == "multi-label" else "single-label"
-    keep_model(run, spec, card, task, state, checkpoints, world)
+    keep_model(session, card, task, state, checkpoints)
     made, step = world.first(partial(_weights_sha256, run)), state.progress.step
     run.write(RESULT, result | {"model_sha256": made})  # another version may write the same tensors as other bytes
     run.record("rebuilt", {"step": step})

@@ -32,6 +32,7 @@ from vitlab.runs.training.exactness import check_unchanged
 from vitlab.runs.training.finishing import finish, model_fault, read_result, rebuild, withdraw_result
 from vitlab.runs.training.initial_state import initial_state, sharded_state
 from vitlab.runs.training.masked_patches import corruption_of, prediction_of
+from vitlab.runs.training.session import Session
 from vitlab.runs.training.validation import validate
 from vitlab.strict_json import from_json
 from vitlab.train.checkpoints.checkpoints import Checkpoints
@@ -107,7 +108,8 @@ def train_run(
         spec = places.of(run.spec(), run.path)
         spec = replace(spec, execution=execution or spec.execution)
         card = from_json(DataCard, run.card())
-        if world.first((run.path / RESULT).exists) and _is_complete(run, spec, card, console, world):
+        session = Session(run, spec, console, world)
+        if world.first((run.path / RESULT).exists) and _is_complete(session, card):
             say(console, f"{run.path} is finished; its model is in {run.path / MODEL}")
             return 0
         data = loaded.data or open_run_data(
@@ -117,20 +119,18 @@ def train_run(
         cards = card, data.card
         how = {"allow_changed": allow_changed, "known": known}
         world.first(partial(check_unchanged, run, data.sets, cards, console, **how))
-        state, checkpoints = _open_state(run, spec, console, world, loaded.start)
-        _restore_or_begin(run, spec, data, state, checkpoints, console, world)
+        state, checkpoints = _open_state(session, loaded.start)
+        _restore_or_begin(session, data, state, checkpoints)
         teacher = loaded.teacher or (open_teacher(spec, data.card, command=run.command) if spec.teacher else None)
-        session = Session(run, spec, data, state, checkpoints, console, world, on_event)
-        code = session.train(teacher)
+        code = Training(session, data, state, checkpoints, on_event).run_loop(teacher)
         if code == 0:
-            finish(run, spec, data, state, checkpoints, console, world)
+            finish(session, data, state, checkpoints)
         return code
 
 
-def _open_state(
-    run: RunDir, spec: RunSpec, console: Console, world: World, start: Model | None = None
-) -> tuple[TrainState, Checkpoints]:
+def _open_state(session: Session, start: Model | None = None) -> tuple[TrainState, Checkpoints]:
     """The state of step 0, or an empty one for a checkpoint to fill; and the checkpoints."""
+    run, spec, console, world = session.run, session.spec, session.console, session.world
     device = device_of(world, spec.execution.device)
     kind, why = choose(spec.execution.parallel, world, device, count_spec(spec.model).parameters)
     _check_kind(spec, kind, world)
@@ -146,16 +146,9 @@ def _open_state(
     return initial_state(spec, device, start, is_empty=is_begun), checkpoints
 
 
-def _restore_or_begin(
-    run: RunDir,
-    spec: RunSpec,
-    data: RunData,
-    state: TrainState,
-    checkpoints: Checkpoints,
-    console: Console,
-    world: World,
-) -> None:
+def _restore_or_begin(session: Session, data: RunData, state: TrainState, checkpoints: Checkpoints) -> None:
     """Fill the state from the newest checkpoint, or save that of step 0; either is recorded as an event."""
+    run, spec, console, world = session.run, session.spec, session.console, session.world
     restored = checkpoints.restore(state)
     here = checkpoints.environment
     if restored is None:
@@ -181,11 +174,12 @@ def _has_saved(run: RunDir) -> bool:
     return any(run.events("saved"))
 
 
-def _is_complete(run: RunDir, spec: RunSpec, card: DataCard, console: Console, world: World) -> bool:
+def _is_complete(session: Session, card: DataCard) -> bool:
     """Whether a finished run has its model; one that is missing or damaged is written again from a checkpoint.
 
     If the last checkpoint is lost as well but an earlier one exists, the run counts as unfinished.
     """
+    run, console, world = session.run, session.console, session.world
     if not world.first(partial(read_result, run)):
         world.first(partial(withdraw_result, run))
         say(console, f"{run.path / RESULT} is damaged and was set aside; the end of the run is repeated")
@@ -200,10 +194,10 @@ def _is_complete(run: RunDir, spec: RunSpec, card: DataCard, console: Console, w
         f"the model of {run.path} cannot be restored, because {run.path / CHECKPOINTS} has no checkpoint; bring back "
         f"{run.path / MODEL} or the checkpoints, or start a new run",
     )
-    state, checkpoints = _open_state(run, spec, console, world)
+    state, checkpoints = _open_state(session)
     restored = checkpoints.restore(state)
     assert restored is not None, "there are checkpoints"
-    if rebuild(run, spec, card, state, checkpoints, console, world):
+    if rebuild(session, card, state, checkpoints):
         return True
     world.first(partial(withdraw_result, run))
     say(console, f"the last checkpoint is lost; training continues after step {restored.step:,}")
@@ -242,30 +236,33 @@ def _check_kind(spec: RunSpec, kind: str, world: World) -> None:
     )
 
 
-class Session:
-    """One process's part in the steps of a run: its batches, its objective, and what happens at every event."""
+class Training:
+    """The steps of a run: its batches, its objective, and what happens at every event."""
 
     def __init__(
         self,
-        run: RunDir,
-        spec: RunSpec,
+        session: Session,
         data: RunData,
         state: TrainState,
         checkpoints: Checkpoints,
-        console: Console,
-        world: World,
         on_event: Watcher | None = None,
     ) -> None:
-        self.run, self.spec, self.data, self.state, self.checkpoints = run, spec, data, state, checkpoints
-        self.console, self.world, self.on_event = console, world, on_event
+        self.session, self.data, self.state, self.checkpoints, self.on_event = (
+            session,
+            data,
+            state,
+            checkpoints,
+            on_event,
+        )
+        self.run, self.spec, self.console, self.world = session.run, session.spec, session.console, session.world
         self.device = next(state.module.parameters()).device
         self.account = self._opened_account()
-        self.books = Books(self.account, spec.execution.max_bad, world)
-        self.crowding = Crowding(spec.execution.workers) if self.device.type == "cpu" else None
-        self.display = Display(console, spec.recipe.schedule.total, state.progress.step)
+        self.books = Books(self.account, self.spec.execution.max_bad, self.world)
+        self.crowding = Crowding(self.spec.execution.workers) if self.device.type == "cpu" else None
+        self.display = Display(self.console, self.spec.recipe.schedule.total, state.progress.step)
         self.log = None
 
-    def train(self, teacher: Teacher | None) -> int:
+    def run_loop(self, teacher: Teacher | None) -> int:
         """Run the loop to its end or to a stop; returns its exit code."""
         recipe, execution, state = self.spec.recipe, self.spec.execution, self.state
         forward: nn.Module = state.module if teacher is None else student_of(self.spec, state.module)
@@ -372,7 +369,7 @@ class Session:
     def _hooks(self) -> tuple[Hook, ...]:
         if self.data.validation is None:
             return ()
-        measure = partial(validate, self.run, self.spec, self.data, self.console, self.world)
+        measure = partial(validate, self.session, self.data)
         return (Hook(JUDGE, self.spec.recipe.validate_every, measure),)
 
     def _explained(self, error: BaseException) -> BaseException:

@@ -13,12 +13,13 @@ from vitlab.data.source import Source
 from vitlab.errors import TooManyBadImages
 from vitlab.metrics.answers import answers_of
 from vitlab.models.build import Model
-from vitlab.run_dir import PICTURE, RunDir, RunSpec, answers_file
+from vitlab.run_dir import PICTURE, RunSpec, answers_file
 from vitlab.runs.measure.scoring import score_source
 from vitlab.runs.progress import Images
 from vitlab.runs.training.account import Books, tell_bad, write_quarantine
 from vitlab.runs.training.data import RunData
 from vitlab.runs.training.masked_patches import corruption_of, draw_predictions, prediction_of, score_predictions
+from vitlab.runs.training.session import Session
 from vitlab.spec import Task
 from vitlab.strict_json import to_json
 from vitlab.train.loop import JUDGE
@@ -27,13 +28,11 @@ from vitlab.world.group import World
 EVALUATION_BATCH = 64
 
 
-def validate(
-    run: RunDir, spec: RunSpec, data: RunData, console: Console, world: World, module: nn.Module
-) -> dict[str, float]:
+def validate(session: Session, data: RunData, module: nn.Module) -> dict[str, float]:
     """Score the validation set and draw the picture of a masked run; returns the numbers by name."""
     assert data.validation is not None
-    draw(run, spec, data, module)
-    return score_set(run, spec, data.task, JUDGE, data.validation, console, world, module)
+    draw(session, data, module)
+    return score_set(session, data.task, JUDGE, data.validation, module)
 
 
 def check_pictures(spec: RunSpec, data: RunData, console: Console) -> dict[str, Account]:
@@ -65,30 +64,22 @@ def check_pictures(spec: RunSpec, data: RunData, console: Console) -> dict[str, 
     return checked
 
 
-def draw(run: RunDir, spec: RunSpec, data: RunData, module: nn.Module) -> None:
+def draw(session: Session, data: RunData, module: nn.Module) -> None:
     """Draw what a masked run predicts now; all ranks must call this, because the model may be sharded."""
-    if spec.recipe.masking is None:
+    if session.spec.recipe.masking is None:
         return
-    drawn = draw_predictions(spec, data.validation or data.train, module)
+    drawn = draw_predictions(session.spec, data.validation or data.train, module)
     if drawn is not None:
-        run.write_bytes(PICTURE, drawn)
+        session.run.write_bytes(PICTURE, drawn)
 
 
-def score_set(
-    run: RunDir,
-    spec: RunSpec,
-    task: Task,
-    name: str,
-    source: Source,
-    console: Console,
-    world: World,
-    module: nn.Module,
-) -> dict[str, float]:
+def score_set(session: Session, task: Task, name: str, source: Source, module: nn.Module) -> dict[str, float]:
     """Score every image of the validation or test set once over all ranks; unreadable ones are counted and quarantined.
 
     However many there are, they never stop the run: `check_pictures` did so before the first step, and what the model
     has learnt since must not be lost because a disk went away.
     """
+    run, spec, world = session.run, session.spec, session.world
     account = Account(len(source))
     batch = min(EVALUATION_BATCH, spec.execution.micro_batch or EVALUATION_BATCH)
     scores, mistakes = None, []
@@ -111,7 +102,7 @@ def score_set(
             numbers = scores.numbers()
     finally:
         fresh = write_quarantine(run, account, name)
-    tell_bad(console, run, account, fresh, name)
+    tell_bad(session.console, run, account, fresh, name)
     numbers = {**numbers, "not_evaluated": len(account.quarantined)}
     if scores is not None and spec.execution.report:
         run.write(answers_file(name), to_json(answers_of(scores, numbers, mistakes)))
