@@ -13,7 +13,7 @@ import pytest
 
 import vitlab
 from vitlab.cli import COMMANDS
-from vitlab.commands import sweeping, training
+from vitlab.commands import evaluation, looking, sweeping, training
 from vitlab.commands.data import DATA_COMMANDS
 from vitlab.runs.sweep.sweep import sweep
 from vitlab.runs.sweep.transfer import transfer
@@ -187,11 +187,18 @@ def test_flags_and_printing_pass(tmp_path):
         (training.finetune, start.finetune, set()),
         (sweeping.sweep, sweep, set()),
         (sweeping.transfer, transfer, set(sweeping.TRANSFER_SETS)),
+        (evaluation.evaluate, vitlab.evaluate, set()),
+        (evaluation.features, vitlab.features, set()),
+        (evaluation.fewshot, vitlab.fewshot_table, set()),
+        (looking.predict, vitlab.predict, {"json", "loading"}),
+        (looking.inspect, vitlab.inspect, {"loading"}),
+        (looking.Loading, vitlab.inspect, set()),
     ],
-    ids=["pretrain", "finetune", "sweep", "transfer"],
+    ids=lambda given: getattr(given, "__name__", ""),
 )
 def test_flags_are_arguments_of_the_function_by_the_same_name(command, function, own):
     flags, arguments = inspect.signature(command).parameters, inspect.signature(function).parameters
     assert set(flags) - own <= set(arguments)
-    for name in set(flags) - own - {"image", "rates", "changes", "out", "grid", "space", "also"}:
+    shown = {"image", "rates", "changes", "out", "grid", "space", "also", "workers"}  # whose defaults are a command's
+    for name in set(flags) - own - shown:
         assert flags[name].default in (arguments[name].default, inspect.Parameter.empty), name

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import tyro
 from rich.text import Text
 
+from vitlab.commands.flags import arguments
 from vitlab.commands.terminal import (
     MaybeConventions,
     MaybeNumber,
@@ -19,7 +20,6 @@ from vitlab.commands.terminal import (
     console,
     printable,
     shown_as,
-    size_of,
 )
 
 Models = Annotated[tuple[Path, ...], tyro.conf.Positional, shown_as("MODEL ...")]
@@ -28,7 +28,7 @@ Seeing = Literal["own", "few-shot", "paper", "timm", "hf", "torchvision", "deit"
 
 
 def evaluate(
-    models: Models,
+    model: Models,
     data: Specs,
     out: Path = Path("evaluation"),
     real: MaybePath = None,
@@ -54,7 +54,7 @@ def evaluate(
     evaluation continues when you start it again with the same folder.
 
     Args:
-        models: Weights of any supported format, or names that vitlab download lists.
+        model: Weights of any supported format, or names that vitlab download lists.
         data: The data, such as folder:photos?split=val or imagenet:DIR?labels=FILE.
         out: Folder for the table (CSV, Markdown, JSON), the classes, the confusion matrices and the progress.
         real: The real.json of the ReaL labels, for ImageNet's validation images.
@@ -74,31 +74,10 @@ def evaluate(
         expected: Expected accuracy, or mean average precision, in percent, for the ledger.
         expected_from: Source of that number.
     """
+    given = arguments(locals(), is_error=True) | {"command": command_line()}
     from vitlab.runs.measure.evaluate import evaluate as run
 
-    found = run(
-        models,
-        data,
-        out,
-        real=real,
-        label_map=label_map,
-        restrict=restrict,
-        by_number=by_number,
-        max_bad=max_bad,
-        max_pixels=max_pixels,
-        threshold=threshold,
-        preprocessing=preprocessing,
-        conventions=conventions,
-        image=size_of(image),
-        batch=batch,
-        workers=workers,
-        device=device,
-        ledger=ledger,
-        expected=expected,
-        expected_from=expected_from,
-        command=command_line(),
-        console=console(is_error=True),
-    )
+    found = run(**given)
     console().print(found.table.terminal())
     console().print(_where(out, "results", "the classes and confusion matrix of each row"), soft_wrap=True)
     return 0
@@ -134,22 +113,10 @@ def features(
         workers: Processes that decode images.
         device: Such as cpu or cuda:1; auto is a GPU if there is one.
     """
+    given = arguments(locals(), is_error=True)
     from vitlab.runs.measure.features import features as run
 
-    found = run(
-        model,
-        data,
-        out,
-        preprocessing=preprocessing,
-        conventions=conventions,
-        image=size_of(image),
-        max_bad=max_bad,
-        shard=shard,
-        batch=batch,
-        workers=workers,
-        device=device,
-        console=console(is_error=True),
-    )
+    found = run(**given)
     console().print(Text(f"{printable(str(out))}: {found.samples:,} samples, {found.width} features each"))
 
 
@@ -194,28 +161,10 @@ def fewshot(
         workers: Processes that decode images.
         device: Such as cpu or cuda:1; auto is a GPU if there is one.
     """
+    given = arguments(locals(), is_error=True)
     from vitlab.runs.measure.fewshot import fewshot_table
 
-    table = fewshot_table(
-        train,
-        test,
-        model,
-        out,
-        shots=shots,
-        seeds=seeds,
-        draw=draw,
-        l2=l2,
-        neighbours=neighbours,
-        probe=probe,
-        preprocessing=preprocessing,
-        conventions=conventions,
-        image=size_of(image),
-        max_bad=max_bad,
-        batch=batch,
-        workers=workers,
-        device=device,
-        console=console(is_error=True),
-    )
+    table = fewshot_table(**given)
     console().print(table.terminal())
     console().print(_where(out, "fewshot", "the features, if they were computed here"), soft_wrap=True)
 

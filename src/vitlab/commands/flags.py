@@ -335,9 +335,12 @@ def without_negations(command: Command, words: list[str]) -> list[str]:
     return kept
 
 
-def arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """The flags of a command as arguments of the function it calls: sizes and --set as values, and the console."""
+def arguments(given: dict[str, Any], *, is_error: bool = False) -> dict[str, Any]:
+    """The flags of a command as arguments of the function it calls, which prints to standard output or error.
+
+    Sizes, rates and --set become values, and a group of flags called `loading` its fields.
+    """
+    given = given | vars(given["loading"]) if "loading" in given else given
     read = {"image": size_of, "rates": numbers, "changes": pairs}
-    return {name: read[name](value) if name in read else value for name, value in given.items()} | {
-        "console": console()
-    }
+    values = {name: read[name](value) if name in read else value for name, value in given.items() if name != "loading"}
+    return values | {"console": console(is_error=is_error)}

@@ -8,6 +8,7 @@ import tyro
 from rich.table import Table
 from rich.text import Text
 
+from vitlab.commands.flags import arguments
 from vitlab.commands.terminal import (
     MaybeConventions,
     MaybeWhole,
@@ -17,7 +18,6 @@ from vitlab.commands.terminal import (
     print_json,
     printable,
     shown_as,
-    size_of,
 )
 
 if TYPE_CHECKING:
@@ -71,21 +71,11 @@ def predict(
         max_pixels: Most pixels an image may have; default: the limit of each format.
         loading: How the weights are loaded.
     """
+    given = arguments(locals(), is_error=True)
+    given.pop("json")
     from vitlab.runs.measure.prediction import predict as run
 
-    answers = run(
-        model,
-        images,
-        top,
-        max_pixels=max_pixels,
-        conventions=loading.conventions,
-        image=size_of(loading.image),
-        heads=loading.heads,
-        allow_partial=loading.allow_partial,
-        allow_nonfinite=loading.allow_nonfinite,
-        device=loading.device,
-        console=console(is_error=True),
-    )
+    answers = run(**given)
     if json:
         print_json(answers.to_json())
     else:
@@ -117,22 +107,10 @@ def inspect(
         max_pixels: Most pixels an image may have; default: the limit of each format.
         loading: How the weights are loaded.
     """
+    given = arguments(locals(), is_error=True)
     from vitlab.runs.measure.inspection import inspect as run
 
-    done = run(
-        model,
-        images,
-        out,
-        maps=maps,
-        max_pixels=max_pixels,
-        conventions=loading.conventions,
-        image=size_of(loading.image),
-        heads=loading.heads,
-        allow_partial=loading.allow_partial,
-        allow_nonfinite=loading.allow_nonfinite,
-        device=loading.device,
-        console=console(is_error=True),
-    )
+    done = run(**given)
     for line in done.bad:
         complain(printable(line), style="red")
     if done.bad:

@@ -227,7 +227,7 @@ def test_shards_stay_open_up_to_a_limit(tmp_path, monkeypatch):
     source = opened(tmp_path, **{f"s{n}": tar_of(pair("a", n)) for n in range(8)})
     for index in [*range(8), *range(8)]:
         assert source.item(index).labels == (index,)
-    files = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    files = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
     assert len([file for file in files if file.endswith(".tar") and file.startswith(str(tmp_path))]) == 3
 
 
