@@ -91,7 +91,7 @@ def test_a_reproduction_that_differs_is_told(tmp_path, capsys):
     events = (out / "events.jsonl").read_text().replace('"loss": 1', '"loss": 2')
     (out / "events.jsonl").write_text(events)
     assert main(["reproduce", str(out), "--out", str(tmp_path / "twin")]) == 1
-    assert "6 of 6 losses are the same" not in capsys.readouterr().out
+    assert "6 of 6 losses are equal" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
