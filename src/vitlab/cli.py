@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _run(commands, program, about, arguments, is_printing=is_first) or 0
     except Stopped as stop:
         if stop.path is not None:
-            complain(f"{stop.args[0]}; continue with: {stop.command}")
+            complain(stop.args[0])
         return stop.exit_code
     except KeyboardInterrupt as error:
         if is_first:

@@ -78,7 +78,8 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, exit_code: int = 130, path: Path | None = None, command: str = "") -> None:
         self.exit_code, self.path = exit_code, path
         self.command = command or ("" if path is None else f"vitlab resume {shlex.quote(str(path))}")
-        super().__init__("stopped and saved" if path is None else f"stopped and saved in {path}")
+        where = "" if path is None else f" in {path}; continue with: {self.command}"
+        super().__init__(f"stopped and saved{where}")
 
 
 class WeightsWarning(UserWarning):

@@ -38,6 +38,7 @@ RUN, DATA, EVENTS, QUARANTINE, RESULT = "run.json", "data.json", "events.jsonl",
 CHECKPOINTS, MODEL, TENSORBOARD = "checkpoints", "model", "tensorboard"
 PICTURE, REPORT = "masked-patches.png", "report.html"
 CONTENTS, NOT_EXACT = "contents.npz", "not-exact.json"
+OBJECT = "dataset:"  # data that is a torch Dataset of the caller, by the name of its class
 LARGEST_RECORD = 2**34  # bytes of the contents; each sample takes a few dozen
 LEARNT = ("kind", "model", "recipe", "seed", "start_sha256", "held_out", "teacher_sha256")  # what decides the weights
 
@@ -89,18 +90,31 @@ class RunSpec:
 class RunDir:
     """A folder with a run in it. A writer holds its lock (`held`); of several ranks only one `writes`.
 
-    run.json is read once, when it is first needed. `command` continues the run: errors quote it.
+    run.json is read once, when it is first needed.
     """
 
     def __init__(self, path: Path, *, writes: bool = True) -> None:
         self.path, self.writes = path, writes
-        self.command = f"vitlab resume {shlex.quote(str(path))}"
+        self._command = ""
         self._values: dict[str, Any] | None = None  # of run.json
         self._spec: RunSpec | None = None
         self.dropped = 0  # events that could not be written
         self._identity: tuple[int, int] | None = None  # of the folder that is held
         self._is_new = False
         self._made: tuple[Path, ...] = ()  # folders that there were not before the run, the innermost first
+
+    @property
+    def command(self) -> str:
+        """What continues the run, for messages: a command, or a call where the data is a Python object."""
+        if self._command:
+            return self._command
+        if self.spec().data.startswith(OBJECT):
+            return f"vitlab.open_run({str(self.path)!r}).resume(data=...)"
+        return f"vitlab resume {shlex.quote(str(self.path))}"
+
+    @command.setter
+    def command(self, value: str) -> None:
+        self._command = value
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -34,7 +34,8 @@ class DataCard:
 
 def way_out(command: str) -> str:
     """What a user can do about data that has changed; `command` continues the run."""
-    anyway = f"continue anyway with: {command} --allow-changed"
+    flag = ", allow_changed=True" if command.startswith("vitlab.") else " --allow-changed"
+    anyway = f"continue anyway with: {command.removesuffix(')')}{flag}{')' * command.endswith(')')}"
     return f"restore the data, or {anyway} (the result then says that the run is not exact)"
 
 

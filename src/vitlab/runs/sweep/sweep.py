@@ -62,7 +62,7 @@ def sweep(
     held_out: float | None = None,
     teacher: str | Path | None = None,
     execution: Execution = AUTOMATIC,
-    ledger: Path | None = None,
+    ledger: str | Path | None = None,
     command: str = "vitlab.sweep",
     yes: bool = False,
     quiet: bool = False,
@@ -105,6 +105,7 @@ def sweep(
         "data that is a Python object is open in this process only; leave out jobs and ray, or give a string such as "
         "folder:photos",
     )
+    ledger = None if ledger is None else Path(ledger)
     check_ledger(ledger)
     screen = default_console(console, quiet=quiet)
     outcome = run_sweep(model, specs["data"], specs["test"], Path(out), options, screen, sources=sources)

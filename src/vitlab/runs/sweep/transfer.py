@@ -37,7 +37,7 @@ def transfer(
     ray: str = "",
     image: Image | None = None,
     execution: Execution = AUTOMATIC,
-    ledger: Path | None = None,
+    ledger: str | Path | None = None,
     command: str = "vitlab.transfer",
     yes: bool = False,
     quiet: bool = False,
@@ -61,6 +61,7 @@ def transfer(
         workers=workers_of(jobs, ray),
         is_confirmed=yes,
     )
+    ledger = None if ledger is None else Path(ledger)
     check_ledger(ledger)
     out, screen = Path(out), default_console(console, quiet=quiet)
     is_picking = sweep == "yes" or (sweep == "auto" and pick_device(execution.device).type != "cpu")

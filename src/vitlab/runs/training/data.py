@@ -16,7 +16,7 @@ from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import development_split
 from vitlab.metrics.multilabel import check_kept
 from vitlab.require import require
-from vitlab.run_dir import RunSpec
+from vitlab.run_dir import OBJECT, RunSpec
 from vitlab.spec import Task
 
 Data = str | Source | Dataset[Any]  # how a caller names a data set: see `open_data`
@@ -62,7 +62,7 @@ def open_run_data(
     try:
         source = sources["data"] if "data" in sources else open_source(spec.data)
     except (OSError, ValueError) as error:
-        has_moved = card is not None and not spec.data.startswith("dataset:")  # a Python object has no place
+        has_moved = card is not None and not spec.data.startswith(OBJECT)  # a Python object has no place
         moved = f"; if the data has moved: {command} --data SPEC" if has_moved else ""
         raise ValueError(f"{error}{moved}") from None
     if card is not None:

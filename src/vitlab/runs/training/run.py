@@ -146,8 +146,8 @@ class Run:
                     on_event=on_event if world.leads else None,
                 )
             except KeyboardInterrupt:
-                raise Stopped(path=self.path if world.leads else None) from None
-        return ended(self.path, code, is_silent=not world.leads)
+                raise Stopped(path=self.path if world.leads else None, command=run.command) from None
+        return ended(run, code)
 
     def __repr__(self) -> str:
         state = "finished" if self.is_finished else "not finished"
@@ -167,11 +167,11 @@ def open_run(path: str | Path) -> Run:
     return Run(path)
 
 
-def ended(path: Path, code: int, *, is_silent: bool = False) -> Run:
-    """The run that has ended; raises Stopped where a signal stopped it. Only one rank names its folder."""
+def ended(run: RunDir, code: int) -> Run:
+    """The run that has ended; raises Stopped where a signal stopped it. Only the rank that writes names its folder."""
     if code:
-        raise Stopped(code, None if is_silent else path)
-    return Run(path)
+        raise Stopped(code, run.path if run.writes else None, run.command)
+    return Run(run.path)
 
 
 def _measured(event: Mapping[str, Any]) -> float:

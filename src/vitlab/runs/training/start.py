@@ -253,15 +253,15 @@ def _train(run: RunDir, console: Console, loaded: Loaded, world: World, on_event
     try:
         code = train_run(run, console, loaded=loaded, world=world, on_event=on_event)
     except KeyboardInterrupt:
-        raise Stopped(path=run.path) from None
-    return ended(run.path, code)
+        raise Stopped(path=run.path, command=run.command) from None
+    return ended(run, code)
 
 
 def _follow(world: World) -> Run:
     """Train the run that rank 0 creates."""
     path = Path(world.first(str))
-    code = train_run(RunDir(path, writes=False), Console(quiet=True), world=world)
-    return ended(path, code, is_silent=True)
+    run = RunDir(path, writes=False)
+    return ended(run, train_run(run, Console(quiet=True), world=world))
 
 
 def _with_shards(spec: RunSpec, world: World) -> RunSpec:
