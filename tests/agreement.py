@@ -1,18 +1,6 @@
 """How tests make weights that matter and measure how far two results are apart."""
 
-from contextlib import contextmanager
-
-import pytest
 import torch
-
-
-@contextmanager
-def undrawn():
-    """Build models without drawing the weights that `randomised` replaces."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("uniform_", "normal_", "erfinv_"):
-            patch.setattr(torch.Tensor, name, lambda self, *_, **__: self)
-        yield
 
 
 def randomised(model, seed=0):

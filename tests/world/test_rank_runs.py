@@ -21,6 +21,7 @@ from vitlab.errors import LostRank
 from vitlab.models.build import build_from_spec
 from vitlab.recipe import Execution, Masking
 from vitlab.run_dir import CHECKPOINTS, RunDir
+from vitlab.store import locked
 from vitlab.weights.load import weights_sha256
 from vitlab.weights.save import save_model
 from vitlab.world.group import join
@@ -164,10 +165,20 @@ def test_too_many_bad_images_of_one_rank_stop_all_with_one_message(in_memory):
 
 @pytest.mark.slow
 def test_an_error_of_the_first_rank_ends_all_with_one_message(in_memory):
-    said = in_memory / "said"
-    assert ranks.run_ranks(3, ranks.resume_command, in_memory / "nothing", said=said) == [2, 1, 1]
-    assert said.read_text().count("holds no run") == 1
+    path, said = in_memory / "run", in_memory / "said"
+    crashes.new_run(path, small())
+    with locked(path):
+        assert ranks.run_ranks(3, ranks.resume_command, path, said=said) == [2, 1, 1]
+    assert said.read_text().count("is in use") == 1
     assert said.read_text().count("vitlab: ") == 1  # torch may complain of a store that is gone
+
+
+@pytest.mark.slow
+def test_an_error_that_all_ranks_meet_is_told_once(in_memory):
+    said = in_memory / "said"
+    assert ranks.run_ranks(3, ranks.resume_command, in_memory / "nothing", said=said) == [2, 2, 2]
+    assert said.read_text().count("holds no run") == 1
+    assert said.read_text().count("vitlab: ") == 1
 
 
 @pytest.mark.slow
@@ -176,7 +187,7 @@ def test_what_all_ranks_meet_before_they_meet_each_other_is_told_once(in_memory)
     crashes.new_run(path, small())
     for flags, message in (
         (("--parallel", "fsdp", "--compile", "true"), "compile"),
-        (("--exact-elastic", "true"), "begun without --exact-elastic"),
+        (("--exact-elastic", "true"), "began without --exact-elastic"),
     ):
         said.unlink(missing_ok=True)
         assert set(ranks.run_ranks(2, ranks.resume_command, path, *flags, said=said)) <= {1, 2}

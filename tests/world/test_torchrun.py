@@ -47,7 +47,7 @@ def test_torchrun_restarts_continue_bit_for_bit(tmp_path, has_own_store):
     script.write_text(KILLED_ONCE)
     done = torchrun(script, *RUN, "--out", path, restarts=2, has_own_store=has_own_store)
     assert done.returncode == 0, done.stderr
-    assert "restart 1: the run in" in done.stdout
+    assert "the ranks were restarted; the run in" in done.stdout
     (resumed,) = RunDir(path).events("resumed")
     assert 0 < resumed["step"] < 8
     assert remains(path) == remains(unbroken)
