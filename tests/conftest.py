@@ -77,7 +77,7 @@ def tiny(tiny_spec):
     return randomised(build_from_spec(tiny_spec))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # a worker that takes over tests of others may set up a module's fixtures again
 def memory(tmp_path_factory):
     """A folder in memory where there is one, else on disk: a killed process leaves the page cache as it is, and a busy
     disk takes long to sync what no such test looks at."""

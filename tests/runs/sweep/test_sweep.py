@@ -54,7 +54,7 @@ def load(path):
 
 def steps(out):
     """How many steps were trained in each run folder, repeated ones counted."""
-    logs = sorted(out.rglob("events.jsonl"))
+    logs = sorted(out.glob("*/*/events.jsonl"))  # not inside checkpoints, which come and go
     return {str(log.parent.relative_to(out)): len(list(RunDir(log.parent).events("step"))) for log in logs}
 
 

@@ -263,7 +263,7 @@ def make_plan(
         seconds=estimated_seconds(base, pick_device(base.execution.device), found, teacher),
         console=console,
         crew=crew,
-        sources=sources,
+        sources=dict(sources),
     )
     runs = []
     for point in (*points, *(corners(base.recipe.name, space) if options.trials else ())):
