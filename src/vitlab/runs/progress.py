@@ -1,4 +1,4 @@
-"""What a person sees of long work: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of long operations: a bar on a terminal, occasional lines elsewhere."""
 
 import contextlib
 import time
@@ -23,7 +23,7 @@ QUIET = 15.0  # seconds between lines where there is no terminal
 
 
 class _Counted:
-    """So many of so many, while the block runs: a bar on a terminal, else nothing."""
+    """A progress bar while the block runs; nothing where there is no terminal."""
 
     count: type[ProgressColumn] = MofNCompleteColumn
 
@@ -48,7 +48,7 @@ class _Counted:
 
 
 class Display(_Counted):
-    """Shows events of a run; an output that went away never stops the run."""
+    """Show the events of a run; a closed output never stops it."""
 
     def __init__(self, console: Console, total: int, done: int) -> None:
         super().__init__(console, "training", total, done, TimeRemainingColumn(), has_bar=True)
@@ -67,7 +67,7 @@ class Display(_Counted):
             )
 
     def say(self, line: str) -> None:
-        """A line of its own."""
+        """Print a line above the bar."""
         say(self.console, line)
 
     def _show_step(self, values: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ class _Coming(_Counted):
         self._spoke = 0.0
 
     def __enter__(self) -> Self:
-        return self  # the bar waits until something is told
+        return self  # the bar starts with the first `show`
 
     def show(self, done: int, total: int) -> None:
         """So much is there, of so much or of nobody knows how much (0); first told before anything comes."""

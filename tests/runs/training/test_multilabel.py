@@ -24,6 +24,7 @@ from vitlab.spec import ViTSpec
 from vitlab.train.loop import measure_of
 
 CHANNELS = ("blue", "green", "red")  # the classes, sorted
+pytestmark = pytest.mark.usefixtures("charts")  # a report of several labels draws them
 
 
 @pytest.fixture(scope="module")

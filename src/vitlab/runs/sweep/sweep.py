@@ -18,7 +18,6 @@ from rich.console import Console
 
 from vitlab.changes import NO_CHANGES
 from vitlab.data.source import Source
-from vitlab.data.sources.catalogue import open_data
 from vitlab.jobs.job import Here, Processes, Ray, Workers
 from vitlab.jobs.on_ray import require_ray
 from vitlab.paper.finetuning import RUNS
@@ -32,7 +31,7 @@ from vitlab.runs.sweep.plan import make_plan
 from vitlab.runs.sweep.request import SWEEP, remember, remember_contents
 from vitlab.runs.sweep.results import Outcome, record, results_of, write_table
 from vitlab.runs.sweep.selection import pick, table_of, write_choice
-from vitlab.runs.training.data import NO_SOURCES, Data
+from vitlab.runs.training.data import NO_SOURCES, Data, named_sources
 from vitlab.runs.training.start import split_changes
 from vitlab.spec import Image, image_size
 from vitlab.store import locked, refuse_strange, refuse_unwritable
@@ -78,9 +77,7 @@ def sweep(
     the same call continues.
     """
     require(search == "grid" or trials >= 1, f"{trials} trials; a search needs at least 1")
-    given = {"data": data, "validation": validation, "test": test}
-    sources = {name: open_data(one) for name, one in given.items() if not isinstance(one, str)}
-    specs = {name: sources[name].spec if name in sources else str(one) for name, one in given.items()}
+    specs, sources = named_sources(data, validation, test)
     execution, changed = split_changes(execution, {**changes, **fields})
     options = SweepOptions(
         recipe=recipe,

@@ -1,4 +1,4 @@
-"""The account of a training over all its ranks: each books its own share, and all know the sum when it matters."""
+"""Count used and bad images over all ranks, and report bad images and missing classes."""
 
 from collections.abc import Generator, Iterable, Sequence
 
@@ -17,7 +17,7 @@ NAMED = 3  # bad images that a line names; their file names all
 
 
 class Books:
-    """`account` is that of all ranks, right after every `settle`; alone it is always right."""
+    """The account of all ranks, up to date after every `settle`; in one process always."""
 
     def __init__(self, account: Account, max_bad: float, world: World) -> None:
         self.account, self.max_bad, self.world = account, training_limit(max_bad, account.samples), world
@@ -86,7 +86,7 @@ def _file(of: str) -> str:
 
 
 def _known(run: RunDir, of: str) -> set[str]:
-    """The ids in the file; none where it is not there or damaged, and then they are told again."""
+    """The ids in the file; empty if it is missing or damaged, so that they are reported again."""
     try:
         told = read_json(run.path / _file(of))
         return set(Account.from_json(told).quarantined)  # pyrefly: ignore[bad-argument-type] - else it raises

@@ -12,7 +12,7 @@ from vitlab.data.class_names import renumbered
 from vitlab.data.fingerprint import DataCard
 from vitlab.data.fingerprint import describe as describe_data
 from vitlab.data.source import Source
-from vitlab.data.sources.catalogue import open_source
+from vitlab.data.sources.catalogue import open_data, open_source, with_max_pixels
 from vitlab.data.splits import development_split
 from vitlab.metrics.multilabel import check_kept
 from vitlab.require import require
@@ -42,6 +42,16 @@ class RunData:
     test: Source | None
     sets: Mapping[str, Source]  # every data set that was opened, by the name of its flag
     task: Task
+
+
+def named_sources(
+    data: Data, validation: Data = "", test: Data = "", max_pixels: int | None = None
+) -> tuple[dict[str, str], dict[str, Source]]:
+    """How run.json names the data sets of a call, and those that the caller gave as objects, both by name."""
+    given = {"data": data, "validation": validation, "test": test}
+    sources = {name: open_data(one) for name, one in given.items() if not isinstance(one, str)}
+    texts = {name: with_max_pixels(one, max_pixels) for name, one in given.items() if isinstance(one, str)}
+    return texts | {name: source.spec for name, source in sources.items()}, sources
 
 
 def open_training_data(spec: str, source: Source | None = None) -> Opened:

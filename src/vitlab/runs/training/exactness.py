@@ -33,8 +33,8 @@ def check_unchanged(
 ) -> None:
     """Record what the data of a new run holds; raise if a run that continues would not be the same run.
 
-    `cards` are those of the training data as it was and as it is. With `allow_changed` the reasons are told and kept in
-    the run's folder instead, and what is there now is what the run continues with. `known` is a record that may have
+    `cards` are those of the training data as it was and as it is. With `allow_changed` the reasons are printed
+    and recorded instead, and the run continues with the data as it is now. `known` is a record that may have
     the hashes already.
     """
     checkpoint = learnt_in(run.path / CHECKPOINTS)

@@ -37,7 +37,7 @@ from vitlab.world.parallel import is_cut
 
 
 def finish(session: Session, data: RunData, state: TrainState, checkpoints: Checkpoints) -> None:
-    """Save the model that is kept, judge it, and write the result."""
+    """Score and save the final model, and write the result."""
     run, spec, console, world = session.run, session.spec, session.console, session.world
     books = state.progress.books  # of all steps; those of the best end with it
     weights = "best" if spec.recipe.patience and _take_best(state, checkpoints, console) else "last"
@@ -177,7 +177,7 @@ def answers_are_finite(model: Model) -> bool:
 
 
 def _take_best(state: TrainState, checkpoints: Checkpoints, console: Console) -> bool:
-    """Fill the state from the best checkpoint; one that is lost is told, and the last weights stay."""
+    """Fill the state from the best checkpoint; if that is lost, report it and keep the last weights."""
     if state.progress.best is None:
         return False
     path = checkpoints.folder / name_of(state.progress.best_step)

@@ -9,14 +9,13 @@ from typing import Any, overload
 from rich.console import Console
 
 from vitlab.changes import NO_CHANGES, flattened, with_fields
-from vitlab.data.sources.catalogue import open_data
 from vitlab.errors import Stopped
 from vitlab.models.build import Model
 from vitlab.report.tables import Cell, Results
 from vitlab.require import require
 from vitlab.run_dir import MODEL, REPORT, RESULT, RunDir, RunSpec
 from vitlab.runs.progress import default_console
-from vitlab.runs.training.data import Data
+from vitlab.runs.training.data import Data, named_sources
 from vitlab.runs.training.finishing import read_result
 from vitlab.runs.training.trainer import Loaded, Places, Watcher, train_run
 from vitlab.train.loop import JUDGE, measure_of
@@ -126,9 +125,7 @@ class Run:
         `data`, `validation`, `test` and `teacher` are needed if they have moved, or were torch Datasets. Other keywords
         are fields of the `Execution`, such as `workers=2`. See `vitlab resume --help`.
         """
-        given = {"data": data, "validation": validation, "test": test}
-        sources = {name: open_data(one) for name, one in given.items() if not isinstance(one, str)}
-        specs = {name: sources[name].spec if name in sources else str(one) for name, one in given.items()}
+        specs, sources = named_sources(data, validation, test)
         places = Places(**specs, teacher="" if teacher is None else str(located(teacher).resolve()))
         run = RunDir(self.path)
         execution = with_fields(run.spec().execution, flattened({**changes, **fields}))

@@ -15,7 +15,6 @@ from vitlab.changes import NO_CHANGES, flattened, with_fields
 from vitlab.data.fingerprint import DataCard
 from vitlab.data.loading.workers import check_workers
 from vitlab.data.source import Source
-from vitlab.data.sources.catalogue import open_data, with_max_pixels
 from vitlab.errors import Stopped
 from vitlab.models.build import Model
 from vitlab.recipe import AUTOMATIC, SHARDS, Execution
@@ -24,7 +23,7 @@ from vitlab.run_dir import RUN, RunDir, RunSpec, check_new
 from vitlab.runs.measure.scoring import fingerprint_of
 from vitlab.runs.progress import announced, default_console, say
 from vitlab.runs.training.creation import create_run, free_folder
-from vitlab.runs.training.data import Data, Opened, open_training_data, split_data
+from vitlab.runs.training.data import Data, Opened, named_sources, open_training_data, split_data
 from vitlab.runs.training.distillation import open_teacher
 from vitlab.runs.training.initial_state import IN_MEMORY
 from vitlab.runs.training.request import Objective, Request, finetuning_spec, pretraining_spec
@@ -69,9 +68,19 @@ def finetune(
     `on_event` is called with every event of the run as a dictionary. Ctrl-C saves and raises `vitlab.Stopped`; the run
     continues with `vitlab.open_run(out).resume()`.
     """
-    asked = _Asked(data, validation, test, max_pixels)
+    names, sources = named_sources(data, validation, test, max_pixels)
     execution, changed = split_changes(execution, {**changes, **fields})
-    request = asked.request(image, held_out, seed, changed, teacher, epochs)
+    request = Request(
+        names["data"],
+        None if image is None else image_size(image),
+        names["validation"],
+        held_out,
+        names["test"],
+        seed,
+        changed,
+        teacher,
+        epochs,
+    )
     console = default_console(console, quiet=quiet)
     with join(execution.device, execution.timeout) as world, ExitStack() as stack:
         life = world.agree(restarts())  # the launcher of a machine where nothing failed counts none
@@ -79,12 +88,12 @@ def finetune(
             return _follow(world)
         name = type(model).__name__ if isinstance(model, nn.Module) else Path(model).stem
         path, is_begun = _folder(out, (name, request.data), life, execution)
-        opened = _opened(request, asked.sources, console)
+        opened = _opened(request, sources, console)
         start = _start_weights(model)
         taught = None if teacher is None else load_start(teacher)
         spec = finetuning_spec(start, recipe, opened, request, execution, console, taught)
         spec = _with_shards(spec, world)
-        loaded = _loaded(spec, opened, asked.sources, path if is_begun else None, start.model, taught)
+        loaded = _loaded(spec, opened, sources, path if is_begun else None, start.model, taught)
         run = _begun(path, spec, loaded, console, is_begun=is_begun, is_confirmed=yes)
         stack.enter_context(run.withdrawn_unless_begun())
         return _train(run, console, loaded, world, on_event)
@@ -117,52 +126,36 @@ def pretrain(
     `recipe` is a row such as "ViT-B/16@imagenet21k", or a model's name, which gets the row of the nearest data size.
     With the objective "masked-patches" the model learns without labels to predict what hidden patches look like.
     """
-    asked = _Asked(data, validation, test, max_pixels)
+    names, sources = named_sources(data, validation, test, max_pixels)
     execution, changed = split_changes(execution, {**changes, **fields})
-    request = asked.request(image, held_out, seed, changed, teacher, epochs)
+    request = Request(
+        names["data"],
+        None if image is None else image_size(image),
+        names["validation"],
+        held_out,
+        names["test"],
+        seed,
+        changed,
+        teacher,
+        epochs,
+    )
     console = default_console(console, quiet=quiet)
     with join(execution.device, execution.timeout) as world, ExitStack() as stack:
         life = world.agree(restarts())
         if not world.leads:
             return _follow(world)
         path, is_begun = _folder(out, (recipe.partition("@")[0], request.data), life, execution)
-        opened = _opened(request, asked.sources, console)
+        opened = _opened(request, sources, console)
         taught = None if teacher is None else load_start(teacher)
         spec = pretraining_spec(recipe, opened.card, request, execution, console, objective, taught)
         spec = _with_shards(spec, world)
-        loaded = _loaded(spec, opened, asked.sources, path if is_begun else None, None, taught)
+        loaded = _loaded(spec, opened, sources, path if is_begun else None, None, taught)
         run = _begun(path, spec, loaded, console, is_begun=is_begun, is_confirmed=yes)
         stack.enter_context(run.withdrawn_unless_begun())
         return _train(run, console, loaded, world, on_event)
 
 
 # -- What is asked for -----------------------------------------------------------------------------
-
-
-class _Asked:
-    """The data sets of a request: how run.json names each, and those that are open already, by name."""
-
-    def __init__(self, data: Data, validation: Data, test: Data, max_pixels: int | None) -> None:
-        given = {"data": data, "validation": validation, "test": test}
-        self.sources = {name: open_data(one) for name, one in given.items() if not isinstance(one, str)}
-        self.names = {name: source.spec for name, source in self.sources.items()}
-        self.names |= {name: with_max_pixels(one, max_pixels) for name, one in given.items() if isinstance(one, str)}
-
-    def request(
-        self,
-        image: Image | None,
-        held_out: float | None,
-        seed: int,
-        changes: tuple[tuple[str, object], ...],
-        teacher: str | Path | None,
-        epochs: int | None,
-    ) -> Request:
-        """The request with these data sets."""
-        size = None if image is None else image_size(image)
-        names = self.names
-        return Request(
-            names["data"], size, names["validation"], held_out, names["test"], seed, changes, teacher, epochs
-        )
 
 
 ARCHITECTURE = "architecture."  # of keywords: `model` is taken by the weights to start from

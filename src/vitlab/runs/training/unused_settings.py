@@ -1,6 +1,6 @@
-"""Settings that a user gave and that nobody would read: a typo of thought that must not train for a week.
+"""Find settings that have no effect in a run.
 
-Only what was asked for is judged, when a run is made: recipes that name what they do not need are read as before.
+Only fields that the user set are checked, when the run is created; recipes may set fields they do not need.
 """
 
 from collections.abc import Iterable
