@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from vitlab.paper.models import vit_spec
+from vitlab.paper.models import model_spec
 
 SIDE, LIMIT = 384, 4e9
 CHILD = """
@@ -48,7 +48,7 @@ def peak(name: str, number: int) -> tuple[float, float]:
 
 if __name__ == "__main__":
     name, *numbers = sys.argv[1:]
-    spec = vit_spec(name, image=(SIDE, SIDE))
+    spec = model_spec(name, image=(SIDE, SIDE))
     layer = 4 * spec.heads * spec.tokens**2 / 1e6
     print(f"{name} at {SIDE} pixels, fresh weights, {spec.heads} heads, {spec.tokens} tokens")
     print(

@@ -11,9 +11,10 @@ import socket
 import sys
 from pathlib import Path
 
+from scaling import Machine, activations, exchanged, step_cost
+
 from vitlab.counting import count, exaflops
-from vitlab.paper.models import vit_spec
-from vitlab.scaling import Machine, activations, exchanged, step_cost
+from vitlab.paper.models import model_spec
 
 BATCH, JFT = 4096, 303e6
 TPU_PEAK = 61.5e12  # a TPUv3 core, half a chip of 123 TFLOP/s
@@ -34,7 +35,7 @@ def tables() -> list[str]:
     """Markdown: a table a model, a row for each number of devices."""
     lines = []
     for name, epochs, _ in RUNS:
-        spec = vit_spec(name, classes=18_291)
+        spec = model_spec(name, classes=18_291)
         steps = epochs * JFT / BATCH
         lines += [f"**{name}**, batch {BATCH:,}, {epochs} epochs of JFT-300M = {steps:,.0f} steps", ""]
         lines += [
@@ -63,7 +64,7 @@ def checks() -> list[str]:
         lines.append(f"  {name}: {days:,.0f} core-days, the paper prints {printed:,.0f} ({days / printed - 1:+.0%})")
     lines.append("bytes an image keeps for the way back, fp32, at 224 pixels: model, autograd's own books here")
     for name in ("ViT-Ti/16", "ViT-B/32", "ViT-B/16", "ViT-L/16"):
-        spec = vit_spec(name, classes=1000, head="linear")
+        spec = model_spec(name, classes=1000, head="linear")
         found = _kept(name)
         said = activations(spec)
         lines.append(f"  {name}: {said / 1e6:.1f} MB, {found / 1e6:.1f} MB ({said / found - 1:+.1%})")

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from scaling import Machine, activations, exchanged, state_bytes, step_cost
 
 from vitlab.counting import count_spec
 from vitlab.models.build import build_from_spec
-from vitlab.paper.models import vit_spec
-from vitlab.scaling import Machine, activations, exchanged, state_bytes, step_cost
+from vitlab.paper.models import model_spec
 from vitlab.train.update import recompute_activations
 
 MACHINE = Machine("test", 1e12, 0.5, 16e9, 100e9, 10e9, 8, 1000.0)
-SPEC = vit_spec("ViT-L/16", classes=1000)
+SPEC = model_spec("ViT-L/16", classes=1000)
 
 
 def kept(spec, recompute, batch=2):
@@ -37,12 +37,12 @@ def kept(spec, recompute, batch=2):
 
 @pytest.mark.parametrize("name", ["ViT-Ti/16", "ViT-S/32"])
 def test_activations_are_what_autograd_keeps(name):
-    spec = vit_spec(name, classes=10, head="linear")
+    spec = model_spec(name, classes=10, head="linear")
     assert activations(spec) == pytest.approx(kept(spec, False), rel=0.05)
 
 
 def test_recomputed_blocks_keep_only_what_enters_them():
-    spec = vit_spec("ViT-Ti/16", classes=10, head="linear")
+    spec = model_spec("ViT-Ti/16", classes=10, head="linear")
     between = 4 * spec.layers * spec.tokens * spec.width  # the block that is whole comes on the way back
     assert between <= kept(spec, True) <= 1.5 * between
     assert activations(spec, recompute=True) < activations(spec) / 5

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vitlab.counting import count
 from vitlab.errors import Stopped
-from vitlab.paper.models import list_models
+from vitlab.paper.names import list_models
 from vitlab.paper.recipes.named import find_recipe, list_recipes
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vitlab.paper.models import MODELS, model_spec
+from vitlab.paper.models import model_spec
+from vitlab.paper.names import MODELS
 from vitlab.paper.pretraining import DATA
 from vitlab.paper.recipes.finetuning import QUICK, QUICK_EPOCHS, QUICK_LEAST, development_share, finetuning_names
 from vitlab.paper.recipes.named import find_recipe

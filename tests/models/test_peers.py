@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from agreement import disagreement, randomised
 from vitlab import load_model
-from vitlab.paper.models import SIZES
+from vitlab.paper.names import SIZES
 
 peers = pytest.importorskip("peers", reason="the peer libraries are not installed", exc_type=ImportError)
 pytestmark = pytest.mark.slow

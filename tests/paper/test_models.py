@@ -7,7 +7,8 @@ import pytest
 
 from vitlab.counting import count
 from vitlab.paper.imagenet import imagenet_classes
-from vitlab.paper.models import MODELS, SIZES, STAGES, canonical, model_spec, name_of, slug, vit_spec
+from vitlab.paper.models import model_spec, name_of
+from vitlab.paper.names import MODELS, SIZES, STAGES, WORDS, canonical
 from vitlab.spec import CONVENTIONS, ResNetSpec, ViTSpec
 
 
@@ -117,15 +118,15 @@ def test_what_a_family_does_not_have_cannot_be_set(name, options, reason):
 
 
 def test_a_name_that_states_its_resolution_is_built_at_it():
-    assert vit_spec("vit_base_patch16_384").image == (384, 384)
-    assert vit_spec("vit_base_patch16_384", image=224).image == (224, 224)
-    assert vit_spec("ViT-B/16").image == (224, 224)
+    assert model_spec("vit_base_patch16_384").image == (384, 384)
+    assert model_spec("vit_base_patch16_384", image=224).image == (224, 224)
+    assert model_spec("ViT-B/16").image == (224, 224)
 
 
 @pytest.mark.parametrize("options", [{"image": "384"}, {"image": (224,)}, {"image": (224.5, 224)}, {"image": 224.0}])
 def test_sizes_that_are_none_are_refused(options):
     with pytest.raises(ValueError, match="is not a size"):
-        vit_spec("ViT-B/16", **options)
+        model_spec("ViT-B/16", **options)
 
 
 @pytest.mark.parametrize(
@@ -136,12 +137,15 @@ def test_a_spec_holds_values_of_its_types_or_is_not_made(options):
         ViTSpec(**({"patch": 16, "layers": 1, "width": 8, "mlp": 8, "heads": 2} | options))
 
 
-def test_slugs_stay_apart_without_letter_case_and_lead_back():
-    names = [*(f"ViT-{size}/16" for size in SIZES), *(name for name in MODELS if not name.startswith("ViT"))]
-    names += [f"AxialResNet-{depth}" for depth in STAGES if depth != "50"]
-    slugs = [slug(name).lower() for name in names]
-    assert len(set(slugs)) == len(names)
-    assert [canonical(s) for s in slugs] == names
+def test_words_for_sizes_stay_apart_without_letter_case_and_lead_back():
+    assert len({word.lower() for word in WORDS.values()}) == len(SIZES)
+    for size, word in WORDS.items():
+        assert canonical(f"vit-{word}-16") == f"ViT-{size}/16"
+        assert canonical(f"axial-vit-{word}-16") == f"Axial-ViT-{size}/16"
+        assert canonical(f"deit-{word}-16-distilled") == f"DeiT-{size}/16-distilled"
+    assert canonical("r50-vit-base-32") == "R50+ViT-B/32"
+    assert [canonical(f"axialresnet-{depth}") for depth in STAGES] == [f"AxialResNet-{depth}" for depth in STAGES]
+    assert canonical("resnet-50x1") == "R50x1"
 
 
 def test_every_listed_name_builds_a_spec_that_knows_its_name():

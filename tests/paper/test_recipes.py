@@ -8,8 +8,8 @@ import torch
 from vitlab.changes import with_fields
 from vitlab.counting import count
 from vitlab.models.build import build_model
-from vitlab.paper import selfsupervision
-from vitlab.paper.models import list_models
+from vitlab.paper.names import list_models
+from vitlab.paper.pretraining import MASKED_PATCHES
 from vitlab.paper.recipes.finetuning import (
     BIT_SIZES,
     development_share,
@@ -286,7 +286,7 @@ def test_epochs_become_steps_of_a_fine_tuning_and_everything_else_follows():
 
 
 def test_masked_patches_are_those_of_the_appendix():
-    recipe, row = pretraining_recipe("ViT-B/16@jft300m-masked"), selfsupervision.RECIPE
+    recipe, row = pretraining_recipe("ViT-B/16@jft300m-masked"), MASKED_PATCHES
     schedule = recipe.schedule
     found = (schedule.total, schedule.warmup, schedule.peak, schedule.decay, recipe.batch, recipe.image, recipe.dropout)
     assert found == (1_000_000, 10_000, 2e-4, "cosine", 4096, (224, 224), 0.0)

@@ -19,7 +19,7 @@ from agreement import randomised
 from vitlab import build_model, load_model, save_model
 from vitlab.cli import main
 from vitlab.models.build import build_from_spec
-from vitlab.paper.models import canonical
+from vitlab.paper.names import canonical
 from vitlab.run_dir import RunDir
 from vitlab.runs import progress as display
 from vitlab.runs.progress import Arrival

@@ -98,14 +98,6 @@ IMAGE_SETS: Final[Mapping[ImageSetName, TransferData]] = {
 REAL_EMPTY: Final = 3_163  # ImageNet validation images without a ReaL label, which are not scored
 
 
-def development_split(data: ImageSetName) -> tuple[int, int]:
-    """Return the numbers of training and development images that select the learning rate."""
-    whole = IMAGE_SETS[data].train
-    development = finetuning_row(data).dev_fraction
-    train = round(whole * (1 - development))  # percentages round to the closest image
-    return train, whole - train
-
-
 # -- BiT-HyperRule, the rival recipe: ResNets report the better of it and table 4 (appendix B.1.1) ------------
 
 

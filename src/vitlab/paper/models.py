@@ -4,21 +4,7 @@ import operator
 import re
 from typing import Any, cast
 
-from vitlab.paper.names import (
-    AXIAL_RESNET,
-    DEIT,
-    HYBRIDS,
-    MODELS,
-    RESNET,
-    SIZES,
-    STAGES,
-    VIT,
-    WORDS,
-    canonical,
-    list_models,
-    slug,
-    stated_image,
-)
+from vitlab.paper.names import AXIAL_RESNET, DEIT, HYBRIDS, RESNET, SIZES, STAGES, VIT, canonical, stated_image
 from vitlab.spec import (
     AxialResNetSpec,
     Backbone,
@@ -35,20 +21,6 @@ from vitlab.spec import (
     image_size,
     named_conventions,
 )
-
-__all__ = [
-    "HYBRIDS",
-    "MODELS",
-    "SIZES",
-    "STAGES",
-    "WORDS",
-    "canonical",
-    "list_models",
-    "model_spec",
-    "name_of",
-    "slug",
-    "vit_spec",
-]
 
 
 def model_spec(
@@ -106,14 +78,6 @@ def _vit_spec(name: str, options: dict[str, Any]) -> ViTSpec:
             own = {"attention": "axial", "head": "linear", "pool": "mean", "positions": "2d"}
     layers, width, mlp, heads = SIZES[size]
     return ViTSpec(patch, layers, width, mlp, heads, **{**own, **options})
-
-
-def vit_spec(name: str, *, head: HeadKind | None = None, **options: Any) -> ViTSpec:
-    """`model_spec` for names of Vision Transformers, hybrids included."""
-    spec = model_spec(name, head=head, **options)
-    if not isinstance(spec, ViTSpec):
-        raise ValueError(f"{name} is not a Vision Transformer")
-    return spec
 
 
 def name_of(spec: ModelSpec) -> str:

@@ -210,21 +210,6 @@ def _without_idle_zeros(number: str) -> str:
     return (whole.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
 
 
-def slug(name: str) -> str:
-    """Return a file name for a model that is unique even if letter case is lost.
-
-    >>> slug("ViT-B/16"), slug("ViT-b/16"), slug("R50+ViT-B/32")
-    ('vit-base-16', 'vit-halfbase-16', 'r50-vit-base-32')
-    """
-    known = canonical(name)
-    if match := VIT.fullmatch(known):
-        first = f"{(match[1] or match[2]).lower()}-" if match[1] or match[2] else ""
-        return f"{first}vit-{WORDS[match[3]]}-{match[4]}"
-    if match := DEIT.fullmatch(known):
-        return f"deit-{WORDS[match[1]]}-{match[2]}{match[3] or ''}"
-    return known.lower().replace("r", "resnet-", 1) if RESNET.fullmatch(known) else known.lower()
-
-
 def stated_image(name: str) -> int:
     """Return the resolution in a name, such as timm's vit_base_patch16_384; 224 if there is none."""
     if (match := LONG.fullmatch(name)) and match[7]:

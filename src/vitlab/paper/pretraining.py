@@ -1,4 +1,4 @@
-"""Pre-training as in the paper: table 3, what all its rows share, and the data sets.
+"""Pre-training as in the paper: table 3, what all its rows share, the data sets, and masked patch prediction.
 
 Section and table numbers are those of the paper. Where it is silent, a comment says so and names the source.
 """
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from vitlab.recipe import Decay
+from vitlab.recipe import Decay, Masking
 from vitlab.spec import check_fields
 
 DataName = Literal["JFT-300M", "ImageNet-21k", "ImageNet"]
@@ -143,3 +143,45 @@ class SGDRecipe:
 
 # BiT's own paper, for its JFT models (40 epochs there, 30 by the ViT paper's account).
 SGD_JFT: Final = SGDRecipe(0.03, 0.9, 1e-4, warmup=5_000, epochs=40, decay_epochs=(10, 23, 30, 37))
+
+# -- Masked patch prediction: section 4.6 and appendix B.1.2, for ViT-B/16 ---------------------------
+
+
+@dataclass(frozen=True)
+class MaskedPatchRecipe:
+    """A self-supervised run: half of the patch embeddings are corrupted, and the loss covers only those."""
+
+    model: str
+    data: DataName
+    masking: Masking
+    batch: int
+    image: int  # pixels
+    steps: int
+    warmup: int  # steps
+    learning_rate: float
+    decay: Decay
+    weight_decay: float
+    dropout: float
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+_SUPERVISED = pretraining_row("ViT-B/16", "JFT-300M")
+
+MASKED_PATCHES: Final = MaskedPatchRecipe(  # B.1.2
+    model="ViT-B/16",
+    data="JFT-300M",
+    masking=Masking("mean-colour", corrupted=0.5, masked=0.8, swapped=0.1, kept=0.1),
+    batch=BATCH,
+    image=IMAGE,
+    steps=1_000_000,
+    warmup=WARMUP,
+    learning_rate=2e-4,
+    decay="cosine",
+    weight_decay=_SUPERVISED.weight_decay,  # the paper is silent: the value of its supervised JFT rows
+    dropout=_SUPERVISED.dropout,  # the paper is silent: the value of its supervised JFT rows
+)
+
+MASKED_SHORT_STEPS: Final = 100_000  # steps that already give most of the gain, B.1.2
+BERT_CORRUPTED: Final = 0.15  # the share that BERT corrupts; few-shot results were slightly worse, B.1.2

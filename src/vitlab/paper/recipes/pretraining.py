@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from vitlab.paper import pretraining, selfsupervision
+from vitlab.paper import pretraining
 from vitlab.paper.models import model_spec
 from vitlab.paper.names import canonical, meant
-from vitlab.paper.pretraining import DATA, SGD_JFT, TABLE_3, UNPRINTED_ROWS, DataName, PretrainingRow
+from vitlab.paper.pretraining import DATA, MASKED_PATCHES, SGD_JFT, TABLE_3, UNPRINTED_ROWS, DataName, PretrainingRow
 from vitlab.paper.recipes import augreg, deit
 from vitlab.paper.recipes.length import ADAM_POWER, OWN, Length
 from vitlab.recipe import SGD, AdamW, Recipe, Schedule
@@ -19,7 +19,7 @@ from vitlab.spec import HeadKind, ResNetSpec, ViTSpec, image_size
 
 SGD_MARK: Final = "-sgd"
 JFT: Final = DATA["JFT-300M"].slug
-MASKED: Final = f"{selfsupervision.RECIPE.model}@{JFT}-masked"  # the only run of masked patch prediction
+MASKED: Final = f"{MASKED_PATCHES.model}@{JFT}-masked"  # the only run of masked patch prediction
 TABLE_7: Final = (f"R50x1@{JFT}", f"R152x2@{JFT}")
 
 
@@ -100,7 +100,7 @@ def pretraining_model(name: str) -> str:
 def pretraining_data(name: str) -> DataName:
     """Return the data set of a recipe."""
     if name == MASKED:
-        return selfsupervision.RECIPE.data
+        return MASKED_PATCHES.data
     if augreg.is_name(name):
         return augreg.data_of(name)
     if name in deit.names():
@@ -201,7 +201,7 @@ def _sgd_recipe(name: str, row: PretrainingRow, total: int, own_total: int, leng
 
 def _masked_recipe(length: Length) -> Recipe:
     """Section 4.6 and appendix B.1.2; your images are seen as often as those of the paper, about 14 times."""
-    row = selfsupervision.RECIPE
+    row = MASKED_PATCHES
     total = row.steps if length.total is None else length.total
     if length.total is None and (length.images or length.epochs):
         theirs = DATA[row.data].training_images

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from vitlab.paper.models import SIZES
+from vitlab.paper.names import SIZES
 from vitlab.pixels import Preprocessing
 from vitlab.spec import Image, ModelSpec, ResNetSpec, UnsavedPositions, image_size
 from vitlab.strict_json import from_json, parse_json, to_json

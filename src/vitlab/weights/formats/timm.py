@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from vitlab.paper.models import SIZES, WORDS
+from vitlab.paper.names import SIZES, WORDS
 from vitlab.spec import CONVENTIONS, Backbone, Conventions, ViTSpec, image_size
 from vitlab.weights.files.containers import Container, WeightsError
 from vitlab.weights.formats.google import count_units

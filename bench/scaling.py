@@ -1,6 +1,6 @@
 """The cost of training a ViT on many devices: time, memory and traffic per step in closed form. No torch.
 
-The model is deliberately small: every term is one line below, and `bench/scale.py` compares it with measurements.
+The model is deliberately small: every term is one line below, and `scale.py` compares it with measurements.
 """
 
 from dataclasses import dataclass
