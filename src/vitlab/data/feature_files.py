@@ -1,6 +1,5 @@
 """Features with labels: .npy, .npz and .parquet files, and the folders that `vitlab features` writes."""
 
-import math
 import os
 import re
 from collections.abc import Container, Sequence
@@ -13,12 +12,13 @@ import numpy as np
 
 from vitlab.data.loading.accounting import Quarantined
 from vitlab.data.loading.batches import Batch
-from vitlab.data.sources.arrays import DAMAGE, members, open_archive, read_header, read_member
+from vitlab.data.sources.arrays import open_npz
 from vitlab.data.sources.catalogue import KINDS
+from vitlab.npz import NpzError, damage_explained, read_array, read_header
 from vitlab.require import require
 from vitlab.store import json_writer, replacing
 from vitlab.strict_json import read_json
-from vitlab.user_files import NotRegular, check_regular, open_regular
+from vitlab.user_files import check_regular, open_regular
 
 CARD = "features.json"
 FORM = re.compile(r"(?P<path>.+?)(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
@@ -84,13 +84,11 @@ def _vectors(path: Path, x: np.ndarray, y: np.ndarray, ids: tuple[str, ...] = ()
 def _npy(path: Path) -> np.ndarray:
     with open_regular(path) as file:
         try:
-            shape, fortran, dtype = read_header(file, path.name)
-        except (ValueError, *DAMAGE) as error:
-            raise ValueError(f"{path.name} is not a valid .npy file: {error!s:.200}") from None
-        size = os.fstat(file.fileno()).st_size - file.tell()
-        agrees = all(side >= 0 for side in shape) and math.prod(shape) * dtype.itemsize == size
-        require(agrees, f"{path.name} has a header for shape {shape}, which does not fit its length")
-        return np.frombuffer(file.read(size), dtype).reshape(shape, order="F" if fortran else "C")
+            with damage_explained():
+                header = read_header(file, os.fstat(file.fileno()).st_size, "it")
+                return header.array(file.read())
+        except NpzError as error:
+            raise ValueError(f"{path.name} is not a valid .npy file: {error}") from None
 
 
 def _npz(path: Path, options: dict[str, str]) -> Vectors:
@@ -102,16 +100,8 @@ def _npz(path: Path, options: dict[str, str]) -> Vectors:
 
 def _arrays(path: Path, wanted: Container[str] | None = None) -> dict[str, np.ndarray]:
     """The arrays of an archive by name: all, or those `wanted`."""
-    try:
-        with open_archive(path) as archive:
-            found = {name: m for name, m in members(path, archive).items() if wanted is None or name in wanted}
-            return {name: read_member(path, archive, member) for name, member in found.items()}
-    except (FileNotFoundError, NotRegular):
-        raise
-    except DAMAGE as error:
-        raise ValueError(
-            f"{path.name} is not a valid .npz archive: {error!s:.200}; remove it and make it again"
-        ) from None
+    with open_npz(path) as (archive, members):
+        return {name: read_array(archive, m) for name, m in members.items() if wanted is None or name in wanted}
 
 
 def _parquet(path: Path, options: dict[str, str]) -> Vectors:

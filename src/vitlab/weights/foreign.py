@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from vitlab.models.build import empty_model
+from vitlab.npz import NpzError
 from vitlab.require import require
 from vitlab.spec import ModelSpec, Task
 from vitlab.store import sha256
-from vitlab.weights.files.containers import Container, NpzError, WeightsError, fitting
+from vitlab.weights.files.containers import Container, WeightsError, fitting
 from vitlab.weights.formats import bit, google, huggingface, timm, timm_config, timm_resnet, torchvision
 from vitlab.weights.formats.hints import Hints, heads_of
 from vitlab.weights.formats.layouts import Entry

@@ -1,29 +1,24 @@
 """Images stored as arrays: what CIFAR, idx and npz have in common, and .npz files themselves."""
 
+import contextlib
 import math
 import os
 import struct
 import zipfile
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
-from numpy.lib import format as npy
 
 from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.source import Sample, Source, check_index
+from vitlab.npz import NpzError, check_unpacked, open_archive, open_member, read_array
 from vitlab.require import require
-from vitlab.user_files import NotRegular, check_archive, open_regular
+from vitlab.user_files import open_regular
 
-LARGEST_RATIO = 100  # uncompressed to compressed bytes; photographs hardly compress
-LARGEST_HEADER = 10_000  # bytes of one array's header
 MOST_MEMBERS = 1_000
-# What zipfile, zlib and numpy raise on damaged archives.
-DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, OverflowError, SyntaxError)
 
 
 class StoredImages:
@@ -141,47 +136,30 @@ class ArraySource(PixelSource):
     `x_train`. An array `class_names` of strings names the classes. Nothing is unpickled.
     """
 
-    def __init__(self, file: Path, split: str = "") -> None:
-        self._arguments = (Path(file).absolute(), split)
-        try:
-            with open_archive(Path(file)) as archive:
-                arrays = members(Path(file), archive)
-                images, labels = _pair(Path(file).name, set(arrays), split)
-                names = (
-                    read_member(Path(file), archive, arrays["class_names"])
-                    if "class_names" in arrays
-                    else np.empty(0, "U")
-                )
-                require(names.dtype.kind == "U" and names.ndim == 1, f"class_names holds {names.dtype}, not strings")
-                pixels = _stored(Path(file), archive, arrays[images]) or read_member(
-                    Path(file), archive, arrays[images]
-                )
-                numbers = read_member(Path(file), archive, arrays[labels])
-        except (FileNotFoundError, NotRegular):
-            raise
-        except DAMAGE as error:
-            raise ValueError(
-                f"{Path(file).name} is not a valid .npz archive: {error!s:.200}; download it again"
-            ) from None
-        super().__init__(pixels, numbers, tuple(names.tolist()), Path(file).name, [Path(file)])
+    def __init__(self, path: Path, split: str = "") -> None:
+        file = Path(path)
+        self._arguments = (file.absolute(), split)
+        with open_npz(file) as (archive, arrays):
+            images, labels = _pair(file.name, set(arrays), split)
+            names = read_array(archive, arrays["class_names"]) if "class_names" in arrays else np.empty(0, "U")
+            require(names.dtype.kind == "U" and names.ndim == 1, f"class_names holds {names.dtype}, not strings")
+            pixels = _stored(file, archive, arrays[images]) or read_array(archive, arrays[images])
+            numbers = read_array(archive, arrays[labels])
+        super().__init__(pixels, numbers, tuple(names.tolist()), file.name, [file])
 
     def __reduce__(self) -> tuple[object, ...]:
         return self.reopened(*self._arguments)  # compressed images would be copied whole
 
 
-def open_archive(file: Path) -> zipfile.ZipFile:
-    """Open a .npz file whose directory is not too large; no array is read."""
-    check_archive(file, MOST_MEMBERS)
-    return zipfile.ZipFile(file)
-
-
-def members(file: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Return the arrays of an archive by name; raises ValueError if it would unpack to far more than its size."""
-    found = archive.infolist()
-    require(len(found) <= MOST_MEMBERS, f"{file.name} has {len(found):,} members; at most {MOST_MEMBERS} are read")
-    unpacked, allowed = sum(m.file_size for m in found), LARGEST_RATIO * file.stat().st_size + 2**20
-    require(unpacked <= allowed, f"{file.name} would unpack to {unpacked:,} bytes, over {LARGEST_RATIO} times its size")
-    return {m.filename.removesuffix(".npy"): m for m in found if m.filename.endswith(".npy")}
+@contextlib.contextmanager
+def open_npz(file: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
+    """Open an archive and list its arrays by name; a damaged one is a ValueError that names the file."""
+    try:
+        with open_archive(file, MOST_MEMBERS) as archive:
+            check_unpacked(archive, file)
+            yield archive, {m.filename[:-4]: m for m in archive.infolist() if m.filename.endswith(".npy")}
+    except NpzError as error:
+        raise ValueError(f"{file.name} is not a valid .npz archive: {error}; make or download it again") from None
 
 
 def _pair(file: str, names: set[str], split: str) -> tuple[str, str]:
@@ -197,50 +175,15 @@ def _pair(file: str, names: set[str], split: str) -> tuple[str, str]:
     raise ValueError(f"{file} has no arrays {wanted}; it has {sorted(names)!r:.300}")
 
 
-def read_member(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
-    """Read an array and check its header and CRC."""
-    with archive.open(member) as stream:
-        shape, fortran, dtype = _checked_header(stream, file, member)
-        return np.frombuffer(stream.read(), dtype).reshape(shape, order="F" if fortran else "C")
-
-
 def _stored(file: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredImages | None:
     """Images that are stored uncompressed, one after another; None if they must be unpacked or reordered."""
-    with archive.open(member) as stream:
-        shape, fortran, dtype = _checked_header(stream, file, member)
-        start = stream.tell()
-    if member.compress_type != zipfile.ZIP_STORED or fortran or dtype != np.uint8 or math.prod(shape) == 0:
+    with open_member(archive, member) as (header, stream):
+        start, size = stream.tell(), math.prod(header.shape)
+    if member.compress_type != zipfile.ZIP_STORED or header.is_fortran or header.dtype != np.uint8 or size == 0:
         return None
     with open_regular(file) as plain:
         plain.seek(member.header_offset)
         name, extra = struct.unpack("<26x2H", plain.read(30))
     offset = member.header_offset + 30 + name + extra + start
-    require(
-        offset + math.prod(shape) <= file.stat().st_size, f"{file.name}: {member.filename} ends after the file does"
-    )
-    return StoredImages(file, offset, shape)
-
-
-def _checked_header(stream: IO[bytes], file: Path, member: zipfile.ZipInfo) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, order and type of a member, checked against its length."""
-    where = f"{file.name}: {member.filename}"
-    require(not member.flag_bits & 1, f"{where} is encrypted")
-    require(
-        member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED),
-        f"{where} is compressed in an unusual way; save it with numpy",
-    )
-    shape, fortran, dtype = read_header(stream, where)
-    size = member.file_size - stream.tell()
-    agrees = all(side >= 0 for side in shape) and math.prod(shape) * dtype.itemsize == size
-    require(agrees, f"{where} has a header for shape {shape}, which does not fit its length")
-    return shape, fortran, dtype
-
-
-def read_header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Read shape, order and type of an npy array; raises ValueError for pickled objects."""
-    version = npy.read_magic(stream)
-    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-    require(version in readers, f"{where} has npy version {version}")
-    shape, fortran, dtype = readers[version](stream, max_header_size=LARGEST_HEADER)
-    require(not dtype.hasobject, f"{where} holds pickled Python objects, which are never read")
-    return shape, fortran, dtype
+    require(offset + size <= file.stat().st_size, f"{file.name}: {member.filename} ends after the file does")
+    return StoredImages(file, offset, header.shape)

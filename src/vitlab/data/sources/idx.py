@@ -9,7 +9,8 @@ from typing import Literal, cast
 
 import numpy as np
 
-from vitlab.data.sources.arrays import LARGEST_RATIO, PixelSource, StoredImages
+from vitlab.data.sources.arrays import PixelSource, StoredImages
+from vitlab.npz import LARGEST_RATIO
 from vitlab.require import require
 from vitlab.user_files import open_regular
 
