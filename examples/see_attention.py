@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 import vitlab
-from vitlab.inspection.distance import attention_distance
+from vitlab.inspection.attention import attention_distance
 
 picture = Image.new("RGB", (96, 64), "white")
 ImageDraw.Draw(picture).ellipse((50, 10, 90, 50), fill="firebrick")

@@ -13,12 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import vitlab
 from agreement import randomised
 from vitlab.inspection import attention as streaming
-from vitlab.inspection.attention import batch_size, head_maps
-from vitlab.inspection.distance import attention_distance, even_distance
-from vitlab.inspection.filters import as_pictures, neighbour_agreement, principal_filters
-from vitlab.inspection.look import look
-from vitlab.inspection.rollout import rendered, rollout
-from vitlab.inspection.similarity import likeness, position_similarity
+from vitlab.inspection.attention import attention_distance, batch_size, even_distance
+from vitlab.inspection.rollout import head_maps, look, rendered, rollout
+from vitlab.inspection.weights import as_pictures, likeness, neighbour_agreement, position_similarity, principal_filters
 from vitlab.models.build import build_from_spec
 from vitlab.spec import Backbone, ResNetSpec, ViTSpec
 
@@ -322,7 +319,7 @@ class TestMistakes:
         resnet = build_from_spec(ResNetSpec((1,), 8, (32, 32), 4))
         axial = build_from_spec(ViTSpec(**(VIT | {"attention": "axial", "pool": "mean", "positions": "2d"})))
         for model, why in ((self.Convolutions(), "no attention"), (resnet, "no attention"), (axial, "along rows")):
-            with pytest.raises(ValueError, match=f"{why}.*; rollout, head maps and attention distance need a Vision"):
+            with pytest.raises(ValueError, match=f"{why}.*; give a Vision"):
                 see(model, torch.zeros(1, 3, 32, 32))
 
     def test_a_model_that_says_nothing_is_named(self):

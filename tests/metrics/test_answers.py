@@ -1,7 +1,5 @@
 """The worst mistakes of an evaluation: found in one pass, the same however the set is cut."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -22,13 +20,13 @@ def samples():
 
 def batch_of(labels, start):
     numbers = range(start, start + len(labels))
-    return SimpleNamespace(labels=[(label,) for label in labels], ids=[f"s{n}" for n in numbers], numbers=list(numbers))
+    return list(numbers), [f"s{n}" for n in numbers], [(label,) for label in labels]
 
 
 def finder_of(logits, labels, step):
     finder = MistakeFinder(7)
     for start in range(0, N, step):
-        finder.add(batch_of(labels[start : start + step], start), logits[start : start + step])
+        finder.add(*batch_of(labels[start : start + step], start), logits[start : start + step])
     return finder
 
 
@@ -51,16 +49,15 @@ def test_parts_of_a_set_have_the_mistakes_of_the_whole(samples):
     logits, labels = samples
     halves = [MistakeFinder(7), MistakeFinder(7)]
     for start in range(0, N, 6):
-        halves[start // 6 % 2].add(batch_of(labels[start : start + 6], start), logits[start : start + 6])
+        halves[start // 6 % 2].add(*batch_of(labels[start : start + 6], start), logits[start : start + 6])
     assert worst([*halves[0].found, *halves[1].found], 7) == finder_of(logits, labels, N).found
 
 
 def test_images_with_several_labels_or_none_are_left_out(samples):
     logits, labels = samples
-    batch = batch_of(labels, 0)
-    batch.labels = [() if n % 2 else (labels[n], (labels[n] + 1) % K) for n in range(N)]
+    numbers, ids, _ = batch_of(labels, 0)
     finder = MistakeFinder()
-    finder.add(batch, logits)
+    finder.add(numbers, ids, [() if n % 2 else (labels[n], (labels[n] + 1) % K) for n in range(N)], logits)
     assert finder.found == []
 
 

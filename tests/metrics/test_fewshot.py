@@ -10,8 +10,7 @@ import torch
 
 import vitlab
 from vitlab.metrics.fewshot import FeatureSet, fewshot_sets, mean_rank_choice, shot_numbers
-from vitlab.metrics.neighbours import nearest_neighbours
-from vitlab.metrics.probe import linear_probe, train_probe
+from vitlab.metrics.probe import linear_probe, nearest_neighbours, train_probe
 from vitlab.metrics.ridge import BIAS, GRID, fit
 
 LARGE = [l2 for l2 in GRID if l2 >= 1]
@@ -278,7 +277,7 @@ def test_arrays_that_cannot_be_written_are_read_without_a_warning():
 
 @pytest.mark.parametrize("k", [1, 5, 20])
 def test_neighbours_vote_as_scikit_learn_s_do(k, monkeypatch):
-    monkeypatch.setattr("vitlab.metrics.neighbours.CHUNK", 16)
+    monkeypatch.setattr("vitlab.metrics.probe.CHUNK", 16)
     x, y = clouds(150, 8, 6)
     tests, _ = clouds(70, 8, 6, seed=1)
     peer = sklearn.neighbors.KNeighborsClassifier(k, metric="cosine").fit(x.astype(np.float64), y)

@@ -13,7 +13,7 @@ from vitlab.metrics.multilabel import (
     average_precision,
     check_kept,
     empty_scores,
-    merged_any,
+    merged,
 )
 from vitlab.metrics.scores import NotFinite, Scores
 
@@ -70,7 +70,7 @@ def test_parts_in_any_order_through_json_give_the_same_numbers():
         part = MultiLabelScores(5)
         part.add(logits[start:stop], labels[start:stop])
         parts.append(any_scores_from_json(json.loads(json.dumps(part.to_json()))))
-    assert merged_any(empty_scores("multi-label", 5), *parts).numbers() == whole.numbers()
+    assert merged(empty_scores("multi-label", 5), *parts).numbers() == whole.numbers()
     assert isinstance(any_scores_from_json(empty_scores("single-label", 5).to_json()), Scores)
 
 

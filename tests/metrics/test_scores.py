@@ -8,7 +8,8 @@ import pytest
 import sklearn.metrics
 import torch
 
-from vitlab.metrics.scores import BINS, Scores, merged, scores_from_json
+from vitlab.metrics.multilabel import merged
+from vitlab.metrics.scores import BINS, Scores, scores_from_json
 
 
 def drawn(samples, classes, seed=0):
@@ -42,14 +43,14 @@ def test_accuracy_loss_and_confusion_are_those_of_scikit_learn():
     probabilities = logits.double().softmax(-1).numpy()
     assert predictions == logits.argmax(-1).tolist()
     assert scores.count == 500
-    assert scores.accuracy == sklearn.metrics.accuracy_score(labels, predictions)
-    assert scores.top5_accuracy == pytest.approx(sklearn.metrics.top_k_accuracy_score(labels, probabilities, k=5))
-    assert scores.mean_loss == pytest.approx(sklearn.metrics.log_loss(labels, probabilities), rel=1e-11)
+    assert scores.numbers()["top1"] == sklearn.metrics.accuracy_score(labels, predictions)
+    assert scores.numbers()["top5"] == pytest.approx(sklearn.metrics.top_k_accuracy_score(labels, probabilities, k=5))
+    assert scores.numbers()["loss"] == pytest.approx(sklearn.metrics.log_loss(labels, probabilities), rel=1e-11)
     matrix = sklearn.metrics.confusion_matrix(labels, predictions)
     assert {cell: n for cell, n in np.ndenumerate(matrix) if n} == dict(scores.confusion)
     recall = sklearn.metrics.recall_score(labels, predictions, average=None)
     assert [right / n for right, n in scores.by_class().values()] == recall.tolist()
-    assert scores.mean_class_accuracy == pytest.approx(sklearn.metrics.balanced_accuracy_score(labels, predictions))
+    assert scores.numbers()["class_mean"] == pytest.approx(sklearn.metrics.balanced_accuracy_score(labels, predictions))
 
 
 def test_the_calibration_error_is_that_of_a_plain_loop():
@@ -58,10 +59,10 @@ def test_the_calibration_error_is_that_of_a_plain_loop():
     labels[(logits.softmax(-1).amax(-1) > 0.8)] = 0
     scores = Scores(7)
     scores.add(logits, labels)
-    assert scores.calibration_error == pytest.approx(ece_by_loop(logits.double().tolist(), labels.tolist()), abs=1e-11)
+    assert scores.numbers()["ece"] == pytest.approx(ece_by_loop(logits.double().tolist(), labels.tolist()), abs=1e-11)
     sure = Scores(2)
     sure.add(torch.tensor([[0.0, 1000.0]] * 4), [(1,), (1,), (1,), (0,)])
-    assert sure.calibration_error == 0.25
+    assert sure.numbers()["ece"] == 0.25
     assert sure.bin_count == [0] * (BINS - 1) + [4]
 
 
@@ -76,7 +77,7 @@ def test_several_labels_make_every_one_of_them_right_and_none_skips_the_sample()
     assert scores.confusion == {(5, 6): 1}
     p = softmax([3, 2, 1, 0, 0, 0, 0])
     pairs = -(math.log(p[2]) + math.log(p[0])) / 2 - (math.log(p[1]) + math.log(p[2])) / 2
-    assert scores.mean_loss == pytest.approx((pairs - math.log(softmax([0] * 6 + [9])[5])) / 3, rel=1e-11)
+    assert scores.numbers()["loss"] == pytest.approx((pairs - math.log(softmax([0] * 6 + [9])[5])) / 3, rel=1e-11)
 
 
 def test_of_equal_logits_the_first_class_stands_first():
@@ -94,8 +95,8 @@ def test_any_cut_into_parts_gives_the_same_scores_to_the_last_bit():
         for at in range(0, 37, size):
             parts.append(Scores(6))
             parts[-1].add(logits[at : at + size], labels[at : at + size])
-        assert merged(reversed(parts)) == whole
-        assert merged(parts).numbers() == whole.numbers()
+        assert merged(*reversed(parts)) == whole
+        assert merged(*parts).numbers() == whole.numbers()
 
 
 def test_scores_survive_json_and_strangers_do_not():
@@ -110,7 +111,7 @@ def test_scores_survive_json_and_strangers_do_not():
 
 
 def test_nothing_scored_is_not_a_number_and_no_accuracy():
-    assert math.isnan(Scores(3).accuracy)
+    assert math.isnan(Scores(3).numbers()["top1"])
     assert Scores(3).add(torch.empty(0, 3), []) == []
 
 

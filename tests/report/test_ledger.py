@@ -13,8 +13,7 @@ from rich.console import Console
 from vitlab.cli import main
 from vitlab.paper.results import TABLE_5
 from vitlab.report.ledger import Entry, append, read, versions
-from vitlab.report.published import published
-from vitlab.report.report import render, write
+from vitlab.report.report import published, render, write
 from vitlab.report.tables import Results, shown
 
 

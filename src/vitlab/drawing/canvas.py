@@ -1,12 +1,13 @@
 """Figures with labelled axes as SVG and PNG; the same numbers give the same bytes in every process."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from vitlab.require import require
 
@@ -23,6 +24,8 @@ SETTINGS = {
     "axes.spines.right": False,
 }
 PIXELS_PER_INCH = 150  # of the PNG
+SMALLEST = 96  # pixels along the longer side of a picture on a contact sheet; smaller ones are enlarged
+GAP = 4  # pixels between them
 ATTENTION = "viridis"  # colour map of attention: perceptually uniform, also near 0 and in greyscale
 
 
@@ -87,6 +90,28 @@ def add_scale(figure: "Figure", axes: "Axes", label: str) -> None:
     place = axes.inset_axes((1.015, 0, 0.02, 1))
     bar = figure.colorbar(ScalarMappable(Normalize(0, 1), ATTENTION), cax=place, label=label)
     bar.outline.set_visible(False)
+
+
+def mosaic(tiles: np.ndarray, *, gap: int, fill: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(R, C, h, w, ...) -> one sheet with gaps, and the centres of its columns and rows."""
+    down, across, height, width = tiles.shape[:4]
+    sheet = np.full((down * (height + gap) - gap, across * (width + gap) - gap, *tiles.shape[4:]), fill, tiles.dtype)
+    for row, column in np.ndindex(down, across):
+        top, left = row * (height + gap), column * (width + gap)
+        sheet[top : top + height, left : left + width] = tiles[row, column]
+    x = np.arange(across) * (width + gap) + (width - 1) / 2
+    y = np.arange(down) * (height + gap) + (height - 1) / 2
+    return sheet, x, y
+
+
+def contact_sheet(rows: Sequence[Sequence[np.ndarray]]) -> bytes:
+    """Arrange rows of (H, W, 3) pictures of uint8, all of the same size, on white; returns a PNG file."""
+    tiles = np.stack([np.stack(row) for row in rows])
+    scale = max(-(-SMALLEST // max(tiles.shape[2:4])), 1)  # a whole number, so that pixels stay square
+    sheet, _, _ = mosaic(tiles.repeat(scale, axis=2).repeat(scale, axis=3), gap=GAP, fill=255)
+    file = io.BytesIO()
+    Image.fromarray(np.pad(sheet, ((GAP, GAP), (GAP, GAP), (0, 0)), constant_values=255)).save(file, "PNG")
+    return file.getvalue()
 
 
 def drawn(figure: "Figure") -> Drawn:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from vitlab.drawing.canvas import Drawn, drawn, figure_of
+from vitlab.drawing.canvas import Drawn, drawn, figure_of, mosaic
 
 FEW = 5  # curves with fewer points get markers
 LONGEST = 18  # characters of a class name on an axis
@@ -85,11 +85,8 @@ def draw_confusion(counts: np.ndarray, names: Sequence[str]) -> Drawn:
 def draw_pictures(rows: Sequence[Sequence[np.ndarray]]) -> Drawn:
     """Draw rows of equally many square pictures, (H, H, 3) of uint8, each enlarged by whole steps to the largest."""
     side = max(len(picture) for row in rows for picture in row)
-    enlarged = [
-        [picture.repeat(side // len(picture), 0).repeat(side // len(picture), 1) for picture in row] for row in rows
-    ]
-    framed = [[np.pad(picture, ((0, 1), (0, 1), (0, 0)), constant_values=255) for picture in row] for row in enlarged]
-    canvas = np.concatenate([np.concatenate(row, axis=1) for row in framed])[:-1, :-1]
+    enlarged = [[one.repeat(side // len(one), 0).repeat(side // len(one), 1) for one in row] for row in rows]
+    canvas, _, _ = mosaic(np.array(enlarged), gap=1, fill=255)
     with figure_of(5.6, 5.6 * canvas.shape[0] / canvas.shape[1]) as (figure, axes):
         axes.imshow(canvas, interpolation="nearest")
         axes.set_axis_off()

@@ -1,13 +1,12 @@
-"""Attention layer by layer and a few images at a time, reduced before the next layer is computed."""
+"""Attention layer by layer, a few images at a time, and its distance (figures 7, right, and 11)."""
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from vitlab.models.classifier import check_images
+from vitlab.models.classifier import check_images, evaluating
 from vitlab.require import require
 from vitlab.spec import ViTSpec
 
@@ -36,16 +35,13 @@ def attentive(model: nn.Module) -> Attentive:
     why = "it has no attention between patches"
     if isinstance(spec, ViTSpec):
         why = "its attention runs along rows and along columns, never between all patches"
-    raise ValueError(
-        f"{type(model).__name__} cannot be inspected: {why}; rollout, head maps and attention distance "
-        f"need a Vision Transformer"
-    )
+    raise ValueError(f"{type(model).__name__} cannot be inspected: {why}; give a Vision Transformer or a hybrid")
 
 
 def each_layer(model: nn.Module, images: Tensor, reduce: Callable[[Tensor], T]) -> list[T]:
     """Apply `reduce` to the attention (B, h, n, n) of each layer; only one layer is in memory at a time."""
     source = attentive(model)
-    with at_rest(model), torch.no_grad():
+    with evaluating(model), torch.no_grad():
         # Unlike a loop variable, `map` does not keep a layer while the next one is computed.
         return list(map(reduce, source.layer_attention(images)))
 
@@ -75,23 +71,37 @@ def from_query(rows: Tensor, spec: ViTSpec) -> Tensor:
     return seen.unflatten(-1, spec.grid)
 
 
-def head_maps(model: nn.Module, images: Tensor) -> Tensor:
-    """(B, 3, H, W) -> (B, L, h, rows, columns): the attention probabilities of each head of each layer."""
+def attention_distance(model: nn.Module, images: Tensor) -> Tensor:
+    """(B, 3, H, W) -> (L, h): mean distance in pixels over queries and images.
+
+    The class token is left out, without renormalising: a head that attends only to it has distance 0.
+    """
     spec = attentive(model).spec
-    maps = [  # clones, because a view would keep its layer in memory
-        torch.stack(each_layer(model, batch, lambda a: from_query(a, spec).clone()), dim=1)
-        for batch in small_batches(model, images)
-    ]
-    return torch.cat(maps)
+    pixels = patch_distances(spec)
+    total = torch.zeros(spec.layers, spec.heads, dtype=torch.float64)
+    for batch in small_batches(model, images):
+        layers = each_layer(model, batch, lambda a: mean_distance(a, pixels).sum(dim=0))
+        total += torch.stack(layers).double().cpu()
+    return total / len(images)
 
 
-@contextlib.contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode inside the block and restore every module's mode afterwards."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+def mean_distance(attention: Tensor, pixels: Tensor) -> Tensor:
+    """(B, h, n, n) and (N, N) distances -> (B, h): the mean over queries of the expected distance."""
+    first = attention.shape[-1] - len(pixels)  # 1 with a class token, else 0
+    between = attention[..., first:, first:].to(torch.promote_types(attention.dtype, torch.float32))  # (B, h, N, N)
+    return torch.einsum("bhij,ij->bh", between, pixels.to(between)) / len(pixels)
+
+
+def even_distance(spec: ViTSpec) -> float:
+    """The attention distance in pixels of a head with uniform attention, for comparison."""
+    pixels = patch_distances(spec)
+    return (pixels.sum() / (len(pixels) * spec.tokens)).item()
+
+
+def patch_distances(spec: ViTSpec) -> Tensor:
+    """(N, N): distances between the centres of patches, in pixels of the model's input."""
+    (rows, columns), (height, width) = spec.grid, spec.image
+    y = torch.arange(rows, dtype=torch.float64) * height / rows
+    x = torch.arange(columns, dtype=torch.float64) * width / columns
+    places = torch.cartesian_prod(y, x).view(-1, 2)  # (N, 2) in raster order
+    return (places[:, None] - places).square().sum(dim=-1).sqrt()

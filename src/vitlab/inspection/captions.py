@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vitlab.inspection.similarity import Likeness
+from vitlab.inspection.weights import Likeness
 
 ROLLOUT = (
     "Each picture with its attention rollout, from its minimum (dark) to its maximum (bright): attention averaged over "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitlab.drawing.canvas import ATTENTION, Drawn, add_scale, coloured, drawn, figure_of
+from vitlab.drawing.canvas import ATTENTION, Drawn, add_scale, coloured, drawn, figure_of, mosaic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,9 +32,8 @@ def draw_distance(distances: np.ndarray, images: int, even: float) -> Drawn:
         axes.set_ylim(0, 1.08 * max(float(distances.max()), even) or 1)
         axes.set_xticks(depth[:: -(-layers // 16)], [str(layer + 1) for layer in depth[:: -(-layers // 16)]])
         axes.grid(alpha=0.25)
-        axes.legend(
-            fontsize=7, ncols=-(-(heads + 1) // 17), loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False
-        )
+        columns = -(-(heads + 1) // 17)
+        axes.legend(fontsize=7, ncols=columns, loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
         return drawn(figure)
 
 
@@ -46,7 +45,7 @@ def draw_filters(pictures: np.ndarray, share: float) -> Drawn:
     tiles = np.ones((down * across, patch, patch, 3))
     tiles[:number] = pictures
     with figure_of(5.2, 0.9 + 4.2 * down / across) as (figure, axes):
-        sheet, x, y = _mosaic(tiles.reshape(down, across, patch, patch, 3), gap=max(1, patch // 8), fill=1.0)
+        sheet, x, y = mosaic(tiles.reshape(down, across, patch, patch, 3), gap=max(1, patch // 8), fill=1.0)
         axes.imshow(sheet, interpolation="none")
         axes.set_xticks(x, [str(1 + column) for column in range(across)])
         axes.set_yticks(y, [f"{1 + row * across}–{min((row + 1) * across, number)}" for row in range(down)])
@@ -61,7 +60,7 @@ def draw_positions(similarity: np.ndarray) -> Drawn:
     """(rows, columns, rows, columns) of -1..1 -> figure 7, centre: one tile for each patch."""
     rows, columns = similarity.shape[:2]
     with figure_of(1.6 + 4.4 * min(1, columns / rows), 0.9 + 4.4 * min(1, rows / columns)) as (figure, axes):
-        sheet, x, y = _mosaic(similarity, gap=max(1, max(rows, columns) // 8), fill=np.nan)
+        sheet, x, y = mosaic(similarity, gap=max(1, max(rows, columns) // 8), fill=np.nan)
         image = axes.imshow(sheet, vmin=-1, vmax=1, cmap="viridis", interpolation="none")
         axes.set_xticks(*_thinned(x))
         axes.set_yticks(*_thinned(y))
@@ -83,7 +82,7 @@ def draw_heads(maps: np.ndarray, number: int, picture: np.ndarray) -> Drawn:
     tall, wide = heads * rows, layers * columns
     scale = min(8.0 / wide, 9.0 / tall, TILE / max(rows, columns))
     with figure_of(max(1.0 + scale * wide, 3.4), 1.0 + scale * tall) as (figure, axes):
-        sheet, x, y = _mosaic(tiles, gap=max(1, max(rows, columns) // 10), fill=np.nan)
+        sheet, x, y = mosaic(tiles, gap=max(1, max(rows, columns) // 10), fill=np.nan)
         axes.imshow(sheet, vmin=0, vmax=1, cmap=ATTENTION, interpolation="none")
         axes.set_xticks(*_thinned(x))
         axes.set_yticks(*_thinned(y))
@@ -106,7 +105,7 @@ def draw_rollouts(pictures: np.ndarray, maps: np.ndarray, seen: np.ndarray) -> D
     inches = min(10.0, 5.4 * across)
     with figure_of(inches, 0.7 + inches * down * height / (3 * across * width)) as (figure, axes):
         gap = max(2, width // 16)
-        sheet, x, y = _mosaic(tiles.reshape(down, across * 3, height, width, 3), gap=gap, fill=255)
+        sheet, x, y = mosaic(tiles.reshape(down, across * 3, height, width, 3), gap=gap, fill=255)
         axes.imshow(sheet, interpolation="none")
         axes.set_xticks(x, ["input", "rollout", "input × rollout"] * across)
         first = [1 + row * across for row in range(down)]
@@ -131,32 +130,14 @@ def draw_scale() -> Drawn:
         return drawn(figure)
 
 
-def _mosaic(tiles: np.ndarray, *, gap: int, fill: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(R, C, h, w, ...) -> one sheet with gaps, and the centres of its columns and rows."""
-    down, across, height, width = tiles.shape[:4]
-    sheet = np.full((down * (height + gap) - gap, across * (width + gap) - gap, *tiles.shape[4:]), fill, tiles.dtype)
-    for row in range(down):
-        for column in range(across):
-            top, left = row * (height + gap), column * (width + gap)
-            sheet[top : top + height, left : left + width] = tiles[row, column]
-    x = np.arange(across) * (width + gap) + (width - 1) / 2
-    y = np.arange(down) * (height + gap) + (height - 1) / 2
-    return sheet, x, y
-
-
 def _beside(figure: "Figure", axes: "Axes", picture: np.ndarray) -> None:
     """Draw a picture to the left of `axes`, aligned at the top."""
     axes.apply_aspect()  # otherwise its position is that from before the tiles became square
     height, width = picture.shape[:2]
     across, down = (side * part for side, part in zip(figure.get_size_inches(), axes.get_position().size, strict=True))
     inches = 1.2 / max(height, width)
-    box = (
-        -(inches * width + 0.5) / across,
-        1 - inches * height / down,
-        inches * width / across,
-        inches * height / down,
-    )
-    beside = axes.inset_axes(box)
+    wide, tall = inches * width / across, inches * height / down
+    beside = axes.inset_axes((-wide - 0.5 / across, 1 - tall, wide, tall))
     beside.imshow(picture, interpolation="none")
     beside.set_xticks([])
     beside.set_yticks([])

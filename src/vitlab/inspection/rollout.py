@@ -1,11 +1,19 @@
 """Attention rollout (figures 6 and 14): how much each patch contributes to the output through all layers."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from vitlab.inspection.attention import attentive, each_layer, from_query, small_batches
+from vitlab.inspection.attention import (
+    attentive,
+    each_layer,
+    from_query,
+    mean_distance,
+    patch_distances,
+    small_batches,
+)
 from vitlab.require import require
 from vitlab.spec import ViTSpec
 
@@ -35,6 +43,37 @@ def _rolled(model: nn.Module, images: Tensor, spec: ViTSpec) -> Tensor:
     return rolling.seen(spec)
 
 
+class Look(NamedTuple):
+    """`rollout` (B, rows, columns), `maps` (B, L, h, rows, columns) and `distance` (B, L, h) in pixels."""
+
+    rollout: Tensor
+    maps: Tensor
+    distance: Tensor
+
+
+def look(model: nn.Module, images: Tensor) -> Look:
+    """(B, 3, H, W) -> the results of `rollout`, `head_maps` and `attention_distance`, from one pass."""
+    parts = [_look(model, batch) for batch in small_batches(model, images)]
+    return Look(*(torch.cat(same) for same in zip(*parts, strict=True)))
+
+
+def _look(model: nn.Module, images: Tensor) -> Look:
+    spec = attentive(model).spec
+    pixels, rolling = patch_distances(spec), Rolling()
+
+    def reduced(attention: Tensor) -> tuple[Tensor, Tensor]:
+        rolling.add(attention)
+        return from_query(attention, spec).clone(), mean_distance(attention, pixels)
+
+    maps, distances = zip(*each_layer(model, images, reduced), strict=True)
+    return Look(rolling.seen(spec), torch.stack(maps, dim=1), torch.stack(distances, dim=1))
+
+
+def head_maps(model: nn.Module, images: Tensor) -> Tensor:
+    """(B, 3, H, W) -> (B, L, h, rows, columns): the attention probabilities of each head of each layer."""
+    return look(model, images).maps
+
+
 class Rolling:
     """The product of the attention of all layers so far."""
 
@@ -54,9 +93,8 @@ class Rolling:
         """The rollout of each patch, (B, rows, columns)."""
         assert self.joint is not None
         seen = from_query(self.joint, spec).clone()
-        require(
-            bool(seen.isfinite().all()), "attention is not finite: the weights or the images contain NaN or infinity"
-        )
+        is_finite = bool(seen.isfinite().all())
+        require(is_finite, "attention is not finite: the weights or the images contain NaN or infinity")
         return seen
 
 

@@ -4,7 +4,6 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,17 +11,6 @@ from torch import Tensor
 from vitlab.metrics.multilabel import AnyScores, MultiLabelScores
 
 MOST = 12  # mistakes kept
-
-
-class Numbered(Protocol):
-    """A batch: the labels, ids and numbers (in the source) of its n samples."""
-
-    @property
-    def labels(self) -> Sequence[Sequence[int]]: ...
-    @property
-    def ids(self) -> Sequence[str]: ...
-    @property
-    def numbers(self) -> Sequence[int]: ...
 
 
 @dataclass(frozen=True)
@@ -65,19 +53,18 @@ class MistakeFinder:
         self.most = most
         self.found: list[Mistake] = []
 
-    def add(self, batch: Numbered, logits: Tensor) -> None:
+    def add(self, numbers: Sequence[int], ids: Sequence[str], labels: Sequence[Sequence[int]], logits: Tensor) -> None:
         """Add the mistakes among logits (n, K); samples with several labels or none are left out."""
-        rows = [row for row, labels in enumerate(batch.labels) if len(labels) == 1]
+        rows = [row for row, of in enumerate(labels) if len(of) == 1]
         if not rows:
             return
         log_p = logits.detach()[rows].float().log_softmax(dim=-1).cpu()  # (m, K)
-        labels = torch.tensor([batch.labels[row][0] for row in rows])
-        loss = -log_p.gather(1, labels[:, None])[:, 0]
+        truth = torch.tensor([labels[row][0] for row in rows])
+        loss = -log_p.gather(1, truth[:, None])[:, 0]
         best, answers = log_p.max(dim=-1)
-        for place in (answers != labels).nonzero()[:, 0].tolist():
-            row, values = rows[place], (best[place].exp().item(), loss[place].item())
-            where = (batch.numbers[row], batch.ids[row], int(labels[place]), int(answers[place]))
-            self.found.append(Mistake(*where, *values))
+        for place in (answers != truth).nonzero()[:, 0].tolist():
+            where = (numbers[rows[place]], ids[rows[place]], int(truth[place]), int(answers[place]))
+            self.found.append(Mistake(*where, best[place].exp().item(), loss[place].item()))
         self.found = worst(self.found, self.most)
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
-from vitlab.metrics.scores import UNIT, NotFinite, Scores, scores_from_json
+from vitlab.metrics.scores import UNIT, Scores, check_scorable, in_units, scores_from_json, share
 from vitlab.require import require
 from vitlab.spec import Task
 
@@ -40,35 +40,24 @@ class MultiLabelScores:
 
     def add(self, logits: Tensor, labels: Sequence[Sequence[int]]) -> None:
         """Score logits (n, K) against lists of class numbers; the loss is the sigmoid cross-entropy of all classes."""
-        shape = (len(labels), self.classes)
-        require(tuple(logits.shape) == shape, f"logits are {tuple(logits.shape)}, not (samples, classes) = {shape}")
-        values = cast(np.ndarray, logits.detach().cpu().float().numpy())
-        bad = int((~np.isfinite(values)).any(axis=1).sum())
-        if bad:
-            raise NotFinite(
-                f"the model returned NaN or infinity for {bad} of {len(labels)} samples; it cannot be scored"
-            )
-        truth = np.zeros(shape, bool)
-        for row, of in enumerate(labels):
-            outside = [label for label in of if not 0 <= label < self.classes]
-            require(not outside, f"label {outside[:1]} is outside the model's classes 0..{self.classes - 1}")
-            truth[row, list(of)] = True
+        logits = logits.detach().cpu().float()
+        check_scorable(logits, labels, self.classes)
         check_kept(self.count + len(labels), self.classes)
+        values = cast(np.ndarray, logits.numpy())
+        truth = np.zeros(values.shape, bool)
+        for row, of in enumerate(labels):
+            truth[row, list(of)] = True
         wide = values.astype(np.float64)
         losses = (np.logaddexp(0, wide) - wide * truth).sum(axis=1)  # (n,)
-        self.loss += sum(
-            round(value / UNIT) for value in losses.tolist()
-        )  # integers: the sum does not depend on the order
+        self.loss += sum(in_units(losses))
         self.logits.append(values)
         self.truth.append(truth)
 
     def __add__(self, other: "MultiLabelScores") -> "MultiLabelScores":
-        same = (self.classes, self.threshold) == (other.classes, other.threshold)
-        require(same, "scores of different classes or thresholds cannot be added")
+        settings = [(type(one), one.classes, getattr(one, "threshold", None)) for one in (self, other)]
+        require(settings[0] == settings[1], "scores of different tasks, classes or thresholds cannot be added")
         parts = (self.logits + other.logits, self.truth + other.truth)
         return MultiLabelScores(self.classes, self.threshold, self.loss + other.loss, *parts)
-
-    # -- Results ---------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
@@ -85,9 +74,9 @@ class MultiLabelScores:
                 "samples": int(true[number]),
                 "predicted": int(said[number]),
                 "ap": average_precision(logits[:, number], truth[:, number]),
-                "f1": _share(2 * right[number], said[number] + true[number]),
-                "precision": _share(right[number], said[number]),
-                "recall": _share(right[number], true[number]),
+                "f1": share(2 * right[number], said[number] + true[number]),
+                "precision": share(right[number], said[number]),
+                "recall": share(right[number], true[number]),
             }
             for number in range(self.classes)
         }
@@ -100,16 +89,14 @@ class MultiLabelScores:
         right = sum(one["recall"] * one["samples"] for one in found if one["samples"])
         both = sum(one["samples"] + one["predicted"] for one in found)
         return {
-            "map": _share(sum(precisions), len(precisions)),
-            "f1_micro": _share(2 * right, both),
-            "f1_macro": _share(sum(f1), len(f1)),
+            "map": share(sum(precisions), len(precisions)),
+            "f1_micro": share(2 * right, both),
+            "f1_macro": share(sum(f1), len(f1)),
             "threshold": self.threshold,
-            "loss": _share(self.loss, self.count) * UNIT,
+            "loss": share(self.loss, self.count) * UNIT,
             "count": self.count,
             "classes_judged": len(precisions),
         }
-
-    # -- To and from JSON ------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, object]:
         """Everything as plain JSON values; `any_scores_from_json` gives the same scores back."""
@@ -150,16 +137,12 @@ def any_scores_from_json(value: object) -> AnyScores:
     return MultiLabelScores(given["classes"], given["threshold"], given["loss"], *parts)
 
 
-def merged_any(first: AnyScores, *others: AnyScores) -> AnyScores:
+def merged(*parts: AnyScores) -> AnyScores:
     """The scores of all parts together; all are of the same task."""
-    for other in others:
-        if isinstance(first, MultiLabelScores) and isinstance(other, MultiLabelScores):
-            first = first + other
-        else:
-            assert isinstance(first, Scores), "parts of one evaluation are of one task"
-            assert isinstance(other, Scores), "parts of one evaluation are of one task"
-            first = first + other
-    return first
+    whole: Any = parts[0]
+    for part in parts[1:]:
+        whole = whole + part
+    return whole
 
 
 def check_kept(samples: int, classes: int) -> None:
@@ -181,7 +164,3 @@ def average_precision(scores: np.ndarray, is_true: np.ndarray) -> float:
 
 def _joined(parts: list[np.ndarray], classes: int, kind: type) -> np.ndarray:
     return np.concatenate([np.empty((0, classes), kind), *parts])
-
-
-def _share(part: float, whole: float) -> float:
-    return float(part / whole) if whole else float("nan")

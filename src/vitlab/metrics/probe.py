@@ -1,18 +1,45 @@
-"""Linear probe: classifiers trained on frozen features, one for each learning rate of a grid, in one pass."""
+"""Classifiers on all frozen features: k nearest neighbours, and a linear probe with a grid of learning rates."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from vitlab.metrics.feature_sets import FeatureSet, checked
+from vitlab.metrics.feature_sets import FeatureSet, check_whole, check_widths, checked, checked_features, checked_part
 from vitlab.metrics.ridge import FLAT
 from vitlab.recipe import SGD, Schedule
 from vitlab.require import require
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+CHUNK = 1024  # test samples whose similarities are in memory at a time
+
+
+def nearest_neighbours(
+    train_x: Any, train_y: Any, test_x: Any, *, k: int = 20, temperature: float | None = None
+) -> np.ndarray:
+    """Predict labels (n,) by a vote of the k training samples with the largest cosine similarity s.
+
+    Votes count 1 each, or exp(s / temperature); of classes with equal votes the first wins.
+    """
+    x, labels = checked_part(train_x, train_y, "train")
+    tests = checked_features(test_x, "test")
+    check_widths(x, tests)
+    check_whole("k", k, 1)
+    require(k <= len(x), f"k {k} is outside 1..{len(x)}, the number of training samples")
+    require(temperature is None or temperature > 0, f"temperature {temperature} must be positive")
+    names, places = np.unique(labels, return_inverse=True)
+    y = torch.from_numpy(places)
+    x = F.normalize(x.double())  # (m, D)
+    answers = []
+    for part in tests.split(CHUNK):
+        similarity, place = (F.normalize(part.double()) @ x.mT).topk(k)  # (b, k)
+        votes = torch.ones_like(similarity) if temperature is None else (similarity / temperature).exp()
+        answers.append(votes.new_zeros(len(part), len(names)).scatter_add_(1, y[place], votes).argmax(dim=-1))
+    return names[torch.cat(answers).numpy()]
 
 
 @dataclass(frozen=True)
@@ -43,7 +70,7 @@ class ProbeResult:
     accuracy: float
     rate: float
     held_out: dict[float, float]
-    train: int  # samples learnt from
+    train: int  # samples learned from
     count: int  # samples tested on
 
 
@@ -62,10 +89,8 @@ def train_probe(
     Every step reads one batch and updates the classifier of each learning rate; samples are reshuffled every epoch.
     """
     require(len(x) == len(y) > 0, f"{len(x)} features and {len(y)} labels do not match")
-    require(
-        steps >= 1 and batch >= 1 and bool(rates),
-        "a probe needs at least one step, one sample per batch and one learning rate",
-    )
+    is_possible = steps >= 1 and batch >= 1 and bool(rates)
+    require(is_possible, "a probe needs at least one step, one sample per batch and one learning rate")
     x = x if x.dtype in (torch.float32, torch.float64) else x.float()
     mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0) + FLAT
     grid = x.new_tensor(rates)[:, None, None]  # (G, 1, 1)
@@ -102,10 +127,8 @@ def linear_probe(
     given = checked(FeatureSet(train_x, train_y, test_x, test_y))
     x, y = given.train_x, given.train_y
     out = round(held_out * len(x))
-    require(
-        0 < out < len(x),
-        f"held_out {held_out:g} of {len(x)} samples leaves none to choose the learning rate on, or none to train on",
-    )
+    problem = f"held_out {held_out:g} of {len(x)} samples leaves none to choose the learning rate on, or to train on"
+    require(0 < out < len(x), problem)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     held, kept = order[:out], order[out:]
     probe = train_probe(x[kept], y[kept], len(given.names), rates=rates, steps=steps, batch=batch, seed=seed)

@@ -53,30 +53,25 @@ def fit(x: Tensor, y: Tensor, classes: int, *, primal: bool | None = None) -> Ri
     float32 is accurate for large l2 but not at 2^-10. The smaller of the two systems is solved unless `primal` chooses
     one.
     """
-    require(
-        x.dim() == 2 and len(x) == len(y) > 0, f"features {tuple(x.shape)} and labels {tuple(y.shape)} do not match"
-    )
+    is_pair = x.dim() == 2 and len(x) == len(y) > 0
+    require(is_pair, f"features {tuple(x.shape)} and labels {tuple(y.shape)} do not match")
     x = x.double()
     mean, deviation = x.mean(dim=0), x.std(dim=0, correction=0) + FLAT
     x = _with_bias((x - mean) / deviation)  # (n, d+1)
     if len(x) >= x.shape[1] if primal is None else primal:
         values, basis = torch.linalg.eigh(x.mT @ x)  # (d+1,), (d+1, d+1)
-        target = basis.mT @ _features_by_targets(x, y, classes)  # (d+1, K)
+        target = basis.mT @ _by_targets(x, y, classes)  # (d+1, K)
     else:
         values, vectors = torch.linalg.eigh(x @ x.mT)  # (n,), (n, n)
         basis = x.mT @ vectors  # (d+1, n)
-        target = 2 * _sums(vectors, y, classes).mT - vectors.sum(dim=0)[:, None]  # (n, K)
+        target = _by_targets(vectors, y, classes)  # (n, K)
     return Ridge(mean, deviation, values.clamp(min=0), basis, target)
 
 
-def _features_by_targets(x: Tensor, y: Tensor, classes: int) -> Tensor:
-    """X'Y (d+1, K) with Y = 2 onehot - 1, from sums over classes: Y itself is never formed."""
-    return 2 * _sums(x, y, classes).mT - x.sum(dim=0)[:, None]
-
-
-def _sums(x: Tensor, y: Tensor, classes: int) -> Tensor:
-    """(n, d) -> (K, d): the sum over the samples of each class."""
-    return x.new_zeros(classes, x.shape[1]).index_add_(0, y, x)
+def _by_targets(x: Tensor, y: Tensor, classes: int) -> Tensor:
+    """X'Y (d, K) with Y = 2 onehot - 1, from sums over classes: Y itself is never formed."""
+    sums = x.new_zeros(classes, x.shape[1]).index_add_(0, y, x)  # (K, d)
+    return 2 * sums.mT - x.sum(dim=0)[:, None]
 
 
 def _with_bias(x: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
 """The counts behind accuracy, loss and calibration, as integers: parts of a set add up exactly."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,7 +52,9 @@ class Scores:
         The loss is the softmax cross-entropy, averaged over the labels of a sample.
         """
         listed = [[label] for label in labels.tolist()] if isinstance(labels, Tensor) else [list(of) for of in labels]
-        self._check(logits, listed)
+        check_scorable(logits, listed, self.classes)
+        twice = [of for of in listed if len(set(of)) != len(of)]
+        require(not twice, f"a sample has a label twice: {twice[:1]}")
         predictions = logits.argmax(dim=-1).tolist() if len(listed) else []
         kept = [number for number, of in enumerate(listed) if of]
         self.skipped += len(listed) - len(kept)
@@ -64,15 +67,13 @@ class Scores:
         log_p = logits.log_softmax(dim=-1)  # (n, K)
         lengths = torch.tensor([len(of) for of in labels])  # (n,)
         most = int(lengths.max())
-        padded = torch.tensor(
-            [of + [of[0]] * (most - len(of)) for of in labels]
-        )  # (n, m): repeats do not change the best rank
+        padded = torch.tensor([of + [of[0]] * (most - len(of)) for of in labels])  # (n, m): repeats keep the best rank
         best_rank = _ranks(logits, padded).amin(dim=-1).tolist()  # (n,)
         is_label = torch.arange(most) < lengths[:, None]  # (n, m)
-        losses = _whole(-(log_p.gather(1, padded) * is_label).sum(dim=-1) / lengths)  # (n,)
+        losses = in_units(-(log_p.gather(1, padded) * is_label).sum(dim=-1) / lengths)  # (n,)
         confidence = log_p.amax(dim=-1).exp()  # (n,)
         bins = (confidence * BINS).ceil().long().clamp(1, BINS) - 1  # (lo, hi]
-        confidences = _whole(confidence)
+        confidences = in_units(confidence)
         for row, (of, predicted, rank) in enumerate(zip(labels, predictions, best_rank, strict=True)):
             right, place = rank == 0, int(bins[row])
             self.count += 1
@@ -88,127 +89,81 @@ class Scores:
             self.bin_confidence[place] += confidences[row]
 
     def __add__(self, other: "Scores") -> "Scores":
-        require(
-            self.classes == other.classes, f"scores of {self.classes} and of {other.classes} classes cannot be added"
-        )
-        return Scores(
-            self.classes,
-            self.count + other.count,
-            self.skipped + other.skipped,
-            self.top1 + other.top1,
-            self.top5 + other.top5,
-            self.loss + other.loss,
-            self.right_by_class + other.right_by_class,
-            self.count_by_class + other.count_by_class,
-            self.confusion + other.confusion,
-            [a + b for a, b in zip(self.bin_count, other.bin_count, strict=True)],
-            [a + b for a, b in zip(self.bin_right, other.bin_right, strict=True)],
-            [a + b for a, b in zip(self.bin_confidence, other.bin_confidence, strict=True)],
-        )
-
-    # -- Results ---------------------------------------------------------------------------------
-
-    @property
-    def accuracy(self) -> float:
-        """Top-1 accuracy, a fraction of the scored samples; NaN without any."""
-        return _share(self.top1, self.count)
-
-    @property
-    def top5_accuracy(self) -> float:
-        """Top-5 accuracy, the fraction of samples with a label among the five most probable classes."""
-        return _share(self.top5, self.count)
-
-    @property
-    def mean_loss(self) -> float:
-        """Cross-entropy in nats."""
-        return _share(self.loss, self.count) * UNIT
-
-    @property
-    def calibration_error(self) -> float:
-        """ECE: |accuracy - confidence| of 15 equal bins of confidence, weighted by their number of samples."""
-        gaps = (abs(r / UNIT - c) for r, c in zip(self.bin_right, self.bin_confidence, strict=True))
-        return _share(sum(gaps), self.count) * UNIT
-
-    @property
-    def mean_class_accuracy(self) -> float:
-        """The unweighted mean of the accuracies of the classes that occur."""
-        shares = [right / count for right, count in self.by_class().values()]
-        return _share(sum(shares), len(shares))
+        same = isinstance(other, Scores) and self.classes == other.classes
+        require(same, "scores of different tasks or numbers of classes cannot be added")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in (*SUMS, *COUNTERS)}
+        for name in BINNED:
+            sums[name] = [a + b for a, b in zip(getattr(self, name), getattr(other, name), strict=True)]
+        return Scores(self.classes, **sums)
 
     def by_class(self) -> dict[int, tuple[int, int]]:
         """(correct, samples) for every class that occurs."""
         return {c: (self.right_by_class[c], self.count_by_class[c]) for c in sorted(self.count_by_class)}
 
     def numbers(self) -> dict[str, float]:
-        """The headline numbers by name, for a table or a training log."""
+        """The headline numbers by name, for a table or a training log; NaN without samples.
+
+        `top1`, `top5` and `class_mean`, the unweighted mean over the classes that occur, are accuracies between 0 and
+        1. `loss` is the cross-entropy in nats. `ece` is the expected calibration error: |accuracy - confidence| of 15
+        equal bins of confidence, weighted by their number of samples.
+        """
+        gaps = (abs(r / UNIT - c) for r, c in zip(self.bin_right, self.bin_confidence, strict=True))
+        shares = [right / count for right, count in self.by_class().values()]
         return {
-            "top1": self.accuracy,
-            "top5": self.top5_accuracy,
-            "loss": self.mean_loss,
-            "ece": self.calibration_error,
-            "class_mean": self.mean_class_accuracy,
+            "top1": share(self.top1, self.count),
+            "top5": share(self.top5, self.count),
+            "loss": share(self.loss, self.count) * UNIT,
+            "ece": share(sum(gaps), self.count) * UNIT,
+            "class_mean": share(sum(shares), len(shares)),
             "count": self.count,
             "skipped": self.skipped,
         }
 
-    # -- To and from JSON ------------------------------------------------------------------------
-
     def to_json(self) -> dict[str, object]:
         """Every sum as plain JSON values; `scores_from_json` gives the same scores back."""
-        whole = {name: getattr(self, name) for name in WHOLE}
-        lists = {name: list(getattr(self, name)) for name in BINNED}
         return {
-            **whole,
-            **lists,
+            "classes": self.classes,
+            **{name: getattr(self, name) for name in SUMS},
+            **{name: list(getattr(self, name)) for name in BINNED},
             "by_class": [[c, *pair] for c, pair in self.by_class().items()],
             "confusion": [[*cell, n] for cell, n in sorted(self.confusion.items())],
         }
 
-    def _check(self, logits: Tensor, labels: list[list[int]]) -> None:
-        shape = (len(labels), self.classes)
-        require(tuple(logits.shape) == shape, f"logits are {tuple(logits.shape)}, not (samples, classes) = {shape}")
-        finite = logits.isfinite().all(dim=-1)
-        bad = len(labels) - int(finite.sum())
-        if bad:
-            raise NotFinite(
-                f"the model returned NaN or infinity for {bad} of {len(labels)} samples; it cannot be scored"
-            )
-        outside = [label for of in labels for label in of if not 0 <= label < self.classes]
-        require(not outside, f"label {outside[:1]} is outside the model's classes 0..{self.classes - 1}")
-        twice = [of for of in labels if len(set(of)) != len(of)]
-        require(not twice, f"a sample has a label twice: {twice[:1]}")
 
-
-WHOLE = ("classes", "count", "skipped", "top1", "top5", "loss")
+SUMS = ("count", "skipped", "top1", "top5", "loss")
+COUNTERS = ("right_by_class", "count_by_class", "confusion")
 BINNED = ("bin_count", "bin_right", "bin_confidence")
+
+
+def check_scorable(logits: Tensor, labels: Sequence[Sequence[int]], classes: int) -> None:
+    """Raise unless logits are (n, K) and finite, and every label is one of the K classes."""
+    shape = (len(labels), classes)
+    require(tuple(logits.shape) == shape, f"logits are {tuple(logits.shape)}, not (samples, classes) = {shape}")
+    if bad := len(labels) - int(logits.isfinite().all(dim=-1).sum()):
+        raise NotFinite(f"the model returned NaN or infinity for {bad} of {len(labels)} samples; it cannot be scored")
+    outside = [label for of in labels for label in of if not 0 <= label < classes]
+    require(not outside, f"label {outside[:1]} is outside the model's classes 0..{classes - 1}")
 
 
 def scores_from_json(value: object) -> Scores:
     """The inverse of `Scores.to_json`; raises ValueError for anything else."""
-    require(
-        isinstance(value, dict) and set(value) == {*WHOLE, *BINNED, "by_class", "confusion"},
-        f"not the scores of an evaluation: {value!r:.100}",
-    )
+    whole = ("classes", *SUMS)
+    is_known = isinstance(value, dict) and set(value) == {*whole, *BINNED, "by_class", "confusion"}
+    require(is_known, f"not the scores of an evaluation: {value!r:.100}")
     given = cast(Mapping[str, Any], value)
     rows = [given["by_class"], given["confusion"]]
     require(
-        all(type(given[name]) is int for name in WHOLE)
+        all(type(given[name]) is int for name in whole)
         and all(_is_whole(given[name], BINS) for name in BINNED)
         and all(isinstance(listed, list) and all(_is_whole(row, 3) for row in listed) for listed in rows),
         f"these scores contain something other than integers: {value!r:.100}",
     )
     return Scores(
-        **{name: given[name] for name in (*WHOLE, *BINNED)},
+        **{name: given[name] for name in (*whole, *BINNED)},
         right_by_class=Counter({c: right for c, right, _ in given["by_class"] if right}),
         count_by_class=Counter({c: count for c, _, count in given["by_class"]}),
         confusion=Counter({(label, predicted): n for label, predicted, n in given["confusion"]}),
     )
-
-
-def merged(parts: Iterable[Scores]) -> Scores:
-    """The scores of all parts together, such as those of every rank; at least one is needed."""
-    first, *others = parts
-    return sum(others, start=first)
 
 
 def _ranks(logits: Tensor, labels: Tensor) -> Tensor:
@@ -219,12 +174,14 @@ def _ranks(logits: Tensor, labels: Tensor) -> Tensor:
     return ((every > own) | ((every == own) & before)).sum(dim=-1)
 
 
-def _whole(values: Tensor) -> list[int]:
+def in_units(values: Tensor | np.ndarray) -> list[int]:
+    """Values as whole multiples of UNIT."""
     return [round(value / UNIT) for value in values.reshape(-1).tolist()]
 
 
-def _share(part: float, whole: int) -> float:
-    return part / whole if whole else float("nan")
+def share(part: float, whole: float) -> float:
+    """A fraction; NaN of nothing."""
+    return float(part / whole) if whole else float("nan")
 
 
 def _is_whole(value: object, length: int) -> bool:

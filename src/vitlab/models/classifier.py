@@ -1,6 +1,7 @@
 """What all model families share: checked images in, a feature vector, a replaceable head, logits out."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -175,6 +176,18 @@ def check_images(images: object) -> None:
         return
     given = images.dtype if isinstance(images, Tensor) else type(images).__name__
     raise ValueError(f"images must be a float tensor in the model's normalisation, not {given}; {MAKES}")
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a module in evaluation mode inside the block and restore the mode of every submodule afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def check_model(model: object) -> None:

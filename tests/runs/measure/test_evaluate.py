@@ -27,7 +27,6 @@ from vitlab.data.sources.folders import FolderSource
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
 from vitlab.metrics.scores import Scores
-from vitlab.metrics.scoring import outputs
 from vitlab.metrics.targets import read_real
 from vitlab.models.build import build_from_spec
 from vitlab.paper.finetuning import IMAGE_SETS, REAL_EMPTY
@@ -36,6 +35,7 @@ from vitlab.report.ledger import read
 from vitlab.runs import progress as display
 from vitlab.runs.measure.evaluate import EvaluateOptions, evaluate, truth_of
 from vitlab.runs.measure.model_options import match_classes, preprocessing_of
+from vitlab.runs.measure.scoring import outputs
 from vitlab.spec import CONVENTIONS, ViTSpec
 from vitlab.store import Locked
 
@@ -81,10 +81,10 @@ def test_one_table_for_many_models_and_sets_in_four_forms(photos, tmp_path):
     assert text.count("preprocessing: stretch, bilinear not antialiased, mean 0.5, std 0.5") == 2
     with (tmp_path / "out" / "results.csv").open() as file:
         listed = list(csv.DictReader(file))
-    assert [float(line["top-1 %"]) for line in listed] == [100 * row.scores.accuracy for row in rows]
+    assert [float(line["top-1 %"]) for line in listed] == [100 * row.numbers["top1"] for row in rows]
     assert [line["count"] for line in listed] == ["9"] * 4
     details = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert details[0]["numbers"]["top1"] == rows[0].scores.accuracy
+    assert details[0]["numbers"]["top1"] == rows[0].numbers["top1"]
     assert details[0]["account"]["found"] == 9
     assert (tmp_path / "out" / "results.md").read_text().count("\n") == 6
     with (tmp_path / "out" / "01-confusion.csv").open() as file:

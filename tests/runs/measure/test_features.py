@@ -20,13 +20,13 @@ from vitlab.data.source import Sample, Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
-from vitlab.metrics.scoring import outputs
 from vitlab.models.build import build_from_spec
 from vitlab.pixels import Preprocessing
 from vitlab.runs import progress as display
 from vitlab.runs.measure.features import features, write_features
 from vitlab.runs.measure.fewshot import FewShotOptions, fewshot_table
 from vitlab.runs.measure.model_options import ModelOptions
+from vitlab.runs.measure.scoring import outputs
 from vitlab.spec import ViTSpec
 from vitlab.world.group import World
 

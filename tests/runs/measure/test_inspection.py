@@ -22,9 +22,9 @@ from vitlab.cli import main
 from vitlab.data.transforms.evaluation import evaluation_pixels
 from vitlab.drawing.canvas import coloured
 from vitlab.inspection import captions
-from vitlab.inspection.distance import attention_distance
+from vitlab.inspection.attention import attention_distance
 from vitlab.inspection.rollout import rollout
-from vitlab.inspection.similarity import Likeness
+from vitlab.inspection.weights import Likeness
 from vitlab.models.build import build_from_spec
 from vitlab.pixels import Preprocessing
 from vitlab.runs.measure import inspection as run

@@ -20,11 +20,11 @@ from vitlab.data.source import Sample, Source
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
 from vitlab.metrics.scores import Scores
-from vitlab.metrics.scoring import evaluating, outputs
 from vitlab.metrics.targets import LabelMap
 from vitlab.models.build import build_from_spec
+from vitlab.models.classifier import evaluating
 from vitlab.pixels import Preprocessing
-from vitlab.runs.measure.scoring import fingerprint_of, score_source
+from vitlab.runs.measure.scoring import fingerprint_of, outputs, score_source
 from vitlab.spec import ViTSpec
 from vitlab.world.group import World, join
 
@@ -150,7 +150,7 @@ def score_in_group(folder):
         for samples in (1, 37):
             done = score_source(model, Numbers(samples, bad={3}), how=HOW, batch=4, max_bad=1.0, world=world)
             own = done.scores["own"]
-            found.append([own.count, own.top1, sorted(done.account.quarantined), own.mean_loss])
+            found.append([own.count, own.top1, sorted(done.account.quarantined), own.numbers()["loss"]])
         (folder / f"{world.rank}.json").write_text(json.dumps(found))
 
 
@@ -163,7 +163,7 @@ def test_two_processes_of_a_gloo_group_score_as_one(tiny, tmp_path):
     for samples, (count, right, bad, loss) in zip((1, 37), found[0], strict=True):
         alone = score_source(tiny, Numbers(samples, bad={3}), how=HOW, batch=4, max_bad=1.0).scores["own"]
         assert (count, right, bad) == (alone.count, alone.top1, ["n3"] if samples > 3 else [])
-        assert loss == pytest.approx(alone.mean_loss, rel=1e-5)  # other batches, other rounding in the matmuls
+        assert loss == pytest.approx(alone.numbers()["loss"], rel=1e-5)  # other batches, other rounding in the matmuls
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

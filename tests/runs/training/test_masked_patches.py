@@ -21,7 +21,7 @@ from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import take
 from vitlab.data.transforms.corruption import HIDDEN
-from vitlab.drawing.sheet import GAP, SMALLEST
+from vitlab.drawing.canvas import GAP, SMALLEST
 from vitlab.models.masked import build_masked_model
 from vitlab.recipe import Masking
 from vitlab.run_dir import CHECKPOINTS, MODEL, PICTURE, RESULT, RUN, RunDir, RunSpec

@@ -141,7 +141,7 @@ def test_a_table_of_models_of_both_tasks_has_the_columns_of_both(folder, run, tm
     with (tmp_path / "out" / "results.csv").open() as file:
         multi, single = csv.DictReader(file)
     assert (multi["top-1 %"], single["mAP %"]) == ("", "")
-    assert float(single["top-1 %"]) == 100 * rows[1].scores.accuracy
+    assert float(single["top-1 %"]) == 100 * rows[1].numbers["top1"]
     assert float(multi["mAP %"]) == 100 * rows[0].scores.numbers()["map"]
     (tmp_path / "map.json").write_text("{}")
     with pytest.raises(ValueError, match="this one is multi-label"):

@@ -16,17 +16,16 @@ from rich.text import Text
 from vitlab.data.feature_files import CARD, FeatureFolder, Vectors, read_folder
 from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.loading.accounting import Account, Quarantined
-from vitlab.data.loading.batches import Batch, evaluation_batches, on_device
+from vitlab.data.loading.batches import evaluation_batches, on_device
 from vitlab.data.source import Source
 from vitlab.data.splits import Subset
 from vitlab.data.transforms.evaluation import as_model_input
-from vitlab.metrics.scoring import outputs
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.require import require
 from vitlab.runs.measure.model_options import ImageSize, ModelLike, ModelOptions, PreprocessingName, load
-from vitlab.runs.measure.scoring import fingerprint_of
+from vitlab.runs.measure.scoring import fingerprint_of, outputs
 from vitlab.runs.measure.session import DataLike, measuring, open_set
 from vitlab.runs.progress import Images
 from vitlab.spec import ConventionName
@@ -156,7 +155,7 @@ def write_features(
                 require(
                     bool(x.isfinite().all()), "the features contain NaN or infinity: the model diverged in training"
                 )
-                arrays.append((cast(Batch, one), x.float().cpu().numpy().astype(np.float32)))
+                arrays.append((one, x.float().cpu().numpy().astype(np.float32)))
                 done += len(arrays[-1][0].ids) + len(arrays[-1][0].bad)
                 display.show(done, total)
             folder.write(number, arrays, states[number])

@@ -10,8 +10,7 @@ from rich.text import Text
 from vitlab.data.feature_files import Vectors
 from vitlab.metrics.feature_sets import FeatureSet, checked
 from vitlab.metrics.fewshot import SHOTS, ChooseL2, Draw, fewshot_sets
-from vitlab.metrics.neighbours import nearest_neighbours
-from vitlab.metrics.probe import linear_probe
+from vitlab.metrics.probe import linear_probe, nearest_neighbours
 from vitlab.report.tables import Cell, Results, printable
 from vitlab.require import require
 from vitlab.runs.measure.feature_pools import FewShotOptions, Maker, Pool

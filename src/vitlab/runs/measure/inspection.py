@@ -17,7 +17,7 @@ from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
 from vitlab.deploy.predict import class_names
 from vitlab.drawing.canvas import Drawn, coloured, require_matplotlib
 from vitlab.drawing.page import Card, Section, page
-from vitlab.inspection.attention import at_rest, batch_size
+from vitlab.inspection.attention import batch_size, even_distance
 from vitlab.inspection.captions import (
     ROLLOUT,
     distance_caption,
@@ -26,7 +26,6 @@ from vitlab.inspection.captions import (
     positions_caption,
     rollout_range,
 )
-from vitlab.inspection.distance import even_distance
 from vitlab.inspection.figures import (
     draw_distance,
     draw_filters,
@@ -35,10 +34,9 @@ from vitlab.inspection.figures import (
     draw_rollouts,
     draw_scale,
 )
-from vitlab.inspection.filters import as_pictures, neighbour_agreement, principal_filters
-from vitlab.inspection.look import look
-from vitlab.inspection.rollout import rendered
-from vitlab.inspection.similarity import likeness, position_similarity
+from vitlab.inspection.rollout import look, rendered
+from vitlab.inspection.weights import as_pictures, likeness, neighbour_agreement, position_similarity, principal_filters
+from vitlab.models.classifier import evaluating
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
 from vitlab.require import require
@@ -156,7 +154,7 @@ def inspect(
         raise ValueError("this model has no attention between patches; inspect a ViT or a hybrid")
     found = Findings()
     if pictures:
-        with at_rest(loaded), Images(screen, "inspected") as display:
+        with evaluating(loaded), Images(screen, "inspected") as display:
             display.show(0, len(pictures))
             for done in examine(loaded, pictures, found, maps, max_pixels):
                 display.show(done, len(pictures))
@@ -177,7 +175,7 @@ def _write(content: bytes, path: Path) -> None:
 def sections_of(model: ViT, pictures: Pictures, maps: int = 1) -> list[Section]:
     """The sections of the report of `inspect`, for a page of your own."""
     found = Findings()
-    with at_rest(model):
+    with evaluating(model):
         for _ in examine(model, pictures, found, maps):
             pass
     return _found(model, found)[1]

@@ -4,10 +4,10 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,11 +20,11 @@ from vitlab.data.loading.batches import Batch, evaluation_batches, on_device
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.metrics.answers import Mistake, MistakeFinder, worst
-from vitlab.metrics.multilabel import THRESHOLD, AnyScores, any_scores_from_json, empty_scores, merged_any
+from vitlab.metrics.multilabel import THRESHOLD, AnyScores, any_scores_from_json, empty_scores, merged
 from vitlab.metrics.scores import Scores
-from vitlab.metrics.scoring import outputs
 from vitlab.metrics.targets import OWN, Target
 from vitlab.models.build import Model
+from vitlab.models.classifier import evaluating
 from vitlab.pixels import Preprocessing
 from vitlab.require import require
 from vitlab.runs.progress import Images
@@ -103,7 +103,7 @@ def score_source(
     )
     with closing(outputs(model, on_device(batches, device), as_model_input(source, how))) as made:
         for number, (scored, logits) in enumerate(made, 1):
-            part.add(cast(Batch, scored), logits if kept is None else logits[:, kept], targets)
+            part.add(scored, logits if kept is None else logits[:, kept], targets)
             done = min(done + world.ranks * batch, len(source))
             if number % SYNC and done < len(source):
                 continue
@@ -117,6 +117,25 @@ def score_source(
                 last_save = time.monotonic()
     assert progress.account.is_balanced(), "a sample was lost or counted twice"
     return progress
+
+
+def outputs(
+    model: Model,
+    batches: Iterable[Batch],
+    normalise: Callable[[Tensor], Tensor],
+    function: Callable[[Tensor], Tensor] | None = None,
+) -> Generator[tuple[Batch, Tensor], None, None]:
+    """Yield each batch with the output of the model, or of `function` if given; a batch may be empty.
+
+    Runs on the device and in the precision of the model's weights, without gradients and without dropout.
+    """
+    weight = next(model.parameters())
+    with evaluating(model):
+        for batch in batches:
+            images = normalise(batch.pixels.to(weight.device)).to(weight.dtype)
+            with torch.inference_mode():
+                made = (function or model)(images)
+            yield batch, made
 
 
 def fingerprint_of(model: Model) -> str:
@@ -156,7 +175,7 @@ class _Part:
             labels = tuple(tuple(target.of(given, id)) for given, id in zip(batch.labels, batch.ids, strict=True))
             self.scores[name].add(logits, labels)
             if name in self.mistakes:
-                self.mistakes[name].add(replace(batch, labels=labels), logits)
+                self.mistakes[name].add(batch.numbers, batch.ids, labels, logits)
         self.used += len(batch.ids)
         self.bad += [sample for _, sample in batch.bad]
 
@@ -173,7 +192,7 @@ def _book(progress: Progress, parts: Sequence[dict[str, Any]], max_bad: float) -
     """Add the parts of all ranks; each rank reaches the same verdict on the bad images."""
     for part in parts:
         for name, so_far in progress.scores.items():
-            progress.scores[name] = merged_any(so_far, any_scores_from_json(part["scores"][name]))
+            progress.scores[name] = merged(so_far, any_scores_from_json(part["scores"][name]))
         for name, found in part.get("mistakes", {}).items():  # files of earlier versions have none
             known = progress.mistakes.get(name, [])
             progress.mistakes[name] = worst([*known, *(from_json(Mistake, one) for one in found)])

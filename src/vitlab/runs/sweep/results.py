@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from vitlab.report.ledger import Entry, append, versions
-from vitlab.report.published import published
+from vitlab.report.report import published
 from vitlab.report.tables import Cell, Results
 from vitlab.store import replacing
 

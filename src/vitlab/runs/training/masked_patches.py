@@ -13,8 +13,8 @@ from vitlab.data.source import Source
 from vitlab.data.splits import take
 from vitlab.data.transforms.corruption import HIDDEN, Corruption
 from vitlab.data.transforms.evaluation import normalised
-from vitlab.drawing.sheet import sheet
-from vitlab.metrics.scoring import evaluating
+from vitlab.drawing.canvas import contact_sheet
+from vitlab.models.classifier import evaluating
 from vitlab.models.masked import check_maskable
 from vitlab.require import require
 from vitlab.run_dir import RunSpec
@@ -100,7 +100,7 @@ def draw_predictions(spec: RunSpec, source: Source, module: nn.Module) -> bytes 
     with evaluating(module):
         predictions = module(how.prepare(pixels.to(device)), plan.to(device))
     shown = [pixels, _hidden(pixels, how.side, plan), _with_patches(pixels, how.painted(predictions).cpu(), plan)]
-    return sheet([[_picture(image) for image in images] for images in shown])
+    return contact_sheet([[_picture(image) for image in images] for images in shown])
 
 
 def _hidden(pixels: Tensor, side: int, plan: Tensor) -> Tensor:

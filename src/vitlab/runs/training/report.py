@@ -17,11 +17,11 @@ from vitlab.deploy.predict import class_names
 from vitlab.drawing.canvas import require_matplotlib
 from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed, thinned
 from vitlab.drawing.page import Photo, Section, page
-from vitlab.inspection.attention import at_rest
 from vitlab.inspection.captions import ROLLOUT
 from vitlab.inspection.figures import draw_scale
 from vitlab.metrics.answers import Answers, ClassResult, Mistake, finite_numbers
 from vitlab.models.build import Model
+from vitlab.models.classifier import evaluating
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
 from vitlab.run_dir import MODEL, REPORT, RunDir, RunSpec, answers_file
@@ -217,7 +217,7 @@ def _pictures(model: Model, name: str, judged: Answers, source: Source, names: S
             looked_at += [Named(source.id(number), image) for image in [_image(source, number)] if image]
     if isinstance(model, ViT) and looked_at:
         found = Findings()
-        with at_rest(model):
+        with evaluating(model):
             for _ in examine(model, looked_at, found, maps=0):
                 pass
         scale = [("colours of the rollout, from least to most", draw_scale().svg)]
