@@ -86,7 +86,7 @@ MAY_IMPORT = {
             "__init__",
         ),
     },
-    "commands": {"spec", "strict_json", "recipe", "paper", "counting", "interrupts"},
+    "commands": {"spec", "strict_json", "recipe", "changes", "paper", "counting", "interrupts"},
     "__init__": {"counting", "paper"},
     "cli": {"__init__", "commands", "interrupts"},
     "__main__": {"busy", "cli", "interrupts"},

@@ -17,19 +17,12 @@ from rich.text import Text
 from vitlab import __version__
 from vitlab.commands.data import DATA_COMMANDS, data
 from vitlab.commands.evaluation import EVALUATION
-from vitlab.commands.flags import (
-    OF_A_RECIPE,
-    call,
-    check_values,
-    check_words,
-    with_field_flags,
-    without_negations,
-)
 from vitlab.commands.looking import LOOKING
 from vitlab.commands.sweeping import SWEEPING
 from vitlab.commands.terminal import complain, console, explained, load_torch, printable
 from vitlab.commands.training import TRAINING_COMMANDS
 from vitlab.commands.weights import WEIGHTS
+from vitlab.commands.words import as_shown, read_words
 from vitlab.errors import (
     FAILED,
     INVALID,
@@ -143,20 +136,21 @@ def exit_code(error: Exception) -> int | None:
 
 
 def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str], *, is_printing: bool) -> int | None:
-    check_values(arguments)
-    words = with_field_flags(arguments)
-    name = words[0] if words else ""
+    name, *words = arguments or [""]
     if name not in commands:
-        _check_command(commands, program, words)
+        _check_command(commands, program, arguments)
+        shown = {name: as_shown(command) for name, command in commands.items()}
         return tyro.extras.subcommand_cli_from_dict(
-            commands, prog=program, description=about, args=words, console_outputs=is_printing
+            shown, prog=program, description=about, args=arguments, console_outputs=is_printing
         )
-    command, own, words = commands[name], f"{program} {name}", words[1:]
-    if {"-h", "--help"}.isdisjoint(words):
-        check_words(own, command, words, has_recipe=name in OF_A_RECIPE)
-        words = without_negations(command, words)
-    before = None if name in WITHOUT_TORCH else load_torch
-    return call(command, before, program=own, words=words, is_printing=is_printing)
+    if not {"-h", "--help"}.isdisjoint(words):
+        return tyro.cli(
+            as_shown(commands[name]), prog=f"{program} {name}", args=["--help"], console_outputs=is_printing
+        )
+    given = read_words(f"{program} {name}", commands[name], words)
+    if name not in WITHOUT_TORCH:
+        load_torch()
+    return commands[name](**given)
 
 
 def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> None:

@@ -4,13 +4,15 @@ import dataclasses
 import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 
 import crashes
 from vitlab.cli import main
-from vitlab.commands.flags import with_field_flags
-from vitlab.recipe import Execution
+from vitlab.commands.training import finetune, pretrain, resume
+from vitlab.commands.words import read_words
+from vitlab.recipe import AUTOMATIC, Execution
 
 SMALL = [
     *("pretrain", "ViT-Ti/4", "--data", "digits?split=test", "--image", "8", "--batch", "32"),
@@ -41,28 +43,27 @@ def test_recipes_as_table_and_as_json(capsys):
 
 
 def test_fields_of_the_recipe_are_flags():
-    words = ["finetune", "m", "--schedule.peak", "3e-4", "--layer-decay=0.75", "--data", "digits", "--seed", "3"]
-    assert with_field_flags(words) == [
-        *(
-            "finetune",
-            "m",
-            "--set",
-            "schedule.peak=3e-4",
-            "--set",
-            "layer_decay=0.75",
-            "--data",
-            "digits",
-            "--seed",
-            "3",
-        )
-    ]
-    assert with_field_flags(["resume", "r", "--no-compile", "--recompute", "--workers", "2", "--exact-elastic"]) == [
-        *("resume", "r", "--compile", "false", "--recompute", "true", "--workers", "2", "--exact-elastic", "true")
-    ]
-    assert with_field_flags(["resume", "r", "--recompute", "false"]) == ["resume", "r", "--recompute", "false"]
-    assert with_field_flags(["predict", "--batch", "8"]) == ["predict", "--batch", "8"]
-    with pytest.raises(ValueError, match="--batch needs a value"):
-        with_field_flags(["pretrain", "--batch"])
+    words = ["m", "--schedule.peak", "3e-4", "--layer-decay=0.75", "--data", "digits", "--seed", "3", "--keep", "4"]
+    assert read_words("vitlab finetune", finetune, words) == {
+        "model": Path("m"),
+        "data": "digits",
+        "seed": 3,
+        "changes": ("schedule.peak=3e-4", "layer_decay=0.75"),
+        "execution": dataclasses.replace(AUTOMATIC, keep=4),
+    }
+    with pytest.raises(ValueError, match="batch needs a value"):
+        read_words("vitlab pretrain", pretrain, ["ViT-B/16", "--batch"])
+    with pytest.raises(ValueError, match=r"vitlab resume has no flag --schedule\.peak"):
+        read_words("vitlab resume", resume, ["r", "--schedule.peak", "3e-4"])
+
+
+def test_resuming_changes_the_fields_that_are_given_and_switches_either_way():
+    words = ["r", "--no-compile", "--recompute", "--workers", "2", "--exact-elastic"]
+    changed = {"compile": False, "recompute": True, "workers": 2, "exact_elastic": True}
+    assert read_words("vitlab resume", resume, words) == {"run": Path("r"), "execution": changed}
+    assert read_words("vitlab resume", resume, ["r", "--recompute", "false"])["execution"] == {"recompute": False}
+    assert read_words("vitlab resume", resume, ["--recompute", "r"])["execution"] == {"recompute": True}
+    assert read_words("vitlab resume", resume, ["r"]) == {"run": Path("r")}
 
 
 @pytest.mark.slow

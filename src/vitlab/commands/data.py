@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
 from rich.text import Text
 
-from vitlab.commands.terminal import MaybeWhole, Size, Spec, console, printable, size_of
+from vitlab.commands import flags
+from vitlab.commands.terminal import console, printable
+from vitlab.commands.words import Flag
 
 
 def data() -> None:
@@ -14,34 +15,25 @@ def data() -> None:
 
 
 def data_check(
-    spec: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SPEC")],
-    against: Spec = "",
+    data: Annotated[str, Flag("SPEC", is_positional=True)],
+    against: flags.Spec = "",
     out: Path = Path("data-check"),
-    image: Size = "224",
-    max_pixels: MaybeWhole = None,
-    workers: int = 2,
+    image: flags.Size = "224",
+    max_pixels: flags.MaxPixels = None,
+    workers: flags.Workers = 2,
 ) -> int:
     """Check every sample: counts, classes, sizes, unreadable files, and a contact sheet before and after augmentation.
 
     Args:
-        spec: The data, such as folder:photos, cifar10:DIR?split=test or fractals?classes=10&images=200.
+        data: The data, such as folder:photos, cifar10:DIR?split=test or fractals?classes=10&images=200.
         against: Other data, such as the training set; samples that are in both are listed.
         out: Folder for the contact sheet and the report; older ones are replaced.
         image: Size of the pictures after augmentation.
-        max_pixels: The most pixels an image may have; default: the limit of each format.
-        workers: Processes that decode images.
     """
+    given = flags.arguments(locals(), console()) | {"against": against or None}
     from vitlab.runs.measure.check_data import check_data
 
-    found = check_data(
-        spec,
-        against or None,
-        out=out,
-        image=size_of(image) or (224, 224),
-        max_pixels=max_pixels,
-        workers=workers,
-        console=console(),
-    )
+    found = check_data(**given)
     for line in found.lines():
         console().print(Text(str(line), style=line.style))
     console().print(Text(f"\n{out / 'contact-sheet.png'}: samples before and after augmentation"))
@@ -49,7 +41,7 @@ def data_check(
     return 1 if found.problems else 0
 
 
-def data_index(folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]) -> None:
+def data_index(folder: Annotated[Path, Flag("FOLDER", is_positional=True)]) -> None:
     """Index a folder of tar shards (webdataset convention), so that any sample can be read by its number.
 
     Args:

@@ -4,49 +4,38 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
 from rich.text import Text
 
-from vitlab.commands.flags import arguments
-from vitlab.commands.terminal import (
-    MaybeConventions,
-    MaybeNumber,
-    MaybePath,
-    MaybeWhole,
-    Size,
-    Words,
-    command_line,
-    complain,
-    console,
-    printable,
-    shown_as,
-)
+from vitlab.commands import flags
+from vitlab.commands.terminal import command_line, complain, console, printable
+from vitlab.commands.words import Flag
 
-Models = Annotated[tuple[Path, ...], tyro.conf.Positional, shown_as("MODEL ...")]
-Specs = Annotated[tuple[str, ...], shown_as("SPEC ...")]
-Seeing = Literal["own", "few-shot", "paper", "timm", "hf", "torchvision", "deit"]
+Seeing = Annotated[
+    Literal["own", "few-shot", "paper", "timm", "hf", "torchvision", "deit"],
+    Flag("{own,few-shot,paper,timm,hf,torchvision,deit}", "How images are resized and normalised; own is the model's."),
+]
 
 
 def evaluate(
-    model: Models,
-    data: Specs,
+    model: flags.Models,
+    data: flags.Specs,
     out: Path = Path("evaluation"),
-    real: MaybePath = None,
-    label_map: MaybePath = None,
+    real: flags.MaybePath = None,
+    label_map: flags.MaybePath = None,
     restrict: bool = False,
     by_number: bool = False,
-    max_bad: float = 0.0,
-    max_pixels: MaybeWhole = None,
+    max_bad: flags.MaxBad = 0.0,
+    max_pixels: flags.MaxPixels = None,
     threshold: float = 0.5,
     preprocessing: Seeing = "own",
-    conventions: MaybeConventions = None,
-    image: Size = "",
-    batch: int = 32,
-    workers: int = 2,
-    device: str = "auto",
-    ledger: MaybePath = None,
-    expected: MaybeNumber = None,
-    expected_from: Words = "",
+    conventions: flags.Conventions = None,
+    image: flags.RunningSize = "",
+    batch: flags.Batch = 32,
+    workers: flags.Workers = 2,
+    device: flags.Device = "auto",
+    ledger: flags.Ledger = None,
+    expected: flags.Number = None,
+    expected_from: flags.Text = "",
 ) -> int:
     """Score models on data, every image exactly once: accuracy, loss, calibration, classes, confusion matrix.
 
@@ -54,27 +43,17 @@ def evaluate(
     evaluation continues when you start it again with the same folder.
 
     Args:
-        model: Weights of any supported format, or names that vitlab download lists.
         data: The data, such as folder:photos?split=val or imagenet:DIR?labels=FILE.
         out: Folder for the table (CSV, Markdown, JSON), the classes, the confusion matrices and the progress.
         real: The real.json of the ReaL labels, for ImageNet's validation images.
         label_map: JSON object that maps the data's classes to the model's, for variants of ImageNet.
         restrict: Let only the classes of the label map compete.
         by_number: Take the data's class numbers for the model's, without comparing names.
-        max_bad: Share of the images that may be unreadable; the table says how many were not evaluated.
-        max_pixels: Most pixels an image may have; default: the limit of each format.
         threshold: Probability from which a multi-label model predicts a class, for F1, precision and recall.
-        preprocessing: How images are resized and normalised; own is the model's.
-        conventions: Whose GELU, epsilon and preprocessing to use; default: the file's own.
-        image: Resolution to run at; default: the model's own.
-        batch: Images per batch.
-        workers: Processes that decode images.
-        device: Such as cpu or cuda:1; auto is a GPU if there is one.
-        ledger: Append the results to this ledger.
         expected: Expected accuracy, or mean average precision, in percent, for the ledger.
         expected_from: Source of that number.
     """
-    given = arguments(locals(), is_error=True) | {"command": command_line()}
+    given = flags.arguments(locals(), console(is_error=True)) | {"command": command_line()}
     from vitlab.runs.measure.evaluate import evaluate as run
 
     found = run(**given)
@@ -84,36 +63,28 @@ def evaluate(
 
 
 def features(
-    model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
-    data: Annotated[str, tyro.conf.arg(metavar="SPEC")],
+    model: flags.Model,
+    data: flags.Spec,
     out: Path,
     preprocessing: Seeing = "own",
-    conventions: MaybeConventions = None,
-    image: Size = "",
-    max_bad: float = 0.0,
+    conventions: flags.Conventions = None,
+    image: flags.RunningSize = "",
+    max_bad: flags.MaxBad = 0.0,
     shard: int = 4096,
-    batch: int = 32,
-    workers: int = 2,
-    device: str = "auto",
+    batch: flags.Batch = 32,
+    workers: flags.Workers = 2,
+    device: flags.Device = "auto",
 ) -> None:
     """Compute the features of every image, the input of the model's head, in shards with ids and labels.
 
     Started again with the same folder, it computes the shards that are missing.
 
     Args:
-        model: Weights of any supported format, or a name that vitlab download lists.
         data: The data, such as folder:photos?split=train.
         out: Folder for the shards, .npz files with features, labels, ids, sample numbers and unreadable samples.
-        preprocessing: How images are resized and normalised; own is the model's.
-        conventions: Whose GELU, epsilon and preprocessing to use; default: the file's own.
-        image: Resolution to run at; default: the model's own.
-        max_bad: Share of the images that may be unreadable.
         shard: Samples per shard.
-        batch: Images per batch.
-        workers: Processes that decode images.
-        device: Such as cpu or cuda:1; auto is a GPU if there is one.
     """
-    given = arguments(locals(), is_error=True)
+    given = flags.arguments(locals(), console(is_error=True))
     from vitlab.runs.measure.features import features as run
 
     found = run(**given)
@@ -121,25 +92,25 @@ def features(
 
 
 def fewshot(
-    train: Specs,
-    test: Specs,
-    model: MaybePath = None,
-    shots: tuple[int, ...] = (1, 5, 10, 25),
-    seeds: Annotated[tuple[int, ...], shown_as("INT ...")] = (),
+    train: flags.Specs,
+    test: flags.Specs,
+    model: flags.MaybePath = None,
+    shots: Annotated[tuple[int, ...], Flag("INT ...")] = (1, 5, 10, 25),
+    seeds: Annotated[tuple[int, ...], Flag("INT ...")] = (),
     draw: Literal["big-vision", "by-class"] = "big-vision",
     l2: Literal["mean-rank", "held-out"] | float = "mean-rank",
     neighbours: int = 0,
     probe: int = 0,
     out: Path = Path("fewshot"),
     preprocessing: Seeing = "few-shot",
-    conventions: MaybeConventions = None,
-    image: Size = "",
-    max_bad: float = 0.0,
-    batch: int = 32,
-    workers: int = 2,
-    device: str = "auto",
+    conventions: flags.Conventions = None,
+    image: flags.RunningSize = "",
+    max_bad: flags.MaxBad = 0.0,
+    batch: flags.Batch = 32,
+    workers: flags.Workers = 2,
+    device: flags.Device = "auto",
 ) -> None:
-    """Measure frozen features by the accuracy of a linear classifier fitted to a few samples per class, as the paper.
+    """Measure frozen features by the accuracy of a linear classifier fitted to a few samples per class.
 
     Args:
         train: Data (with --model), or features: FILE.npz, FILE.npy?y=LABELS.npy, FILE.parquet, a features folder.
@@ -154,14 +125,9 @@ def fewshot(
         probe: Also train a linear classifier for this many steps, with a grid of learning rates; 1000 is usual.
         out: Folder for the table and the features.
         preprocessing: How images are resized; few-shot stretches to 256 and crops 224, own is the model's.
-        conventions: Whose GELU, epsilon and preprocessing to use; default: the file's own.
-        image: Resolution to run at; default: the model's own.
         max_bad: Share of a set's images that may be unreadable; the next one of its class replaces an unreadable shot.
-        batch: Images per batch.
-        workers: Processes that decode images.
-        device: Such as cpu or cuda:1; auto is a GPU if there is one.
     """
-    given = arguments(locals(), is_error=True)
+    given = flags.arguments(locals(), console(is_error=True))
     from vitlab.runs.measure.fewshot import fewshot_table
 
     table = fewshot_table(**given)
@@ -173,13 +139,12 @@ def _where(out: Path, name: str, more: str) -> Text:
     return Text(f"{printable(str(out))}: the table as {name}.csv, .md and .json; {more}")
 
 
-def report(ledger: Path = Path("results/ledger.jsonl"), out: MaybePath = None, json: bool = False) -> int:
+def report(ledger: Path = Path("results/ledger.jsonl"), out: flags.MaybePath = None, json: flags.Json = False) -> int:
     """Show measured results beside the expected and the published ones.
 
     Args:
         ledger: The file that commands with --ledger append to.
         out: Folder for the report as Markdown, HTML, CSV and JSON.
-        json: Print JSON instead of a table.
     """
     from vitlab.report.report import read_report
 

@@ -4,74 +4,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.commands.flags import arguments
-from vitlab.commands.terminal import (
-    MaybeConventions,
-    MaybeWhole,
-    Size,
-    complain,
-    console,
-    print_json,
-    printable,
-    shown_as,
-)
+from vitlab.commands import flags
+from vitlab.commands.terminal import complain, console, print_json, printable
+from vitlab.commands.words import Flag
 
 if TYPE_CHECKING:
     from vitlab.deploy.predict import Answer
 
-Model = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-Pictures = Annotated[tuple[str, ...], tyro.conf.Positional, shown_as("IMAGE ...")]
+_PICTURES = "Image files, folders, patterns in quotes such as 'photos/*.jpg', or - for standard input."
+Pictures = Annotated[tuple[str, ...], Flag("IMAGE ...", _PICTURES, is_positional=True)]
 BAR = 20  # characters of the bar of a probability of 1
 
 
 @dataclass(frozen=True)
 class Loading:
-    """How the weights are loaded.
+    """How the weights are loaded."""
 
-    Args:
-        conventions: Whose GELU, epsilon and preprocessing to use; default: the file's own.
-        image: Resolution to run at; default: the model's own.
-        heads: Attention heads, for files that do not state them.
-        allow_partial: Load what fits although tensors are missing, unexpected or of the wrong shape.
-        allow_nonfinite: Load weights that contain NaN or infinity.
-        device: Such as cpu or cuda:1; auto is a GPU if there is one.
-    """
-
-    conventions: MaybeConventions = None
-    image: Size = ""
-    heads: MaybeWhole = None
-    allow_partial: bool = False
-    allow_nonfinite: bool = False
-    device: str = "auto"
+    conventions: flags.Conventions = None
+    image: flags.RunningSize = ""
+    heads: flags.Heads = None
+    allow_partial: flags.AllowPartial = False
+    allow_nonfinite: flags.AllowNonfinite = False
+    device: flags.Device = "auto"
 
 
-How = Annotated[Loading, tyro.conf.arg(name="")]
 AS_STORED = Loading()
 
 
 def predict(
-    model: Model,
+    model: flags.Model,
     images: Pictures,
     top: int = 5,
-    json: bool = False,
-    max_pixels: MaybeWhole = None,
-    loading: How = AS_STORED,
+    json: flags.Json = False,
+    max_pixels: flags.MaxPixels = None,
+    loading: Loading = AS_STORED,
 ) -> int:
     """Classify pictures with a model of any supported format.
 
     Args:
-        model: A run folder, a vitlab folder, or weights of Google, timm, Hugging Face, torchvision or DeiT.
-        images: Image files, folders, patterns in quotes such as 'photos/*.jpg', or - for standard input.
         top: Number of classes to show for each picture.
-        json: Print JSON instead of tables.
-        max_pixels: Most pixels an image may have; default: the limit of each format.
-        loading: How the weights are loaded.
     """
-    given = arguments(locals(), is_error=True)
+    given = flags.arguments(locals(), console(is_error=True))
     given.pop("json")
     from vitlab.runs.measure.prediction import predict as run
 
@@ -90,24 +66,21 @@ def predict(
 
 
 def inspect(
-    model: Model,
+    model: flags.Model,
     images: Pictures = (),
     out: Path = Path("inspect-out"),
     maps: int = 4,
-    max_pixels: MaybeWhole = None,
-    loading: How = AS_STORED,
+    max_pixels: flags.MaxPixels = None,
+    loading: Loading = AS_STORED,
 ) -> int:
     """Show what a model attends to: rollout, head maps, attention distance, filters and positions, as an HTML report.
 
     Args:
-        model: A run folder, a vitlab folder, or weights of Google, timm, Hugging Face, torchvision or DeiT.
         images: Image files, folders, patterns in quotes, or - for standard input; default: draw only the weights.
         out: New folder for the report and the figures.
         maps: Number of pictures with a map of every head in every layer.
-        max_pixels: Most pixels an image may have; default: the limit of each format.
-        loading: How the weights are loaded.
     """
-    given = arguments(locals(), is_error=True)
+    given = flags.arguments(locals(), console(is_error=True))
     from vitlab.runs.measure.inspection import inspect as run
 
     done = run(**given)

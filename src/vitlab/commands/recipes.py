@@ -4,27 +4,25 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
-import tyro
 from rich.table import Table
 from rich.text import Text
 
+from vitlab.commands import flags
 from vitlab.commands.recipe_fields import MEANINGS, command_of, fields_of, remarks_on
 from vitlab.commands.terminal import console, flag, print_json
+from vitlab.commands.words import Flag
 from vitlab.counting import RecipeCost, count_recipes
 from vitlab.paper.recipes.augreg import LEVELS
 from vitlab.paper.recipes.named import find_recipe
 from vitlab.recipe import Recipe
 
-Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]", help_behavior_hint="")]
 
-
-def recipes(name: Name = "", json: bool = False) -> None:
+def recipes(name: Annotated[str, Flag("[NAME]", is_positional=True)] = "", json: flags.Json = False) -> None:
     """List the recipes with images seen, steps and exaFLOPs; with a name, show every field of that recipe as the flag
     to type: `vitlab recipes cifar10`, `vitlab recipes ViT-B/16@imagenet21k`, `vitlab recipes quick`.
 
     Args:
         name: The recipe whose fields to show.
-        json: Print JSON instead of tables.
     """
     if name:
         _show_fields(find_recipe(name), json)

@@ -4,35 +4,11 @@ import json as json_text
 import os
 import shlex
 import sys
-from pathlib import Path
-from typing import Annotated, get_args
 
-import tyro
 from rich.console import Console
 from rich.text import Text
 
 from vitlab.errors import InvalidValue
-from vitlab.spec import ConventionName, parse_size
-
-
-def shown_default(formatted: str) -> str:
-    """The note that help adds for a default; none for an empty one."""
-    return "" if formatted in ("", "''", "None") else f"(default: {formatted})"
-
-
-def shown_as(metavar: str) -> object:
-    """How help shows a parameter: with this placeholder, and without an empty default."""
-    return tyro.conf.arg(metavar=metavar, help_behavior_hint=shown_default)
-
-
-Size = Annotated[str, shown_as("SIDE|HEIGHTxWIDTH")]
-Words = Annotated[str, shown_as("STR")]
-Given = Annotated[str, tyro.conf.arg(metavar="SPEC")]  # required
-Spec = Annotated[str, shown_as("SPEC")]
-MaybePath = Annotated[Path | None, shown_as("PATH")]
-MaybeWhole = Annotated[int | None, shown_as("INT")]
-MaybeNumber = Annotated[float | None, shown_as("FLOAT")]
-MaybeConventions = Annotated[ConventionName | None, shown_as("{" + ",".join(get_args(ConventionName)) + "}")]
 
 
 def printable(text: str) -> str:
@@ -43,7 +19,7 @@ def printable(text: str) -> str:
 def one_line(error: BaseException) -> str:
     """An error as one printable line."""
     text = " ".join(str(error).split()) or type(error).__name__
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return printable(text)
 
 
 def explained(error: Exception) -> str:
@@ -89,16 +65,3 @@ def load_torch() -> None:
 def command_line() -> str:
     """The command that is running, as it could be typed."""
     return shlex.join(["vitlab", *sys.argv[1:]])
-
-
-def numbers(text: str) -> tuple[float, ...]:
-    """What --rates was given: numbers with commas between them."""
-    try:
-        return tuple(float(number) for number in text.split(",")) if text else ()
-    except ValueError:
-        raise ValueError(f"--rates {text!r} must be numbers with commas between them, such as 0.001,0.003") from None
-
-
-def size_of(text: str) -> tuple[int, int] | None:
-    """What --image was given, or nothing."""
-    return parse_size(text) if text else None

@@ -5,23 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.commands.terminal import (
-    MaybeConventions,
-    MaybePath,
-    MaybeWhole,
-    Size,
-    Words,
-    complain,
-    console,
-    print_json,
-    printable,
-    shown_as,
-    size_of,
-)
+from vitlab.commands import flags
+from vitlab.commands.terminal import complain, console, print_json, printable
+from vitlab.commands.words import Flag
 from vitlab.counting import ModelCost, count_models
 from vitlab.spec import HeadKind, SaveFormat, UnsavedPositions
 
@@ -30,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def models(
-    image: Size = "224",
+    image: flags.Size = "224",
     classes: int = 1000,
-    head: Annotated[HeadKind | None, shown_as("{mlp,linear}")] = None,
-    json: bool = False,
+    head: Annotated[HeadKind | None, Flag("{mlp,linear}")] = None,
+    json: flags.Json = False,
 ) -> None:
     """List every model with tokens, parameters, GMACs and its place in the paper.
 
@@ -41,9 +30,8 @@ def models(
         image: Input size in pixels.
         classes: Number of classes.
         head: mlp is the head of pre-training, linear that of fine-tuning. Default: that of the model family.
-        json: Print JSON instead of a table.
     """
-    costs, left_out = count_models(image=size_of(image) or 224, classes=classes, head=head)
+    costs, left_out = count_models(image=flags.size_of(image) or 224, classes=classes, head=head)
     if json:
         print_json([asdict(cost) for cost in costs])
     else:
@@ -70,17 +58,17 @@ def _print_models(costs: Sequence[ModelCost]) -> None:
 
 
 def convert(
-    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IN")],
-    target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
+    source: Annotated[Path, Flag("IN", is_positional=True)],
+    target: Annotated[Path, Flag("OUT", is_positional=True)],
     to: SaveFormat = "vitlab",
-    image: Size = "",
-    classes: MaybeWhole = None,
-    conventions: MaybeConventions = None,
-    heads: MaybeWhole = None,
-    positions: Annotated[UnsavedPositions | None, shown_as("{sincos2d,none}")] = None,
-    entry: Words = "",
-    allow_partial: bool = False,
-    allow_nonfinite: bool = False,
+    image: flags.Size = "",
+    classes: flags.Whole = None,
+    conventions: flags.Conventions = None,
+    heads: flags.Heads = None,
+    positions: Annotated[UnsavedPositions | None, Flag("{sincos2d,none}")] = None,
+    entry: flags.Text = "",
+    allow_partial: flags.AllowPartial = False,
+    allow_nonfinite: flags.AllowNonfinite = False,
 ) -> None:
     """Convert weights of any supported format, also .pt and .pth, to another.
 
@@ -90,28 +78,13 @@ def convert(
         to: Format to write.
         image: Resize the positions to this resolution.
         classes: Replace the head by a zero head for this many classes, if the file has another number.
-        conventions: Whose GELU, epsilon and preprocessing to use. Default: those of the source.
-        heads: Number of attention heads, for files that do not state it.
         positions: Positions of a Google file without a position table: big_vision's sincos2d, or none.
         entry: Dictionary inside a .pt file to take, such as model_ema.
-        allow_partial: Load the tensors that fit, even if others are missing, unexpected or mis-shaped.
-        allow_nonfinite: Load weights that contain NaN or infinity.
     """
+    given = flags.arguments(locals())
     from vitlab.weights.convert import convert as run
 
-    converted = run(
-        source,
-        target,
-        to,
-        image=size_of(image),
-        classes=classes,
-        conventions=conventions,
-        heads=heads,
-        positions=positions,
-        entry=entry,
-        allow_partial=allow_partial,
-        allow_nonfinite=allow_nonfinite,
-    )
+    converted = run(**given)
     spec, output = converted.model.spec, console()
     size = f"{spec.image[0]}x{spec.image[1]}"
     output.print(Text(f"{converted.name}, {size}, {spec.classes} classes, {spec.head} head"))
@@ -121,8 +94,8 @@ def convert(
 
 
 def download(
-    name: Annotated[str, tyro.conf.Positional, shown_as("[NAME]")] = "",
-    cache: MaybePath = None,
+    name: Annotated[str, Flag("[NAME]", is_positional=True)] = "",
+    cache: flags.MaybePath = None,
     offline: bool = False,
 ) -> None:
     """Download released weights into the cache and print their path; without a name, list what is available.

@@ -13,10 +13,9 @@ from PIL import Image
 from rich.console import Console
 
 import crashes
-from vitlab.commands.training import AUTOMATIC
 from vitlab.data.sources.digits import DigitsSource
 from vitlab.metrics.answers import Answers, ClassResult
-from vitlab.recipe import Execution
+from vitlab.recipe import AUTOMATIC, Execution
 from vitlab.run_dir import MODEL, REPORT, RESULT, RunDir, answers_file
 from vitlab.runs.progress import describe
 from vitlab.runs.training import finishing
