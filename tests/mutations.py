@@ -30,7 +30,7 @@ from vitlab.weights.files.containers import WeightsError
 from vitlab.weights.files.npz import write_npz
 from vitlab.weights.formats import bit, google, timm, timm_resnet, torchvision
 from vitlab.weights.formats.hints import metadata
-from vitlab.weights.save import _translated
+from vitlab.weights.save import translated
 
 PLAIN = ViTSpec(2, 1, 8, 8, 2, (4, 4), 3, head="linear")
 HYBRID = replace(PLAIN, patch=1, image=(8, 8), backbone=Backbone((1,), 2))
@@ -80,7 +80,8 @@ def write_good(kind: str, folder: Path) -> Path:
         save_model(build_from_spec(FOLDERS[kind]), folder / "good", kind.split()[0])
         return folder / "good"
     spec, table = FILES.get(kind, FILES["timm"])
-    tensors = _translated(build_from_spec(spec).state_dict(), table(spec, None), spec)
+    tensors = build_from_spec(spec).state_dict()
+    tensors = translated(tensors, table(spec, {name: t.shape for name, t in tensors.items()}, None), spec)
     if kind in PICKLES:
         path = folder / "good.pth"
         torch.save({"model": tensors}, path, _use_new_zipfile_serialization=kind == PICKLES[0])

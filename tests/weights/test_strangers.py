@@ -377,9 +377,7 @@ class TestOurFolder:
     @pytest.mark.parametrize("name", ["weights.safetensors", "vitlab.json", MANIFEST])
     def test_a_deleted_file_is_named(self, folder, name):
         (folder / name).unlink()
-        expected = {"weights.safetensors": "weights", "vitlab.json": "heads|named as no model", MANIFEST: MANIFEST}[
-            name
-        ]
+        expected = {"weights.safetensors": "weights", "vitlab.json": "no format", MANIFEST: MANIFEST}[name]
         with pytest.raises(WeightsError, match=expected):
             load_model(folder)
 

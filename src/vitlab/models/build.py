@@ -88,6 +88,11 @@ def copied_model(spec: ModelSpec, source: Model) -> Model:
     return model
 
 
+def shapes_of(spec: ModelSpec) -> dict[str, torch.Size]:
+    """Return the shapes of a model's tensors by name."""
+    return {name: tensor.shape for name, tensor in empty_model(spec).state_dict().items()}
+
+
 def empty_model(spec: ModelSpec) -> Model:
     """Build a model on the meta device: names and shapes without storage."""
     with torch.device("meta"):

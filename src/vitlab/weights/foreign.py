@@ -8,16 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitlab.models.build import empty_model
+from vitlab.models.build import shapes_of
 from vitlab.npz import NpzError
 from vitlab.require import require
 from vitlab.spec import ModelSpec, Task
 from vitlab.store import sha256
 from vitlab.weights.files.containers import Container, WeightsError, fitting
 from vitlab.weights.formats import bit, google, huggingface, timm, timm_config, timm_resnet, torchvision
-from vitlab.weights.formats.hints import Hints, heads_of
+from vitlab.weights.formats.hints import Hints, check_built, heads_of
 from vitlab.weights.formats.layouts import Entry
-from vitlab.weights.formats.unbuilt import check_built
 from vitlab.weights.released.cache import Fetched, read_fetched
 
 
@@ -27,7 +26,7 @@ class Format:
 
     matches: Callable[[Container], bool]
     describe: Callable[[Container, Hints], ModelSpec]
-    table: Callable[[Any, Container | None], list[Entry]]
+    table: Callable[[Any, dict[str, torch.Size], Container | None], list[Entry]]
     normalised: Callable[[Container], Container] = lambda container: container
     class_names: Callable[[Container], object] = lambda container: None
     task: Callable[[Container], Task] = lambda container: "single-label"
@@ -59,27 +58,31 @@ FORMATS = {  # the first that matches is used
 
 
 @dataclass(frozen=True)
-class Foreign:
-    """A model read from another library's file. `tensors` have vitlab's names; some may be missing."""
+class Found:
+    """The content of a file or folder: tensors have vitlab's names, some may be missing; class names are unchecked."""
 
     spec: ModelSpec
     tensors: dict[str, Tensor]
-    class_names: object  # unchecked
+    class_names: object
     task: Task
     provenance: dict[str, str]
-    assumptions: list[str]
+    format: str = "vitlab"
+    assumptions: tuple[str, ...] = ()
 
 
 def read_foreign(
     path: Path, container: Container, hints: Hints, *, has_conventions: bool, allow_partial: bool
-) -> Foreign:
+) -> Found:
     """Read a container of any of `FORMATS`; raise a WeightsError for anything that cannot be built exactly."""
     known = _known(path)
     if known is not None:
         container = replace(container, metadata={"image": f"{known.image}x{known.image}", **container.metadata})
-    name, form = _recognise(container)
-    if hints.positions is not None and name != "google-npz":
-        raise WeightsError(f"{path.name} is of format {name}, whose files state their positions; leave positions out")
+    name = next((name for name, form in FORMATS.items() if form.matches(container)), None)
+    if name is None:
+        some = ", ".join(repr(name)[:60] for name in sorted(container.shapes)[:4])
+        number = len(container.shapes)
+        raise WeightsError(f"{container.path.name} is of no format that vitlab reads; it has {number} tensors: {some}")
+    form = FORMATS[name]
     container = form.normalised(container)
     check_built(container)
     try:
@@ -88,30 +91,14 @@ def read_foreign(
         raise
     except ValueError as error:
         raise WeightsError(f"{path.name} describes no model that can be built: {error}") from None
-    if hints.heads not in (None, heads_of(spec)):
-        raise WeightsError(f"{path.name} has {heads_of(spec)} attention heads, not {hints.heads}; leave heads out")
-    tensors = _read(container, spec, form.table(spec, container), allow_partial)
+    own = shapes_of(spec)
+    tensors = read_tensors(container, spec, own, form.table(spec, own, container), allow_partial=allow_partial)
     if known is not None:
         spec = replace(spec, conventions=known.conventions)
     source, digest = (path.name, sha256(container.path)) if known is None else (known.url, known.sha256)
-    return Foreign(
-        spec,
-        tensors,
-        form.class_names(container),
-        form.task(container),
-        {"source": source, "format": name, "sha256": digest},
-        form.assumptions(container, is_told=has_conventions) if known is None else [],
-    )
-
-
-def _recognise(container: Container) -> tuple[str, Format]:
-    for name, form in FORMATS.items():
-        if form.matches(container):
-            return name, form
-    some = ", ".join(repr(name)[:60] for name in sorted(container.shapes)[:4])
-    raise WeightsError(
-        f"{container.path.name} holds {len(container.shapes)} tensors ({some}, ...) named as no model that vitlab knows"
-    )
+    provenance = {"source": source, "format": name, "sha256": digest}
+    assumed = form.assumptions(container, is_told=has_conventions) if known is None else []
+    return Found(spec, tensors, form.class_names(container), form.task(container), provenance, name, tuple(assumed))
 
 
 def _known(path: Path) -> Fetched | None:
@@ -125,12 +112,13 @@ def _known(path: Path) -> Fetched | None:
     return known
 
 
-def _read(container: Container, spec: ModelSpec, table: list[Entry], allow_partial: bool) -> dict[str, Tensor]:
+def read_tensors(
+    container: Container, spec: ModelSpec, own: dict[str, torch.Size], table: list[Entry], *, allow_partial: bool
+) -> dict[str, Tensor]:
     """Translate the file's tensors to vitlab's names and layouts; all shapes are checked before any tensor is read."""
-    own = {name: parameter.shape for name, parameter in empty_model(spec).state_dict().items()}
-    shapes = {entry: entry.shapes(own[entry.ours], heads_of(spec)) for entry in table if entry.ours in own}
+    shapes = {entry: entry.shapes(own[entry.ours], heads_of(spec)) for entry in table}
     expected = {name: shape for theirs in shapes.values() for name, shape in theirs.items()}
-    # A model without classes has an empty head, which no file contains.
+    # A model without classes has an empty head, which other libraries do not write.
     empty = {name: torch.zeros(shape) for name, shape in own.items() if 0 in shape}
     unmapped = set(own) - {entry.ours for entry in table} - set(empty)
     fits = fitting(container, expected, unmapped, allow_partial=allow_partial)

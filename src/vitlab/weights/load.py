@@ -9,16 +9,17 @@ from typing import Any, cast, get_args
 from torch import Tensor
 
 from vitlab.errors import WeightsWarning
-from vitlab.models.build import Model, build_from_spec, empty_model
+from vitlab.models.build import Model, build_from_spec, empty_model, shapes_of
 from vitlab.paper.names import is_model
 from vitlab.require import require
 from vitlab.run_dir import MODEL, RUN
 from vitlab.spec import ConventionName, Conventions, Image, ModelSpec, UnsavedPositions, image_size, named_conventions
 from vitlab.store import sha256
 from vitlab.weights.files import folder
-from vitlab.weights.files.containers import WeightsError, as_path, first_nonfinite, open_container, usable
-from vitlab.weights.foreign import read_foreign
+from vitlab.weights.files.containers import Container, WeightsError, as_path, first_nonfinite, open_container, usable
+from vitlab.weights.foreign import Found, read_foreign, read_tensors
 from vitlab.weights.formats.hints import Hints, heads_of
+from vitlab.weights.formats.layouts import SAME, Entry
 from vitlab.weights.released.cache import cached
 from vitlab.weights.released.catalogue import releases, suggestion
 
@@ -46,43 +47,47 @@ def load_model(
     in a bare file, is assumed and reported as a WeightsWarning. Pickles are refused: see `vitlab convert`.
     """
     path = located(path)
-    if positions is not None and positions not in get_args(UnsavedPositions):
+    if positions not in (None, *get_args(UnsavedPositions)):
         raise ValueError(f"positions {positions!r:.80} is unknown; give {' or '.join(get_args(UnsavedPositions))}")
-    container, assumptions = open_container(path), []
+    container = open_container(path)
     if folder.is_own(container):
-        card = folder.verified_card(path, container)
-        if positions is not None:
-            raise WeightsError(f"{path.name} is of format vitlab, which states its positions; leave positions out")
-        if heads is not None and heads != heads_of(card.model):
-            raise WeightsError(f"{path.name} has {heads_of(card.model)} attention heads, not {heads}; leave heads out")
-        spec, tensors = card.model, folder.read_tensors(container, _shapes(card.model), allow_partial=allow_partial)
-        names, task, provenance = card.class_names, card.task, dict(card.provenance or {})
+        found = _read_own(path, container, allow_partial=allow_partial)
     else:
         hints = Hints(None if image is None else image_size(image), heads, positions)
-        found = read_foreign(
-            path, container, hints, has_conventions=conventions is not None, allow_partial=allow_partial
-        )
-        spec, tensors, assumptions = found.spec, found.tensors, found.assumptions
-        names, task, provenance = _fitting_names(found.class_names, spec.classes), found.task, found.provenance
-    if conventions is not None:
-        spec = replace(spec, conventions=named_conventions(conventions))
-    tensors = usable(tensors, keep_half=folder.is_own(container))
+        told = conventions is not None
+        found = read_foreign(path, container, hints, has_conventions=told, allow_partial=allow_partial)
+    if positions is not None and found.format != "google-npz":
+        raise WeightsError(f"{path.name} is of format {found.format}, which states its positions; leave positions out")
+    if heads not in (None, heads_of(found.spec)):
+        raise WeightsError(f"{path.name} has {heads_of(found.spec)} attention heads, not {heads}; leave heads out")
+    spec = found.spec if conventions is None else replace(found.spec, conventions=named_conventions(conventions))
+    tensors = usable(found.tensors, keep_half=folder.is_own(container))
     bad = None if allow_nonfinite else first_nonfinite(tensors)
     if bad:
         raise WeightsError(f"{path.name}: {bad!r} contains NaN or infinity; allow_nonfinite loads it anyway")
     model = _assemble(spec, tensors)
-    model.class_names, model.task, model.provenance = names, task, provenance
+    model.class_names = _fitting_names(found.class_names, spec.classes)
+    model.task, model.provenance = found.task, found.provenance
     if image is not None:
         model.resize(image)
     if classes is not None and classes != model.spec.classes:
         model.reset_head(classes)
-    for assumption in assumptions:
+    for assumption in found.assumptions:
         warnings.warn(assumption, WeightsWarning, stacklevel=2)
     return model.eval()
 
 
+def _read_own(path: Path, container: Container, *, allow_partial: bool) -> Found:
+    """Read vitlab's own folder. Its empty tensors, such as the head of a model without classes, may be missing."""
+    card = folder.verified_card(path, container)
+    own = shapes_of(card.model)
+    table = [Entry(name, (name,), SAME) for name, shape in own.items() if 0 not in shape or name in container.shapes]
+    tensors = read_tensors(container, card.model, own, table, allow_partial=allow_partial)
+    return Found(card.model, tensors, card.class_names, card.task, dict(card.provenance or {}))
+
+
 @dataclass(frozen=True)
-class Loaded:
+class StartWeights:
     """Weights that a run starts from: the model, the absolute path it came from, and the hash of its files."""
 
     model: Model
@@ -90,7 +95,7 @@ class Loaded:
     sha256: str
 
 
-def load_start(given: str | Path, *, conventions: ConventionName | Conventions | None = None) -> Loaded:
+def load_start(given: str | Path, *, conventions: ConventionName | Conventions | None = None) -> StartWeights:
     """Load the weights of a name or path, and return them with their path and SHA-256 for run.json.
 
     Every file is hashed once: hashes that were computed to verify the weights are used again. Fine-tuning adapts the
@@ -99,7 +104,7 @@ def load_start(given: str | Path, *, conventions: ConventionName | Conventions |
     path = located(given)
     model = load_model(path, conventions=conventions)
     known = {path: model.provenance["sha256"]} if path.is_file() else folder.verified_hashes(path)
-    return Loaded(model, path.resolve(), weights_sha256(path, known))
+    return StartWeights(model, path.resolve(), weights_sha256(path, known))
 
 
 def weights_sha256(path: Path, known: dict[Path, str] | None = None) -> str:
@@ -144,10 +149,6 @@ def _is_missing(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return False
-
-
-def _shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in empty_model(spec).state_dict().items()}
 
 
 def _assemble(spec: ModelSpec, tensors: dict[str, Tensor]) -> Model:

@@ -28,7 +28,7 @@ from vitlab.runs.training.request import Request, finetuning_spec
 from vitlab.runs.training.time_estimate import DAY, estimated_seconds
 from vitlab.runs.training.unused_settings import unread_fields
 from vitlab.train.loop import measure_of
-from vitlab.weights.load import Loaded, load_start
+from vitlab.weights.load import StartWeights, load_start
 from vitlab.world.device import pick_device
 
 
@@ -39,8 +39,8 @@ class Plan:
     Weights and data are loaded once, for all runs that are planned.
     """
 
-    start: Loaded
-    taught: Loaded | None  # the teacher
+    start: StartWeights
+    taught: StartWeights | None  # the teacher
     opened: Opened
     out: Path
     options: SweepOptions

@@ -14,7 +14,7 @@ from vitlab.models.vit import ViT
 from vitlab.require import require
 from vitlab.run_dir import RunSpec
 from vitlab.spec import ViTSpec
-from vitlab.weights.load import Loaded, load_start
+from vitlab.weights.load import StartWeights, load_start
 
 
 class BothLogits(nn.Module):
@@ -61,7 +61,7 @@ class Teacher:
 
 
 def open_teacher(
-    spec: RunSpec, card: DataCard, loaded: Loaded | None = None, *, command: str = "vitlab resume RUN"
+    spec: RunSpec, card: DataCard, loaded: StartWeights | None = None, *, command: str = "vitlab resume RUN"
 ) -> Teacher:
     """Load the run's teacher, unless the caller has; raises unless its weights and classes are those of the run."""
     if loaded is None:

@@ -38,7 +38,7 @@ from vitlab.runs.training.data import Opened
 from vitlab.runs.training.initial_state import adapt
 from vitlab.runs.training.unused_settings import unread_fields
 from vitlab.spec import ModelSpec, ViTSpec, check_image
-from vitlab.weights.load import Loaded
+from vitlab.weights.load import StartWeights
 from vitlab.world.device import default_workers, pick_device
 
 OF_MODEL = "model."
@@ -77,7 +77,7 @@ def pretraining_spec(
     execution: Execution,
     console: Console,
     objective: Objective = "labels",
-    teacher: Loaded | None = None,
+    teacher: StartWeights | None = None,
 ) -> RunSpec:
     """A run with fresh weights: `ViT-B/16@imagenet21k`, or a model's name, which gets the nearest row.
 
@@ -105,13 +105,13 @@ def pretraining_spec(
 
 
 def finetuning_spec(
-    start: Loaded,
+    start: StartWeights,
     recipe_name: str,
     opened: Opened,
     request: Request,
     execution: Execution,
     console: Console,
-    teacher: Loaded | None = None,
+    teacher: StartWeights | None = None,
 ) -> RunSpec:
     """A run that starts from loaded weights; without a recipe's name one is chosen by the size of the data.
 
@@ -156,7 +156,7 @@ def _run_spec(
     request: Request,
     execution: Execution,
     held_out: float,
-    teacher: Loaded | None,
+    teacher: StartWeights | None,
 ) -> RunSpec:
     is_two_headed = isinstance(model, ViTSpec) and model.distilled
     require(

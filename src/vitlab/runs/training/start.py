@@ -31,8 +31,7 @@ from vitlab.runs.training.run import Run, ended
 from vitlab.runs.training.trainer import Loaded, Watcher, train_run
 from vitlab.spec import Image, image_size
 from vitlab.strict_json import from_json
-from vitlab.weights.load import Loaded as LoadedWeights
-from vitlab.weights.load import load_start
+from vitlab.weights.load import StartWeights, load_start
 from vitlab.world.group import World, join, may_restart, restarts
 
 
@@ -174,7 +173,7 @@ def split_changes(
     return execution, tuple(pair for pair in pairs if pair[0] not in own)
 
 
-def _start_weights(model: str | Path | nn.Module) -> LoadedWeights:
+def _start_weights(model: str | Path | nn.Module) -> StartWeights:
     """Load the weights to start from; a module in memory is copied, so that training does not change the caller's."""
     if not isinstance(model, nn.Module):
         return load_start(model)
@@ -183,7 +182,7 @@ def _start_weights(model: str | Path | nn.Module) -> LoadedWeights:
             f"finetune takes a vitlab model, not a {type(model).__name__}; save its weights and load them with "
             f"vitlab.load_model, which reads timm, Hugging Face and torchvision formats"
         )
-    return LoadedWeights(copy.deepcopy(model), Path(f"{IN_MEMORY}{type(model).__name__}"), fingerprint_of(model))
+    return StartWeights(copy.deepcopy(model), Path(f"{IN_MEMORY}{type(model).__name__}"), fingerprint_of(model))
 
 
 def _opened(request: Request, sources: Mapping[str, Source], console: Console) -> Opened:
@@ -216,7 +215,7 @@ def _loaded(
     sources: Mapping[str, Source],
     begun: Path | None,
     start: Model | None,
-    teacher: LoadedWeights | None,
+    teacher: StartWeights | None,
 ) -> Loaded:
     """Everything that rank 0 has in memory when its run begins; `begun` is a folder to continue in."""
     card = None if begun is None else from_json(DataCard, RunDir(begun).card())

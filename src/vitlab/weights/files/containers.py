@@ -4,7 +4,7 @@ import contextlib
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -48,6 +48,18 @@ class Container:
         if len(shape) != rank or 0 in shape:
             raise WeightsError(f"{self.path.name}: {name!r} has shape {shape}; expected {rank} non-empty sides")
         return shape
+
+    def renamed(self, new_name: Callable[[str], str | None]) -> "Container":
+        """Rename the tensors, and leave out those without a new name; two of one name are an error."""
+        names: dict[str, str] = {}
+        for name in self.shapes:
+            new = new_name(name)
+            if new in names:
+                raise WeightsError(f"{self.path.name} has both {names[new]!r} and {name!r}")
+            if new is not None:
+                names[new] = name
+        shapes = {new: self.shapes[name] for new, name in names.items()}
+        return replace(self, shapes=shapes, read=lambda new: self.read(names[new]))
 
 
 CONFIGS = ("vitlab.json", "config.json", "preprocessor_config.json")

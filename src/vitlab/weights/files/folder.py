@@ -1,12 +1,10 @@
 """vitlab's own folder: weights.safetensors, vitlab.json with everything else, manifest.json with the hashes."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -14,7 +12,7 @@ from torch import Tensor
 from vitlab.spec import ModelSpec, Task
 from vitlab.store import MANIFEST, json_writer, verify_folder, write_folder
 from vitlab.strict_json import from_json, read_json, to_json
-from vitlab.weights.files.containers import Container, WeightsError, fitting
+from vitlab.weights.files.containers import Container, WeightsError
 
 CARD = "vitlab.json"
 WEIGHTS = "weights.safetensors"
@@ -73,16 +71,6 @@ def verified_hashes(path: Path) -> dict[Path, str]:
     return {path / name: entry["sha256"] for name, entry in cast(dict[str, Any], read_json(path / MANIFEST)).items()}
 
 
-def read_tensors(
-    container: Container, shapes: Mapping[str, tuple[int, ...]], *, allow_partial: bool
-) -> dict[str, Tensor]:
-    """Read the tensors of a model with these `shapes`; one without values need not be in the file."""
-    empty = {name: torch.zeros(shape) for name, shape in shapes.items() if 0 in shape}
-    expected = {name: shape for name, shape in shapes.items() if name in container.shapes or name not in empty}
-    fits = fitting(container, expected, allow_partial=allow_partial)
-    return empty | {name: container.read(name) for name in fits}
-
-
 def _write_weights(tensors: dict[str, Tensor], file: Path) -> None:
     try:
         save_file(tensors, file, metadata={"format": "pt"})
@@ -95,10 +83,4 @@ def save(path: Path, tensors: dict[str, Tensor], card: Card) -> None:
     value = to_json(card)
     if card.task == "single-label":
         del value["task"]  # so that versions of vitlab without this field can read the folder
-    write_folder(
-        path,
-        {
-            WEIGHTS: partial(_write_weights, tensors),
-            CARD: json_writer(value),
-        },
-    )
+    write_folder(path, {WEIGHTS: partial(_write_weights, tensors), CARD: json_writer(value)})

@@ -1,7 +1,6 @@
 """Google's .npz files: vision_transformer (before and after Linen), AugReg, and big_vision."""
 
 import math
-import re
 from dataclasses import replace
 from functools import lru_cache
 
@@ -10,11 +9,10 @@ from torch import Tensor
 
 from vitlab.spec import CONVENTIONS, LIMITS, Backbone, ViTSpec, image_size
 from vitlab.weights.files.containers import Container, WeightsError
-from vitlab.weights.formats.hints import Hints, find_image, find_map_image, rows_of
+from vitlab.weights.formats.hints import Hints, count_units, find_image, find_map_image, rows_of, vit_sizes
 from vitlab.weights.formats.layouts import (
-    CONVOLUTION,
     DROPPED_CLASS_ROW,
-    KERNEL,
+    FLAX,
     OUT_KERNEL,
     QKV_BIASES,
     QKV_KERNELS,
@@ -22,6 +20,8 @@ from vitlab.weights.formats.layouts import (
     WITHOUT_CLASS_ROW,
     Entry,
     Layout,
+    entries,
+    under,
 )
 
 PREFIXES = ("opt/target/params/", "opt/target/", "params/")
@@ -35,6 +35,41 @@ LINEN = {
     "LayerNorm_1": "LayerNorm_2",
     "MlpBlock_0": "MlpBlock_3",
 }
+NAMES = {
+    "patches": "embedding",
+    "class_token": "cls",
+    "norm": "Transformer/encoder_norm",
+    "head.pre_logits": "pre_logits",
+    "head.logits": "head",
+    **under(
+        "blocks.{}.",
+        "Transformer/encoderblock_{}/",
+        {
+            "norm1": "LayerNorm_0",
+            "attention.qkv": "MultiHeadDotProductAttention_1/{qkv}",
+            "attention.out": "MultiHeadDotProductAttention_1/out",
+            "norm2": "LayerNorm_2",
+            "mlp.dense1": "MlpBlock_3/Dense_0",
+            "mlp.dense2": "MlpBlock_3/Dense_1",
+        },
+    ),
+}
+LAYOUTS = {
+    "blocks.{}.attention.qkv.weight": QKV_KERNELS,
+    "blocks.{}.attention.qkv.bias": QKV_BIASES,
+    "blocks.{}.attention.out.weight": OUT_KERNEL,
+}
+UNIT = {  # of a ResNet
+    **{f"conv{number}": f"conv{number}" for number in (1, 2, 3)},
+    **{f"norm{number}": f"gn{number}" for number in (1, 2, 3)},
+    "shortcut": "conv_proj",
+    "shortcut_norm": "gn_proj",
+}
+BACKBONE = {
+    "patches.backbone.root": "conv_root",
+    "patches.backbone.root_norm": "gn_root",
+    **under("patches.backbone.stages.{}.{}.", "block{}/unit{}/", UNIT),
+}
 
 
 def matches(container: Container) -> bool:
@@ -44,18 +79,15 @@ def matches(container: Container) -> bool:
 
 def normalised(container: Container) -> Container:
     """Rename the tensors as in the released files: no prefix, one numbering, layers unstacked."""
-    container = without_prefix(container, PREFIXES)
+    container = without_prefix(container, PREFIXES).renamed(_released_name)
     sources: dict[str, tuple[str, int | None]] = {}
     for name in container.shapes:
-        canonical = "/".join(LINEN.get(part, part) for part in name.split("/"))
-        canonical = BARE_POSITIONS if canonical == OLDER_POSITIONS else canonical
-        if canonical in sources:
-            raise WeightsError(f"{container.path.name} has both {sources[canonical][0]!r} and {name!r}")
-        if canonical.startswith("Transformer/encoderblock/"):
-            for layer in range(_stacked_layers(container, name)):
-                sources[canonical.replace("encoderblock", f"encoderblock_{layer}")] = (name, layer)
-        else:
-            sources[canonical] = (name, None)
+        is_stacked = name.startswith("Transformer/encoderblock/")
+        for layer in range(_stacked_layers(container, name)) if is_stacked else (None,):
+            new = name if layer is None else name.replace("encoderblock", f"encoderblock_{layer}")
+            if new in sources:
+                raise WeightsError(f"{container.path.name} has both {sources[new][0]!r} and {name!r}")
+            sources[new] = (name, layer)
     stacked = lru_cache(maxsize=None)(container.read)  # read a stacked tensor once, not once per layer
 
     def read(name: str) -> Tensor:
@@ -66,26 +98,30 @@ def normalised(container: Container) -> Container:
     return replace(container, shapes=shapes, read=read)
 
 
+def _released_name(name: str) -> str:
+    return BARE_POSITIONS if name == OLDER_POSITIONS else "/".join(LINEN.get(part, part) for part in name.split("/"))
+
+
 def without_prefix(container: Container, prefixes: tuple[str, ...]) -> Container:
     """Strip the first prefix that occurs, and turn norms into plain vectors.
 
     The optimizer's moments and the step counters of a training checkpoint are left out.
     """
     prefix = next((p for p in prefixes if any(n.startswith(p) for n in container.shapes)), "")
-    shapes, spread = {}, set()
-    for name, shape in container.shapes.items():
-        if not name.startswith(prefix) or (not prefix and name.startswith("opt/")):
-            continue
-        if len(shape) == 4 and shape[:3] == (1, 1, 1) and name.rpartition("/")[2] in VECTORS:
-            spread.add(name.removeprefix(prefix))
-            shape = shape[3:]
-        shapes[name.removeprefix(prefix)] = shape
 
-    def read(name: str) -> Tensor:
-        tensor = container.read(prefix + name)
-        return tensor.flatten() if name in spread else tensor
+    def stripped(name: str) -> str | None:
+        is_ours = name.startswith(prefix) and (prefix or not name.startswith("opt/"))
+        return name.removeprefix(prefix) if is_ours else None
 
-    return replace(container, shapes=shapes, read=read)
+    container = container.renamed(stripped)
+    spread = {
+        name
+        for name, shape in container.shapes.items()
+        if len(shape) == 4 and shape[:3] == (1, 1, 1) and name.rpartition("/")[2] in VECTORS
+    }
+    shapes = {name: shape[3:] if name in spread else shape for name, shape in container.shapes.items()}
+    read = container.read
+    return replace(container, shapes=shapes, read=lambda name: read(name).flatten() if name in spread else read(name))
 
 
 def _stacked_layers(container: Container, name: str) -> int:
@@ -99,31 +135,17 @@ def _stacked_layers(container: Container, name: str) -> int:
 
 def describe(container: Container, hints: Hints) -> ViTSpec:
     """Derive the spec from the shapes."""
-    patch, _, channels, width = container.shape("embedding/kernel", 4)
     backbone = None
     if "conv_root/kernel" in container.shapes:
         stages = count_units(container, r"block(\d)/unit(\d{1,6})/", first=1)
         backbone = Backbone(stages, container.shape("conv_root/kernel", 4)[3])
-    expected = backbone.channels if backbone else 3
-    if channels != expected:
-        raise WeightsError(f"{container.path.name} embeds patches of {channels} channels instead of {expected}")
-    first = "Transformer/encoderblock_0"
-    heads = container.shape(f"{first}/MultiHeadDotProductAttention_1/query/kernel", 3)[1]
-    if hints.heads not in (None, heads):
-        raise WeightsError(f"{container.path.name} has {heads} attention heads, not {hints.heads}; leave heads out")
-    mlp = container.shape(f"{first}/MlpBlock_3/Dense_0/kernel", 2)[1]
-    layers = {int(m[1]) for n in container.shapes if (m := re.match(r"Transformer/encoderblock_(\d{1,6})/", n))}
+    sizes = vit_sizes(container, NAMES, backbone.channels if backbone else 3, "/kernel")
     has_class = "cls" in container.shapes
-    stride = patch * (backbone.stride if backbone else 1)
+    stride = sizes["patch"] * (backbone.stride if backbone else 1)
     return ViTSpec(
-        patch=patch,
-        layers=len(layers),
-        width=width,
-        mlp=mlp,
-        heads=heads,
+        **sizes,
+        heads=container.shape("Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel", 3)[1],
         image=_image(container, stride, has_class, hints),
-        classes=container.shape("head/kernel", 2)[1] if "head/kernel" in container.shapes else 0,
-        head="mlp" if "pre_logits/kernel" in container.shapes else "linear",
         pool="class" if has_class else "mean",
         conventions=CONVENTIONS["paper"],
         positions="none" if hints.positions == "none" else "1d",
@@ -169,42 +191,19 @@ def assumptions(container: Container, *, is_told: bool) -> list[str]:
     ]
 
 
-def count_units(container: Container, pattern: str, *, first: int) -> tuple[int, ...]:
-    """Count the units of each stage of a ResNet; `pattern` finds the numbers of stage and unit in a name."""
-    found = {(int(m[1]), int(m[2])) for name in container.shapes if (m := re.match(pattern, name))}
-    last = max((stage for stage, _ in found), default=first - 1)
-    return tuple(sum(stage == other for other, _ in found) for stage in range(first, last + 1))
-
-
-def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
+def table(spec: ViTSpec, own: dict[str, torch.Size], container: Container | None) -> list[Entry]:
     """Map every tensor of the model; without a container, in the layout of the released files."""
-    entries = [
-        Entry("patches.weight", ("embedding/kernel",), CONVOLUTION),
-        Entry("patches.bias", ("embedding/bias",), SAME),
-        *(_backbone(spec.backbone) if spec.backbone else []),
-    ]
-    if spec.pool == "class":
-        entries.append(Entry("class_token", ("cls",), SAME))
-    entries += _positions(spec, container)
-    for layer in range(spec.layers):
-        entries += _block(f"blocks.{layer}", f"Transformer/encoderblock_{layer}")
-    entries += _norm("norm", "Transformer/encoder_norm")
-    if spec.head == "mlp":
-        entries += _dense("head.pre_logits", "pre_logits")
-    return entries + (_dense("head.logits", "head") if spec.classes else [])
-
-
-def _positions(spec: ViTSpec, container: Container | None) -> list[Entry]:
-    """Map the position table: as in the file, or computed if the file has none."""
+    mapped = entries(own, NAMES, FLAX, LAYOUTS) + entries(own, BACKBONE, FLAX, first=1)
     if spec.positions == "none":
-        return []
+        return mapped
     if container is None or POSITIONS in container.shapes:
-        return [Entry("positions.table", (POSITIONS,), SAME)]
+        return [*mapped, Entry("positions.table", (POSITIONS,), SAME)]
     if BARE_POSITIONS not in container.shapes:
-        return [Entry("positions.table", (), _computed(sincos_positions(spec)))]
+        computed = sincos_positions(spec)
+        return [*mapped, Entry("positions.table", (), Layout(lambda t: computed, lambda w, h: []))]
     extra = container.shapes[BARE_POSITIONS][1] - math.prod(spec.grid)
     layout = SAME if extra == spec.prefix else WITHOUT_CLASS_ROW if spec.prefix else DROPPED_CLASS_ROW
-    return [Entry("positions.table", (BARE_POSITIONS,), layout)]
+    return [*mapped, Entry("positions.table", (BARE_POSITIONS,), layout)]
 
 
 def sincos_positions(spec: ViTSpec) -> Tensor:
@@ -225,45 +224,19 @@ def sincos_positions(spec: ViTSpec) -> Tensor:
     return torch.cat([patches.new_zeros(1, spec.prefix, spec.width), patches], dim=1)
 
 
-def _computed(table: Tensor) -> Layout:
-    """The layout of a tensor that is computed, not read."""
-    return Layout(lambda t: table, lambda w, h: [])
-
-
-def _backbone(backbone: Backbone) -> list[Entry]:
-    """Map the ResNet in front of a hybrid's Transformer."""
-    own = "patches.backbone"
-    entries = [Entry(f"{own}.root.weight", ("conv_root/kernel",), CONVOLUTION), *_norm(f"{own}.root_norm", "gn_root")]
-    for stage, units in enumerate(backbone.stages):
-        for unit in range(units):
-            ours, theirs = f"{own}.stages.{stage}.{unit}", f"block{stage + 1}/unit{unit + 1}"
-            for number in (1, 2, 3):
-                entries.append(Entry(f"{ours}.conv{number}.weight", (f"{theirs}/conv{number}/kernel",), CONVOLUTION))
-                entries += _norm(f"{ours}.norm{number}", f"{theirs}/gn{number}")
-            if unit == 0:
-                entries.append(Entry(f"{ours}.shortcut.weight", (f"{theirs}/conv_proj/kernel",), CONVOLUTION))
-                entries += _norm(f"{ours}.shortcut_norm", f"{theirs}/gn_proj")
-    return entries
-
-
-def _block(ours: str, theirs: str) -> list[Entry]:
-    attention = f"{theirs}/MultiHeadDotProductAttention_1"
-    kinds = ("query", "key", "value")
-    return [
-        *_norm(f"{ours}.norm1", f"{theirs}/LayerNorm_0"),
-        Entry(f"{ours}.attention.qkv.weight", tuple(f"{attention}/{k}/kernel" for k in kinds), QKV_KERNELS),
-        Entry(f"{ours}.attention.qkv.bias", tuple(f"{attention}/{k}/bias" for k in kinds), QKV_BIASES),
-        Entry(f"{ours}.attention.out.weight", (f"{attention}/out/kernel",), OUT_KERNEL),
-        Entry(f"{ours}.attention.out.bias", (f"{attention}/out/bias",), SAME),
-        *_norm(f"{ours}.norm2", f"{theirs}/LayerNorm_2"),
-        *_dense(f"{ours}.mlp.dense1", f"{theirs}/MlpBlock_3/Dense_0"),
-        *_dense(f"{ours}.mlp.dense2", f"{theirs}/MlpBlock_3/Dense_1"),
-    ]
-
-
-def _norm(ours: str, theirs: str) -> list[Entry]:
-    return [Entry(f"{ours}.weight", (f"{theirs}/scale",), SAME), Entry(f"{ours}.bias", (f"{theirs}/bias",), SAME)]
-
-
-def _dense(ours: str, theirs: str) -> list[Entry]:
-    return [Entry(f"{ours}.weight", (f"{theirs}/kernel",), KERNEL), Entry(f"{ours}.bias", (f"{theirs}/bias",), SAME)]
+def refusals(spec: ViTSpec, *, bare: bool) -> list[str]:
+    """Return reasons why Google's code would compute something else from the file."""
+    reasons = []
+    own, usual = spec.conventions, CONVENTIONS["paper"]
+    wanted = "load it with conventions='paper' if that change is wanted"
+    if (own.gelu, own.norm_eps) != (usual.gelu, usual.norm_eps):
+        reasons.append(
+            f"Google's code runs {usual.gelu} GELU and LayerNorm epsilon {usual.norm_eps:g}, this model {own.gelu} "
+            f"GELU and {own.norm_eps:g}; {wanted}"
+        )
+    if spec.backbone is not None and own.hybrid != usual.hybrid:
+        reasons.append(f"Google's code runs hybrids with {usual.hybrid}, this model {own.hybrid}; {wanted}")
+    patches = math.prod(spec.grid)
+    if spec.grid[0] != spec.grid[1] and math.isqrt(patches) ** 2 == patches:
+        reasons.append(f"its {spec.grid[0]}x{spec.grid[1]} grid would be read as a square")
+    return reasons

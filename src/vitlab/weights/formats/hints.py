@@ -1,8 +1,12 @@
-"""Facts that tensors alone do not determine: from a config, metadata, the user, or the known model sizes."""
+"""Facts that tensors alone do not determine, and models that vitlab does not build.
+
+The facts come from a config, metadata, the user, or the known model sizes.
+"""
 
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,7 +136,90 @@ def _size(value: Any) -> tuple[int, int] | None:
     return None
 
 
+def vit_sizes(
+    container: Container, names: Mapping[str, str], channels: int = 3, kernel: str = ".weight"
+) -> dict[str, Any]:
+    """Return patch, layers, width, mlp, classes and head of a ViT whose tensors have these `names`.
+
+    `kernel` ends the name of a weight; those of Flax, /kernel, are transposed. `channels` must be embedded.
+    """
+
+    def shape(layer: str, rank: int) -> tuple[int, ...]:
+        found = container.shape(names[layer].format(0) + kernel, rank)
+        return found[::-1] if kernel == "/kernel" else found
+
+    width, given, patch, _ = shape("patches", 4)
+    if given != channels:
+        raise WeightsError(f"{container.path.name} embeds patches of {given} channels instead of {channels}")
+    block = re.compile(re.escape(names["blocks.{}.norm1"].partition("{}")[0]) + r"(\d{1,6})[./]")
+    return {
+        "patch": patch,
+        "layers": len({int(match[1]) for name in container.shapes if (match := block.match(name))}),
+        "width": width,
+        "mlp": shape("blocks.{}.mlp.dense1", 2)[0],
+        "classes": shape("head.logits", 2)[0] if names["head.logits"] + kernel in container.shapes else 0,
+        "head": "mlp" if names["head.pre_logits"] + kernel in container.shapes else "linear",
+    }
+
+
+def count_units(container: Container, pattern: str, *, first: int) -> tuple[int, ...]:
+    """Count the units of each stage of a ResNet; `pattern` finds the numbers of stage and unit in a name."""
+    found = {(int(m[1]), int(m[2])) for name in container.shapes if (m := re.match(pattern, name))}
+    last = max((stage for stage, _ in found), default=first - 1)
+    return tuple(sum(stage == other for other, _ in found) for stage in range(first, last + 1))
+
+
+def rate_of(config: dict[str, Any], key: str) -> float:
+    """Return a rate that config.json states; 0 if it does not."""
+    rate = config.get(key, 0.0)
+    if not isinstance(rate, int | float):
+        raise WeightsError(f"config.json has {key} {rate!r:.40}; expected a number")
+    return rate
+
+
 def triple(values: Any) -> tuple[float, float, float]:
     """Return three numbers of a config, such as a mean per channel."""
     red, green, blue = (float(value) for value in values)
     return red, green, blue
+
+
+UNBUILT = (  # pattern of tensor names: what such a model does
+    (r"(^|/)MAPHead_\d+/|^probe$|^attn_pool\.|^head\.probe$", "pools by attention (a MAP head)"),
+    (r"^norm_pre\.|^pre_layernorm\.", "has a norm before its first layer"),
+    (r"^fc_norm\.", "normalises after pooling"),
+    (r"\.ls[12]\.gamma$|\.gamma_[12]$|\.layer_scale[12]?\.", "scales its residual branches (LayerScale)"),
+    (r"\.attn\.(q_norm|k_norm|norm)\.|/(query|key)_(norm|ln)/", "normalises queries and keys"),
+    (r"\.mlp\.(norm|w12|w3|fc1_[gx])\b", "has another MLP"),
+    (r"^reg_tokens?$|register_tokens$", "has register tokens"),
+    (r"rel_pos|relative_position", "has a relative position bias"),
+    (r"\.running_(mean|var)$", "has batch norms"),
+)
+
+
+def check_built(container: Container) -> None:
+    """Raise a WeightsError for a part that vitlab does not build: without it the logits would be wrong."""
+    for pattern, does in UNBUILT:
+        name = next((name for name in sorted(container.shapes) if re.search(pattern, name)), None)
+        if name is not None:
+            raise WeightsError(
+                f"{container.path.name} {does}, as its tensor {name!r:.100} shows. vitlab does not build such a model, "
+                "and without that part its logits would be wrong, so allow_partial does not load it either"
+            )
+
+
+POOLING = ("global_pool", "pool_type", "pool", "pooling")  # keys in configs
+CLASS_TOKEN = ("token", "tok", "cls", "class")
+MEAN = ("avg", "gap", "mean")
+
+
+def check_pooling(*configs: dict[str, Any], has_class: bool) -> None:
+    """Raise unless a config pools as vitlab does: by the class token, or by the mean if there is none."""
+    known = CLASS_TOKEN if has_class else MEAN
+    for config in configs:
+        for key in POOLING:
+            stated = config.get(key)
+            if stated is not None and stated not in known:
+                given = "with" if has_class else "without"
+                raise WeightsError(
+                    f"config.json pools by {stated!r:.40} {given} a class token ({key}); only {known[0]!r} loads"
+                )

@@ -1,25 +1,27 @@
 """Hugging Face transformers: ViTModel and ViTForImageClassification, with the names of 4.x and 5.x."""
 
 import re
-from dataclasses import replace
 from typing import Any, cast
+
+import torch
 
 from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS, Conventions, Task, ViTSpec
 from vitlab.weights.files.containers import Container, WeightsError
 from vitlab.weights.formats.hints import (
     Hints,
+    check_pooling,
     find_heads,
     find_image,
     is_named_deit,
     normalisation_doubt,
+    rate_of,
     stated_preprocessing,
     triple,
+    vit_sizes,
 )
-from vitlab.weights.formats.layouts import SAME, STACKED, Entry, norm_and_dense
-from vitlab.weights.formats.unbuilt import check_pooling
+from vitlab.weights.formats.layouts import QKV, STACKED, Entry, entries, under
 
-PATCHES = "embeddings.patch_embeddings.projection"
 IGNORED = ("embeddings.mask_token",)  # masked image modelling; not used in classification
 
 # 5.x renamed the encoder's modules; files on the hub keep the names of 4.x, which are used below.
@@ -30,90 +32,82 @@ NAMES_5 = (
     (re.compile(r"\.mlp\.fc1\."), ".intermediate.dense."),
     (re.compile(r"\.mlp\.fc2\."), ".output.dense."),
 )
-QKV = ("query", "key", "value")
 GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 MULTI_LABEL = "multi_label_classification"  # a `problem_type`
 RESAMPLE = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
+NAMES = {
+    "patches": "embeddings.patch_embeddings.projection",
+    "class_token": "embeddings.cls_token",
+    "positions.table": "embeddings.position_embeddings",
+    "norm": "layernorm",
+    "head.pre_logits": "pooler.dense",
+    "head.logits": "classifier",
+    **under(
+        "blocks.{}.",
+        "encoder.layer.{}.",
+        {
+            "norm1": "layernorm_before",
+            "attention.qkv": "attention.attention.{qkv}",
+            "attention.out": "attention.output.dense",
+            "norm2": "layernorm_after",
+            "mlp.dense1": "intermediate.dense",
+            "mlp.dense2": "output.dense",
+        },
+    ),
+}
+LAYOUTS = {f"blocks.{{}}.attention.qkv.{part}": STACKED for part in ("weight", "bias")}
+
+
 def matches(container: Container) -> bool:
     """Whether the tensors have the names of transformers."""
-    return any(name.removeprefix("vit.") == f"{PATCHES}.weight" for name in container.shapes)
+    return any(
+        name.removeprefix("vit.") == "embeddings.patch_embeddings.projection.weight" for name in container.shapes
+    )
 
 
 def normalised(container: Container) -> Container:
     """Rename the tensors as in 4.x, without the `vit.` prefix and the mask token."""
-    names: dict[str, str] = {}
-    for name in container.shapes:
-        canonical = name.removeprefix("vit.")
-        for pattern, new in NAMES_5:
-            canonical = pattern.sub(new, canonical)
-        if canonical not in IGNORED:
-            names[canonical] = name
-    shapes = {canonical: container.shapes[name] for canonical, name in names.items()}
-    return replace(container, shapes=shapes, read=lambda canonical: container.read(names[canonical]))
+    return container.renamed(_name_4)
+
+
+def _name_4(name: str) -> str | None:
+    name = name.removeprefix("vit.")
+    for pattern, new in NAMES_5:
+        name = pattern.sub(new, name)
+    return None if name in IGNORED else name
 
 
 def describe(container: Container, hints: Hints) -> ViTSpec:
     """Derive the spec from the shapes, and from config.json if there is one."""
     config = container.configs.get("config.json", {})
-    kind = config.get("model_type", "vit")
-    if kind != "vit":
-        raise WeightsError(f"config.json describes a {kind!r:.40} model; only 'vit' loads")
+    for key, known in (("model_type", "vit"), ("pooler_act", "tanh")):
+        if config.get(key, known) != known:
+            raise WeightsError(f"config.json has {key} {config[key]!r:.40}; only {known!r} loads")
     check_pooling(config, has_class=True)
-    if config.get("pooler_act", "tanh") != "tanh":
-        raise WeightsError(f"config.json has pooler_act {config['pooler_act']!r:.40}; only 'tanh' loads")
-    width, channels, patch, _ = container.shape(f"{PATCHES}.weight", 4)
-    if channels != 3:
-        raise WeightsError(f"{container.path.name} takes {channels} input channels; only RGB models load")
-    layers = {int(m[1]) for n in container.shapes if (m := re.match(r"encoder\.layer\.(\d{1,6})\.", n))}
+    sizes = vit_sizes(container, NAMES)
+    if sizes["classes"]:  # the pooler is the pre-logits layer of ViTModel; ViTForImageClassification has none
+        sizes["head"] = "linear"
     rows = container.shape("embeddings.position_embeddings", 3)[1] - 1
-    classes = container.shape("classifier.weight", 2)[0] if "classifier.weight" in container.shapes else 0
     return ViTSpec(
-        patch=patch,
-        layers=len(layers),
-        width=width,
-        mlp=container.shape("encoder.layer.0.intermediate.dense.weight", 2)[0],
-        heads=find_heads(container, width, config.get("num_attention_heads"), hints),
-        image=find_image(container, rows, patch, config.get("image_size"), hints),
-        classes=classes,
-        # The pooler is the pre-logits layer of ViTModel; ViTForImageClassification classifies without it.
-        head="mlp" if "pooler.dense.weight" in container.shapes and not classes else "linear",
-        dropout=_dropout(config),
+        **sizes,
+        heads=find_heads(container, sizes["width"], config.get("num_attention_heads"), hints),
+        image=find_image(container, rows, sizes["patch"], config.get("image_size"), hints),
+        dropout=rate_of(config, "hidden_dropout_prob"),
         conventions=_conventions(container, config),
     )
 
 
-def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
-    """Map every tensor of the model, without the `vit.` prefix."""
-    entries = [
-        *norm_and_dense("patches", PATCHES),
-        Entry("class_token", ("embeddings.cls_token",), SAME),
-        Entry("positions.table", ("embeddings.position_embeddings",), SAME),
-    ]
-    for layer in range(spec.layers):
-        ours, theirs = f"blocks.{layer}", f"encoder.layer.{layer}"
-        for own, name in BLOCK.items():
-            entries += norm_and_dense(f"{ours}.{own}", f"{theirs}.{name}")
-        for part in ("weight", "bias"):
-            names = tuple(f"{theirs}.attention.attention.{kind}.{part}" for kind in QKV)
-            entries.append(Entry(f"{ours}.attention.qkv.{part}", names, STACKED))
-    entries += norm_and_dense("norm", "layernorm")
-    if spec.head == "mlp":
-        entries += norm_and_dense("head.pre_logits", "pooler.dense")
-    return entries + (norm_and_dense("head.logits", "classifier") if spec.classes else [])
+def table(spec: ViTSpec, own: dict[str, torch.Size], container: Container | None) -> list[Entry]:
+    """Map every tensor of the model; written files of a classifier have the prefix `vit.`."""
+    names = NAMES
+    if container is None and spec.classes:
+        names = under("", "vit.", NAMES) | {"head.logits": "classifier"}
+    return entries(own, names, layouts=LAYOUTS)
 
 
-BLOCK = {
-    "norm1": "layernorm_before",
-    "attention.out": "attention.output.dense",
-    "norm2": "layernorm_after",
-    "mlp.dense1": "intermediate.dense",
-    "mlp.dense2": "output.dense",
-}
-
-
-def refusals(spec: ViTSpec) -> list[str]:
+def refusals(spec: ViTSpec, *, bare: bool) -> list[str]:
     """Return reasons why transformers could not run this model unchanged."""
     reasons = []
     if spec.head == "mlp" and spec.classes:
@@ -130,16 +124,11 @@ def refusals(spec: ViTSpec) -> list[str]:
     return reasons
 
 
-def prefixed(spec: ViTSpec, name: str) -> str:
-    """Return a name as in the file: with the prefix `vit.` if the model has a classifier."""
-    return name if name.startswith("classifier.") or not spec.classes else f"vit.{name}"
-
-
-def config(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> dict[str, Any]:
-    """Return config.json as `from_pretrained` reads it."""
+def configs(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> dict[str, Any]:
+    """Return config.json and preprocessor_config.json as `from_pretrained` reads them."""
     height, width = spec.image
     names = class_names or tuple(f"LABEL_{i}" for i in range(spec.classes))
-    return {
+    model = {
         "architectures": ["ViTForImageClassification" if spec.classes else "ViTModel"],
         "model_type": "vit",
         "hidden_size": spec.width,
@@ -160,10 +149,11 @@ def config(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> di
         "label2id": {name: i for i, name in enumerate(names)},
         **({"problem_type": MULTI_LABEL} if task == "multi-label" else {}),
     }
+    return {"config.json": model, "preprocessor_config.json": _preprocessor(spec)}
 
 
-def preprocessor(spec: ViTSpec) -> dict[str, Any]:
-    """Return preprocessor_config.json for the processor of ViT (squares), DeiT (with a crop) or CLIP (shorter side)."""
+def _preprocessor(spec: ViTSpec) -> dict[str, Any]:
+    """Return the settings of the processor of ViT (squares), DeiT (with a crop) or CLIP (shorter side)."""
     height, width = spec.image
     own = spec.conventions.preprocessing
     rows, columns = (int(side / own.fraction + 1e-6) for side in spec.image)
@@ -199,13 +189,6 @@ def task(container: Container) -> Task:
     """Return the task that config.json states; by default one class per image."""
     kind = container.configs.get("config.json", {}).get("problem_type")
     return "multi-label" if kind == MULTI_LABEL else "single-label"
-
-
-def _dropout(config: dict[str, Any]) -> float:
-    rate = config.get("hidden_dropout_prob", 0.0)
-    if not isinstance(rate, int | float):
-        raise WeightsError(f"config.json has hidden_dropout_prob {rate!r:.40}; expected a number")
-    return rate
 
 
 def assumptions(container: Container, *, is_told: bool) -> list[str]:

@@ -1,10 +1,11 @@
-"""How another library lays out a tensor, as pairs of inverse functions.
+"""Tables of another library's names for vitlab's tensors, and how it lays a tensor out.
 
-`read` turns the file's tensors into vitlab's; `write` is the inverse. The expected shapes of a file are those that
-`write` gives on the meta device, so that every layout is defined once.
+A layout is a pair of inverse functions: `read` turns the file's tensors into vitlab's, `write` does the reverse. The
+expected shapes of a file are those that `write` gives on the meta device, so every layout is defined once.
 """
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -63,6 +64,47 @@ WITHOUT_CLASS_ROW = Layout(
 DROPPED_CLASS_ROW = Layout(lambda t: t[0][:, 1:], lambda w, h: [torch.cat([w[:, :1], w], dim=1)])
 
 
-def norm_and_dense(ours: str, theirs: str) -> list[Entry]:
-    """Return the entries of a layer's weight and bias, which have these names on both sides."""
-    return [Entry(f"{ours}.{part}", (f"{theirs}.{part}",), SAME) for part in ("weight", "bias")]
+# A layer's weight or bias, by our name and its rank: the end of their name, and the layout.
+Parts = Mapping[tuple[str, int], tuple[str, Layout]]
+TORCH: Parts = {**{("weight", rank): (".weight", SAME) for rank in (1, 2, 4)}, ("bias", 1): (".bias", SAME)}
+FLAX: Parts = {
+    ("weight", 1): ("/scale", SAME),
+    ("weight", 2): ("/kernel", KERNEL),
+    ("weight", 4): ("/kernel", CONVOLUTION),
+    ("bias", 1): ("/bias", SAME),
+}
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a block, stage or unit
+QKV = ("query", "key", "value")
+
+
+def under(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Return a table with prefixes on both sides."""
+    return {ours + own: theirs + name for own, name in names.items()}
+
+
+def entries(
+    own: Mapping[str, torch.Size],
+    names: Mapping[str, str],
+    parts: Parts = TORCH,
+    layouts: Mapping[str, Layout] | None = None,
+    first: int = 0,
+) -> list[Entry]:
+    """Map the tensors of a model that `names` lists and that are not empty; `own` are their shapes by name.
+
+    `names` maps our layers and tensors to theirs, with {} for a number, which they count from `first`, and {qkv} for
+    separate queries, keys and values. `layouts` are exceptions to `parts`.
+    """
+    found = []
+    for ours, shape in own.items():
+        key = NUMBER.sub("{}", ours)
+        layer, _, part = key.rpartition(".")
+        if 0 in shape or not (key in names or layer in names):
+            continue
+        end, layout = ("", SAME) if key in names else parts[part, len(shape)]
+        theirs = (names[key] if key in names else names[layer]) + end
+        numbers = [int(number) + first for number in NUMBER.findall(ours)]
+        each = QKV if "{qkv}" in theirs else ("",)
+        found.append(
+            Entry(ours, tuple(theirs.format(*numbers, qkv=kind) for kind in each), (layouts or {}).get(key, layout))
+        )
+    return found

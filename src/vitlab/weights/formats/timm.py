@@ -1,34 +1,37 @@
 """timm's VisionTransformer and hybrids, and DeiT, which uses the same names."""
 
 import math
-import re
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from vitlab.paper.names import SIZES, WORDS
-from vitlab.spec import CONVENTIONS, Backbone, Conventions, ViTSpec, image_size
+from vitlab.spec import CONVENTIONS, Backbone, Conventions, Task, ViTSpec, image_size
 from vitlab.weights.files.containers import Container, WeightsError
-from vitlab.weights.formats.google import count_units
 from vitlab.weights.formats.hints import (
     Hints,
+    check_pooling,
+    count_units,
     find_heads,
     find_image,
     is_named_deit,
     normalisation_doubt,
+    rate_of,
     rows_of,
     stated_image,
     stated_preprocessing,
+    vit_sizes,
 )
-from vitlab.weights.formats.layouts import SAME, WITHOUT_CLASS_ROW, Entry, norm_and_dense
+from vitlab.weights.formats.layouts import WITHOUT_CLASS_ROW, Entry, entries, under
 from vitlab.weights.formats.timm_config import (
     arguments_of,
     check_arguments,
-    pretrained_config,
+    config_json,
     pretrained_of,
     read_preprocessing,
 )
-from vitlab.weights.formats.timm_resnet import unit_entries
-from vitlab.weights.formats.unbuilt import check_pooling
+from vitlab.weights.formats.timm_resnet import UNIT
 
 DISTILLED = "dist_token"
 STEM = "patch_embed.backbone.stem."  # of a hybrid; one with only a root has no such prefix
@@ -39,7 +42,6 @@ HYBRIDS: dict[tuple[int, ...], str] = {  # units of each stage: timm's name for 
     (2, 2, 2, 2): "r26_s32",
     (): "r_s16_p8",
 }
-
 
 # Arguments of timm's constructor that follow from the tensors, are read below, or only matter in training.
 NEUTRAL = frozenset(
@@ -86,6 +88,31 @@ BUILT: dict[str, tuple[object, ...]] = {  # supported values of the other argume
 }
 
 
+NAMES = {
+    "patches": "patch_embed.proj",
+    "class_token": "cls_token",
+    "distillation_token": DISTILLED,
+    "positions.table": "pos_embed",
+    "norm": "norm",
+    "head.pre_logits": "pre_logits.fc",
+    "head.logits": "head",
+    "head.distillation": "head_dist",
+    **under(
+        "blocks.{}.",
+        "blocks.{}.",
+        {
+            "norm1": "norm1",
+            "attention.qkv": "attn.qkv",
+            "attention.out": "attn.proj",
+            "norm2": "norm2",
+            "mlp.dense1": "mlp.fc1",
+            "mlp.dense2": "mlp.fc2",
+        },
+    ),
+    **under("patches.backbone.stages.{}.{}.", "patch_embed.backbone.stages.{}.blocks.{}.", UNIT),
+}
+
+
 def matches(container: Container) -> bool:
     """Whether the tensors have timm's names."""
     return "patch_embed.proj.weight" in container.shapes
@@ -93,17 +120,12 @@ def matches(container: Container) -> bool:
 
 def describe(container: Container, hints: Hints) -> ViTSpec:
     """Derive the spec from the shapes, and from config.json if there is one."""
-    width, channels, patch, _ = container.shape("patch_embed.proj.weight", 4)
     backbone = _backbone(container)
-    expected = backbone.channels if backbone else 3
-    if channels != expected:
-        raise WeightsError(f"{container.path.name} embeds patches of {channels} channels instead of {expected}")
-    stride = patch * (backbone.stride if backbone else 1)
-    distilled = DISTILLED in container.shapes
-    layers = {int(m[1]) for n in container.shapes if (m := re.match(r"blocks\.(\d{1,6})\.", n))}
+    sizes = vit_sizes(container, NAMES, backbone.channels if backbone else 3)
+    stride = sizes["patch"] * (backbone.stride if backbone else 1)
+    distilled, has_class = DISTILLED in container.shapes, "cls_token" in container.shapes
     config = container.configs.get("config.json", {})
     arguments = arguments_of(config)
-    has_class = "cls_token" in container.shapes
     check_pooling(config, arguments, has_class=has_class)
     check_arguments(arguments, NEUTRAL, BUILT | {"class_token": (has_class,)})
     rows = container.shape("pos_embed", 3)[1]
@@ -112,17 +134,12 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
     elif has_class:
         rows = _patch_rows(container, stride, arguments, hints)
     return ViTSpec(
-        patch=patch,
-        layers=len(layers),
-        width=width,
-        mlp=container.shape("blocks.0.mlp.fc1.weight", 2)[0],
-        heads=find_heads(container, width, arguments.get("num_heads"), hints),
+        **sizes,
+        heads=find_heads(container, sizes["width"], arguments.get("num_heads"), hints),
         image=find_image(container, rows, stride, arguments.get("img_size"), hints),
-        classes=container.shape("head.weight", 2)[0] if "head.weight" in container.shapes else 0,
-        head="mlp" if "pre_logits.fc.weight" in container.shapes else "linear",
         pool="class" if has_class else "mean",
-        dropout=_rate(arguments, "proj_drop_rate"),
-        stochastic_depth=_rate(arguments, "drop_path_rate"),
+        dropout=rate_of(arguments, "proj_drop_rate"),
+        stochastic_depth=rate_of(arguments, "drop_path_rate"),
         conventions=_conventions(container, config, arguments),
         backbone=backbone,
         distilled=distilled,
@@ -147,43 +164,18 @@ def _patch_rows(container: Container, patch: int, arguments: dict[str, Any], hin
     return rows if rows > 1 and math.isqrt(rows) ** 2 == rows else rows - 1
 
 
-def table(spec: ViTSpec, container: Container | None) -> list[Entry]:
+def table(spec: ViTSpec, own: dict[str, torch.Size], container: Container | None) -> list[Entry]:
     """Map every tensor of the model to timm's names."""
-    entries = norm_and_dense("patches", "patch_embed.proj")
-    if spec.backbone is not None:
-        stem = STEM if spec.backbone.stages else BARE_STEM
-        entries.append(Entry("patches.backbone.root.weight", (f"{stem}conv.weight",), SAME))
-        entries += norm_and_dense("patches.backbone.root_norm", f"{stem}norm")
-        entries += unit_entries(spec.backbone.stages, "patches.backbone.", BARE_STEM, shortcut_norm=True)
-    if spec.pool == "class":
-        entries.append(Entry("class_token", ("cls_token",), SAME))
-    if spec.distilled:
-        entries.append(Entry("distillation_token", (DISTILLED,), SAME))
     bare = container is not None and container.shapes["pos_embed"][1] == spec.tokens - 1
-    entries.append(Entry("positions.table", ("pos_embed",), WITHOUT_CLASS_ROW if bare else SAME))
-    for layer in range(spec.layers):
-        ours, theirs = f"blocks.{layer}", f"blocks.{layer}"
-        for own, name in BLOCK.items():
-            entries += norm_and_dense(f"{ours}.{own}", f"{theirs}.{name}")
-    entries += norm_and_dense("norm", "norm")
-    if spec.head == "mlp":
-        entries += norm_and_dense("head.pre_logits", "pre_logits.fc")
-    if spec.distilled and spec.classes:
-        entries += norm_and_dense("head.distillation", "head_dist")
-    return entries + (norm_and_dense("head.logits", "head") if spec.classes else [])
+    stem = under("patches.backbone.", _stem(spec), {"root": "conv", "root_norm": "norm"})
+    return entries(own, NAMES | stem, layouts={"positions.table": WITHOUT_CLASS_ROW} if bare else None)
 
 
-BLOCK = {
-    "norm1": "norm1",
-    "attention.qkv": "attn.qkv",
-    "attention.out": "attn.proj",
-    "norm2": "norm2",
-    "mlp.dense1": "mlp.fc1",
-    "mlp.dense2": "mlp.fc2",
-}
+def _stem(spec: ViTSpec) -> str:
+    return STEM if spec.backbone is not None and spec.backbone.stages else BARE_STEM
 
 
-def refusals(spec: ViTSpec) -> list[str]:
+def refusals(spec: ViTSpec, *, bare: bool) -> list[str]:
     """Return reasons why timm could not run this model unchanged."""
     reasons = []
     if spec.head == "mlp":
@@ -201,7 +193,7 @@ def refusals(spec: ViTSpec) -> list[str]:
     return reasons
 
 
-def config(spec: ViTSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]:
+def configs(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> dict[str, Any]:
     """Return config.json as timm's `local-dir:` and hub loaders read it."""
     sizes = (spec.layers, spec.width, spec.mlp, spec.heads)
     size = next((s for s in ("Ti", "S", "B", "L", "H") if SIZES[s] == sizes), "B")
@@ -222,16 +214,9 @@ def config(spec: ViTSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]
         "drop_path_rate": spec.stochastic_depth,
         "act_layer": "gelu_tanh" if spec.conventions.gelu == "tanh" else "gelu",
     }
-    names = {"label_names": list(class_names)} if class_names else {}
-    return {
-        "architecture": _architecture(spec, size),
-        "num_classes": spec.classes,
-        "num_features": spec.width,
-        "global_pool": arguments["global_pool"],
-        "model_args": arguments,
-        "pretrained_cfg": pretrained_config(spec, _first_convolution(spec), _classifier(spec)),
-        **names,
-    }
+    first = "patch_embed.proj" if spec.backbone is None else f"{_stem(spec)}conv"
+    classifier = ["head", "head_dist"] if spec.distilled else "head"
+    return config_json(_architecture(spec, size), spec, class_names, first, classifier, arguments)
 
 
 def _architecture(spec: ViTSpec, size: str) -> str:
@@ -243,23 +228,6 @@ def _architecture(spec: ViTSpec, size: str) -> str:
     kind = HYBRIDS[spec.backbone.stages]
     word = {"r50_s16": "base", "r50_s32": "large", "r26_s32": "small", "r_s16_p8": "tiny"}[kind]
     return f"vit_{word}_{kind}_224"
-
-
-def _first_convolution(spec: ViTSpec) -> str:
-    if spec.backbone is None:
-        return "patch_embed.proj"
-    return f"{STEM if spec.backbone.stages else BARE_STEM}conv"
-
-
-def _classifier(spec: ViTSpec) -> str | list[str]:
-    return ["head", "head_dist"] if spec.distilled else "head"
-
-
-def _rate(arguments: dict[str, Any], key: str) -> float:
-    rate = arguments.get(key, 0.0)
-    if not isinstance(rate, int | float):
-        raise WeightsError(f"config.json has {key} {rate!r:.40}; a number is expected")
-    return rate
 
 
 def _is_deit(container: Container, config: dict[str, Any]) -> bool:

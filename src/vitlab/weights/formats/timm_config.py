@@ -53,20 +53,36 @@ def read_preprocessing(config: dict[str, Any], usual: Preprocessing) -> Preproce
         raise WeightsError(f"config.json has an unusable pretrained_cfg: {error}") from None
 
 
-def pretrained_config(spec: ModelSpec, first_conv: str, classifier: str | list[str]) -> dict[str, Any]:
-    """Return the settings of pre-training to be written."""
+def config_json(
+    architecture: str,
+    spec: ModelSpec,
+    class_names: tuple[str, ...] | None,
+    first_conv: str,
+    classifier: str | list[str],
+    arguments: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return config.json as timm's `local-dir:` and hub loaders read it, by file name."""
     preprocessing = spec.conventions.preprocessing
-    return {
-        "input_size": [3, *spec.image],
+    stated = {
+        "architecture": architecture,
         "num_classes": spec.classes,
-        "interpolation": preprocessing.interpolation,
-        "crop_pct": preprocessing.fraction,
-        "crop_mode": "center" if preprocessing.resize == "shorter" else "squash",
-        "mean": list(preprocessing.mean),
-        "std": list(preprocessing.std),
-        "first_conv": first_conv,
-        "classifier": classifier,
+        "num_features": spec.width,
+        "global_pool": arguments["global_pool"] if arguments else "avg",
+        **({"model_args": arguments} if arguments else {}),
+        "pretrained_cfg": {
+            "input_size": [3, *spec.image],
+            "num_classes": spec.classes,
+            "interpolation": preprocessing.interpolation,
+            "crop_pct": preprocessing.fraction,
+            "crop_mode": "center" if preprocessing.resize == "shorter" else "squash",
+            "mean": list(preprocessing.mean),
+            "std": list(preprocessing.std),
+            "first_conv": first_conv,
+            "classifier": classifier,
+        },
+        **({"label_names": list(class_names)} if class_names else {}),
     }
+    return {"config.json": stated}
 
 
 def class_names(container: Container) -> object:

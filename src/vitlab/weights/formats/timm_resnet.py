@@ -3,22 +3,23 @@
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
-from vitlab.spec import CONVENTIONS, ResNetSpec
+from vitlab.spec import CONVENTIONS, ResNetSpec, Task
 from vitlab.weights.files.containers import Container, WeightsError
-from vitlab.weights.formats.google import count_units
-from vitlab.weights.formats.hints import Hints, find_map_image, stated_preprocessing
-from vitlab.weights.formats.layouts import POINT, SAME, Entry, norm_and_dense
+from vitlab.weights.formats.hints import Hints, check_pooling, count_units, find_map_image, stated_preprocessing
+from vitlab.weights.formats.layouts import POINT, Entry, entries, under
 from vitlab.weights.formats.timm_config import (
     arguments_of,
     check_arguments,
-    pretrained_config,
+    config_json,
     pretrained_of,
     read_preprocessing,
 )
-from vitlab.weights.formats.unbuilt import check_pooling
 
+KNOWN = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")  # widths and depths that timm builds
 BIT = Preprocessing("shorter", 0.875, "bilinear", True)  # timm's preprocessing for BiT
 NEUTRAL = frozenset(
     (
@@ -40,6 +41,18 @@ BUILT: dict[str, tuple[object, ...]] = {  # supported values of arguments of tim
     "avg_down": (False,),
     "preact": (True,),
     "basic": (False,),
+}
+
+UNIT = {  # of a stage, also in hybrids
+    **{part: part for part in ("conv1", "norm1", "conv2", "norm2", "conv3", "norm3")},
+    "shortcut": "downsample.conv",
+    "shortcut_norm": "downsample.norm",
+}
+NAMES = {
+    "root": "stem.conv",
+    "norm": "norm",
+    "head.logits": "head.fc",
+    **under("stages.{}.{}.", "stages.{}.blocks.{}.", UNIT),
 }
 
 
@@ -70,34 +83,9 @@ def describe(container: Container, hints: Hints) -> ResNetSpec:
     )
 
 
-def table(spec: ResNetSpec, container: Container | None) -> list[Entry]:
+def table(spec: ResNetSpec, own: dict[str, torch.Size], container: Container | None) -> list[Entry]:
     """Map every tensor of the model to timm's names."""
-    entries = [Entry("root.weight", ("stem.conv.weight",), SAME)]
-    entries += unit_entries(spec.stages, "", "", shortcut_norm=False)
-    entries += norm_and_dense("norm", "norm")
-    if not spec.classes:
-        return entries
-    return [
-        *entries,
-        Entry("head.logits.weight", ("head.fc.weight",), POINT),
-        Entry("head.logits.bias", ("head.fc.bias",), SAME),
-    ]
-
-
-def unit_entries(stages: tuple[int, ...], ours: str, theirs: str, *, shortcut_norm: bool) -> list[Entry]:
-    """Map the units of every stage; in a hybrid the shortcut also has a norm."""
-    entries = []
-    for stage, units in enumerate(stages):
-        for unit in range(units):
-            own, other = f"{ours}stages.{stage}.{unit}", f"{theirs}stages.{stage}.blocks.{unit}"
-            for number in (1, 2, 3):
-                entries.append(Entry(f"{own}.conv{number}.weight", (f"{other}.conv{number}.weight",), SAME))
-                entries += norm_and_dense(f"{own}.norm{number}", f"{other}.norm{number}")
-            if unit == 0:
-                entries.append(Entry(f"{own}.shortcut.weight", (f"{other}.downsample.conv.weight",), SAME))
-            if unit == 0 and shortcut_norm:
-                entries += norm_and_dense(f"{own}.shortcut_norm", f"{other}.downsample.norm")
-    return entries
+    return entries(own, NAMES, layouts={"head.logits.weight": POINT})
 
 
 def refusals(spec: ResNetSpec, *, bare: bool) -> list[str]:
@@ -113,17 +101,7 @@ def refusals(spec: ResNetSpec, *, bare: bool) -> list[str]:
     return reasons
 
 
-def config(spec: ResNetSpec, class_names: tuple[str, ...] | None) -> dict[str, Any]:
+def configs(spec: ResNetSpec, class_names: tuple[str, ...] | None, task: Task) -> dict[str, Any]:
     """Return config.json as timm's `local-dir:` and hub loaders read it."""
-    names = {"label_names": list(class_names)} if class_names else {}
-    return {
-        "architecture": f"resnetv2_{name_of(spec).removeprefix('R')}_bit",
-        "num_classes": spec.classes,
-        "num_features": spec.width,
-        "global_pool": "avg",
-        "pretrained_cfg": pretrained_config(spec, "stem.conv", "head.fc"),
-        **names,
-    }
-
-
-KNOWN = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
+    architecture = f"resnetv2_{name_of(spec).removeprefix('R')}_bit"
+    return config_json(architecture, spec, class_names, "stem.conv", "head.fc")
