@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, random_split
 import kinds
 import vitlab
 from vitlab.data.class_names import renumbered
-from vitlab.data.sources.catalogue import ENCODED, KINDS, open_source, with_max_pixels
+from vitlab.data.sources.catalogue import KINDS, open_source, with_max_pixels
 from vitlab.data.sources.shards import index_shards
 from vitlab.data.splits import nested_subset
 
@@ -98,6 +98,15 @@ def test_a_source_is_returned_as_it_is_and_a_transform_makes_a_copy(photos):
     assert other.spec == source.spec
 
 
+def test_negative_numbers_count_from_the_end_as_in_a_list(photos):
+    source = vitlab.open_data(f"folder:{photos}")
+    assert source[-1][1] == source[11][1] == 1
+    assert source[-12][0].size == source[0][0].size
+    for number in (12, -13):
+        with pytest.raises(IndexError):
+            source[number]
+
+
 def test_a_label_is_a_number_and_of_a_multi_label_set_a_zero_or_one_for_each_class(photos):
     assert vitlab.open_data(f"folder:{photos}")[7][1] == 1
     assert vitlab.open_data(f"pictures:{photos}")[7][1].shape == (0,)
@@ -110,7 +119,7 @@ def test_a_label_is_a_number_and_of_a_multi_label_set_a_zero_or_one_for_each_cla
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_the_settings_of_a_source_reach_the_workers(kind, tmp_path):
     spec = made(kind, tmp_path)
-    limit = 7 if spec.partition(":")[0] in ENCODED else None
+    limit = 7 if KINDS[spec.partition(":")[0]].is_encoded else None
     spec = with_max_pixels(spec, limit)
     sent = pickle.loads(pickle.dumps(vitlab.open_data(spec, transform=small)))  # noqa: S301
     assert (sent.spec, sent.transform, sent.max_pixels) == (spec, small, limit)

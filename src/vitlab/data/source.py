@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -43,21 +44,44 @@ class Paths(Protocol):
     def __getitem__(self, index: int, /) -> str: ...
 
 
+class Labels:
+    """The class numbers of all samples: one each, or with `ends` any number, one sample's after another's."""
+
+    def __init__(self, numbers: ArrayLike, ends: ArrayLike | None = None) -> None:
+        self.numbers = np.asarray(numbers, np.int32)
+        self.ends = None if ends is None else np.asarray(ends, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.numbers if self.ends is None else self.ends)
+
+    def __getitem__(self, index: int) -> tuple[int, ...]:
+        if self.ends is None:
+            return (int(self.numbers[index]),)
+        start = self.ends[index - 1] if index else 0
+        return tuple(sorted(self.numbers[start : self.ends[index]].tolist()))
+
+    def first_not_single(self) -> int | None:
+        """Return the number of the first sample with several labels or none."""
+        several = np.flatnonzero(np.diff(() if self.ends is None else self.ends, prepend=0) != 1)
+        return int(several[0]) if len(several) else None
+
+
 class Source(Dataset[tuple[Any, int | Tensor]], ABC):
     """A data set whose samples are read by number, 0 to len - 1.
 
-    Subclasses implement `__len__`, `item`, `label`, `id` and `class_names`, and override the defaults below where they
-    know better. Opening a source is cheap, reading a sample touches no other, and a source can be sent to worker
-    processes.
+    Subclasses implement `item`, set `class_names` and `labels` (or implement `__len__` and `label`), and override the
+    other defaults where they know better. Opening a source is cheap, reading a sample touches no other, and a source
+    can be sent to worker processes.
     """
 
     class_names: tuple[str, ...]  # in the order of the class numbers
+    labels: Labels
 
     spec: str = ""  # the string the source was opened from
     transform: Transform | None = None  # applied by `__getitem__` only; training and evaluation use the recipe's
     max_pixels: int | None = None  # the most pixels an image may have; None: the limit of each format
     excluded: Excluded = Excluded()  # files left out by rule
-    empty_folders: tuple[str, ...] = ()  # class folders without images, which are no classes
+    empty_folders: tuple[str, ...] = ()  # class folders without images; they are not classes
     first_not_single: int | None = None  # number of the first sample with several labels or none
     is_prepared: bool = False  # whether the samples are float tensors, taken as they are
     identity: str = ""  # what decides the pixels of samples that are drawn rather than stored
@@ -65,20 +89,20 @@ class Source(Dataset[tuple[Any, int | Tensor]], ABC):
     block: int = 1  # neighbouring samples that the training order keeps together
     window: int = 64  # blocks whose samples it mixes
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self.labels)
 
     @abstractmethod
     def item(self, index: int) -> Sample:
         """Read a sample. Raises IndexError outside 0..len - 1 and BadImage where the sample cannot be read."""
 
-    @abstractmethod
     def label(self, index: int) -> tuple[int, ...]:
         """Return the labels of a sample, without reading the image where the format allows."""
+        return self.labels[check_index(index, len(self))]
 
-    @abstractmethod
     def id(self, index: int) -> str:
-        """Return the id of a sample."""
+        """Return the id of a sample: by default its number."""
+        return str(check_index(index, len(self)))
 
     def stamp(self, index: int) -> tuple[int, ...]:
         """Return size and modification time of the file a sample is in (see `file_stamp`); empty if it is in none."""
@@ -98,9 +122,10 @@ class Source(Dataset[tuple[Any, int | Tensor]], ABC):
         """Return (picture, label) for your own loop; the picture is an upright RGB PIL image, after `transform`.
 
         The label is a class number, or for a multi-label set a (K,) float tensor of 0 and 1. A float tensor of a
-        wrapped Dataset stays a tensor. Raises BadImage where the image cannot be read.
+        wrapped Dataset stays a tensor. Negative numbers count from the end. Raises BadImage where the image cannot be
+        read.
         """
-        sample = self.item(index)
+        sample = self.item(index + len(self) if -len(self) <= index < 0 else index)
         picture = sample.data if isinstance(sample.data, Tensor) else decode(sample, self.max_pixels).image
         if self.transform is not None:
             picture = self.transform(picture)
@@ -117,7 +142,7 @@ class Source(Dataset[tuple[Any, int | Tensor]], ABC):
         return made
 
     def reopened(self, *arguments: object) -> tuple[object, ...]:
-        """What `__reduce__` returns for a source that another process opens itself, with the same settings."""
+        """Return what `__reduce__` returns for a source that another process opens itself, with the same settings."""
         kept = {"spec": self.spec, "transform": self.transform, "max_pixels": self.max_pixels}
         return type(self), arguments, kept
 
@@ -127,9 +152,7 @@ class Source(Dataset[tuple[Any, int | Tensor]], ABC):
 
 
 def check_index(index: int, length: int) -> int:
-    """Return the index as an int; raise IndexError unless a source of that length has it. Negative ones do not count
-    from the end.
-    """
+    """Return the index as an int; raise IndexError unless it is in 0..length - 1."""
     if not 0 <= whole(index) < length:
         raise IndexError(f"sample {index} does not exist; numbers go from 0 to {length - 1}")
     return whole(index)

@@ -1,6 +1,7 @@
 """Every data set has a short name; a wrong one says what exists."""
 
 import json
+import re
 import tarfile
 
 import numpy as np
@@ -11,7 +12,7 @@ from PIL import Image
 import vitlab
 from vitlab.cli import main
 from vitlab.data.loading.batches import evaluation_batches
-from vitlab.data.sources.catalogue import ENCODED, KINDS, described_kinds, open_source, with_max_pixels
+from vitlab.data.sources.catalogue import KINDS, described_kinds, open_source, with_max_pixels
 from vitlab.data.splits import take
 from vitlab.pixels import Preprocessing
 
@@ -81,9 +82,9 @@ def test_values_may_be_escaped(photos):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("folders:x", "did you mean 'folder'"),
-        ("", "Known kinds are folder:PATH"),
-        ("nonsense", "Known kinds are folder:PATH"),
+        ("folders:x?split=val", "no data is named 'folders:x?split=val'; did you mean 'folder:x?split=val'?"),
+        ("", "the kinds are folder, pictures"),
+        ("nonsense", "the kinds are folder, pictures"),
         ("folder", "needs a path"),
         ("digits:here", "takes no path"),
         ("fractals?colour=red", "no option 'colour'; it has classes, images, size, seed"),
@@ -121,7 +122,7 @@ def test_the_pixel_limit_is_an_option_of_every_kind_of_image_files(photos):
         (batch,) = evaluation_batches(limited, batch=64, size=(8, 8), preprocessing=Preprocessing(), max_bad=1.0)
         assert len(batch.ids) == 0  # the smallest is 40 x 30
         assert {bad.reason for _, bad in batch.bad} == {"too_many_pixels"}
-    assert all("max_pixels=" in line for line in described_kinds() if line.split(":")[0] in ENCODED)
+    assert all("max_pixels=" in line for line in described_kinds() if KINDS[re.split("[:?]", line)[0]].is_encoded)
 
 
 def test_a_pixel_limit_is_added_to_a_spec_and_refused_where_it_has_no_effect():

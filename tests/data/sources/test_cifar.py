@@ -98,8 +98,8 @@ def test_cifar10_binary(tmp_path, below):
         (folder / f"data_batch_{batch + 1}.bin").write_bytes(data)
     (folder / "test_batch.bin").write_bytes(b"\x09" + planes[0].tobytes())
     (folder / "batches.meta.txt").write_text("\n".join(TEN) + "\n\n")
-    check(CifarSource(tmp_path), planes, labels, TEN)
-    check(CifarSource(tmp_path, 10, "test"), planes[:1], [9], TEN)
+    check(CifarSource(10, tmp_path), planes, labels, TEN)
+    check(CifarSource(10, tmp_path, "test"), planes[:1], [9], TEN)
 
 
 def test_cifar100_binary_has_the_coarse_label_first(tmp_path):
@@ -107,7 +107,7 @@ def test_cifar100_binary_has_the_coarse_label_first(tmp_path):
     data = b"".join(bytes([n % 20, labels[n]]) + planes[n].tobytes() for n in range(4))
     (tmp_path / "train.bin").write_bytes(data)
     (tmp_path / "fine_label_names.txt").write_text("\n".join(HUNDRED))
-    check(CifarSource(tmp_path, 100), planes, labels, HUNDRED)
+    check(CifarSource(100, tmp_path), planes, labels, HUNDRED)
 
 
 def test_cifar10_python_as_its_authors_wrote_it(tmp_path):
@@ -117,7 +117,7 @@ def test_cifar10_python_as_its_authors_wrote_it(tmp_path):
         (tmp_path / f"data_batch_{batch + 1}").write_bytes(python2_batch(planes[part], labels[part], "labels"))
     names = python2_list([short_string(name) for name in TEN])
     (tmp_path / "batches.meta").write_bytes(python2_dict({"num_vis": b"M\x00\x0c", "label_names": names}))
-    check(CifarSource(tmp_path), planes, labels, TEN)
+    check(CifarSource(10, tmp_path), planes, labels, TEN)
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
@@ -128,7 +128,7 @@ def test_cifar100_python_of_any_protocol(tmp_path, protocol):
     batch = {b"filenames": [b"a.png"] * 300, b"fine_labels": labels, b"coarse_labels": [0] * 300, b"data": planes}
     (folder / "test").write_bytes(pickle.dumps(batch, protocol))
     (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": HUNDRED}, protocol))
-    check(CifarSource(tmp_path, 100, "test"), planes, labels, HUNDRED)
+    check(CifarSource(100, tmp_path, "test"), planes, labels, HUNDRED)
 
 
 @pytest.mark.parametrize(
@@ -146,29 +146,29 @@ def test_a_batch_that_is_not_cifar_is_refused(tmp_path, change, message):
     batch = {"labels": [1, 2], "data": images(2, 5)} | change
     (tmp_path / "test_batch").write_bytes(pickle.dumps(batch, 2))
     with pytest.raises(ValueError, match=f"^test_batch .*{message}"):
-        CifarSource(tmp_path, 10, "test")
+        CifarSource(10, tmp_path, "test")
 
 
 def test_files_that_are_cut_or_absent_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"no CIFAR-10 .*unpack the download"):
-        CifarSource(tmp_path)
+        CifarSource(10, tmp_path)
     (tmp_path / "test_batch.bin").write_bytes(bytes(3072))
     with pytest.raises(ValueError, match=r"test_batch\.bin has 3,072 bytes, not a multiple of 3073"):
-        CifarSource(tmp_path, 10, "test")
+        CifarSource(10, tmp_path, "test")
     (tmp_path / "test_batch.bin").write_bytes(b"\x0a" + bytes(3072))
     with pytest.raises(ValueError, match=r"batches\.meta\.txt is missing"):
-        CifarSource(tmp_path, 10, "test")
+        CifarSource(10, tmp_path, "test")
     (tmp_path / "batches.meta.txt").write_text("\n".join(TEN))
     with pytest.raises(ValueError, match="labels from 10 to 10; allowed are 0 to 9"):
-        CifarSource(tmp_path, 10, "test")
+        CifarSource(10, tmp_path, "test")
     with pytest.raises(ValueError, match="known are 10 and 100"):
-        CifarSource(tmp_path, 10, "val")
+        CifarSource(10, tmp_path, "val")
 
 
 def test_cifar_reads_the_same_in_another_process(tmp_path):
     (tmp_path / "test_batch.bin").write_bytes(b"\x01" + images(1, 6).tobytes())
     (tmp_path / "batches.meta.txt").write_text("\n".join(TEN))
-    source = CifarSource(tmp_path, 10, "test")
+    source = CifarSource(10, tmp_path, "test")
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         item = pool.apply(operator.methodcaller("item", 0), (source,))
     assert (item.data == source.item(0).data).all()
@@ -212,7 +212,7 @@ def test_a_hostile_pickle_is_refused_and_never_runs(tmp_path, name):
     data = hostile(f"touch {canary}")[name]
     (tmp_path / "test_batch").write_bytes(data)
     with pytest.raises(ValueError, match=r"test_batch holds the (name|opcode) .*nothing of it was run"):
-        CifarSource(tmp_path, 10, "test")
+        CifarSource(10, tmp_path, "test")
     assert not canary.exists()
 
 

@@ -202,7 +202,10 @@ def test_a_file_that_changes_or_goes_is_noticed(tmp_path):  # E11
 
 
 def test_folders_without_images_are_errors_that_say_so(tmp_path):
-    with pytest.raises(ValueError, match="no class folders"):
+    with pytest.raises(ValueError, match="has no class folders"):
+        FolderSource(tmp_path)
+    write(tmp_path, "a.jpg", "b.PNG", "c.txt")
+    with pytest.raises(ValueError, match="has 2 images but no class folders; give a folder that has one folder per cl"):
         FolderSource(tmp_path)
     (tmp_path / "cat").mkdir()
     with pytest.raises(ValueError, match=r"no images \(\.jpg"):
@@ -265,7 +268,7 @@ def test_a_table_gives_paths_and_sorted_classes(tmp_path):
 def test_a_tsv_with_other_columns_and_another_root(tmp_path):
     write(tmp_path / "images", "a.png", "b.png")
     (tmp_path / "table.tsv").write_bytes(b"\xef\xbb\xbffile\tclass_index\r\na.png\t10\r\n\r\nb.png\t9\r\n")
-    source = CsvSource(tmp_path / "table.tsv", tmp_path / "images", path="file", label="class_index")
+    source = CsvSource(tmp_path / "table.tsv", tmp_path / "images", column="file", label="class_index")
     assert source.class_names == tuple(map(str, range(11))), "whole numbers are class numbers"
     assert [(source.item(i).data, source.label(i)) for i in range(2)] == [(png(0), (10,)), (png(1), (9,))]
 

@@ -13,7 +13,7 @@ import numpy as np
 from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
-from vitlab.data.source import Sample, Source, check_index
+from vitlab.data.source import Labels, Sample, Source, check_index
 from vitlab.npz import NpzError, check_unpacked, open_archive, open_member, read_array
 from vitlab.require import require
 from vitlab.user_files import open_regular
@@ -74,52 +74,31 @@ class PixelSource(Source):
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
         require(
             labels.ndim in (1, 2) and labels.dtype.kind in "iub",
-            f"{name} has labels of {labels.dtype}, shape {labels.shape}; allowed are whole numbers (n,), or (n, K) of "
-            f"0 and 1 where an image may have several; names of classes go into an array class_names",
+            f"{name} has labels of {labels.dtype}, shape {labels.shape}; allowed are whole numbers (n,), or 0 and 1 "
+            f"(n, K) for several labels per image; class names go into an array class_names",
         )
         require(len(labels) == len(images), f"{name} has {len(images):,} images and {len(labels):,} labels")
         if labels.ndim == 1:
-            low, high, most = int(labels.min()), int(labels.max()), len(class_names) or MOST_CLASSES
+            classes, most = int(labels.max()) + 1, len(class_names) or MOST_CLASSES
             wrong = np.flatnonzero((labels < 0) | (labels >= most))[:1].tolist()
-            require(
-                not wrong,
-                f"{name} has labels from {low} to {high}; allowed are 0 to {most - 1}; the first other is of image "
-                f"{wrong}",
-            )
-            classes = high + 1
+            found = f"{name} has labels from {labels.min()} to {labels.max()}; allowed are 0 to {most - 1}"
+            require(not wrong, f"{found}; the first other is of image {wrong}")
+            self.labels = Labels(labels)
         else:
-            require(
-                bool(((labels == 0) | (labels == 1)).all()), f"{name} has several labels per image that are not 0 or 1"
-            )
-            classes = labels.shape[1]
-            require(
-                len(class_names) in (0, classes), f"{name} has {classes} labels per image, {len(class_names)} classes"
-            )
+            classes, known = labels.shape[1], len(class_names)
+            require(bool(np.isin(labels, (0, 1)).all()), f"{name} has several labels per image that are not 0 or 1")
+            require(known in (0, classes), f"{name} has {classes} labels per image, {known} classes")
+            self.labels = Labels(labels.nonzero()[1], labels.sum(axis=1).cumsum())
+            self.first_not_single = self.labels.first_not_single()
         self.class_names = class_names or tuple(map(str, range(classes)))
-        self._images, self._labels = images, labels
-        several = labels.sum(axis=1) != 1 if labels.ndim == 2 else np.zeros(len(labels), bool)
-        self.first_not_single = int(several.argmax()) if several.any() else None
+        self._images = images
         self._files = [str(Path(file).absolute()) for file in files]
         self._stamp = tuple(number for file in files for number in file_stamp(file))
 
-    def __len__(self) -> int:
-        return len(self._images)
-
     def item(self, index: int) -> Sample:
-        check_index(index, len(self))
-        pixels = self._images[index]
+        pixels = self._images[check_index(index, len(self))]
         pixels = pixels[..., None] if pixels.ndim == 2 else pixels  # (H, W, 1 or 3)
         return Sample(np.array(np.broadcast_to(pixels, (*pixels.shape[:2], 3))), self.label(index), self.id(index))
-
-    def label(self, index: int) -> tuple[int, ...]:
-        check_index(index, len(self))
-        if self._labels.ndim == 1:
-            return (int(self._labels[index]),)
-        return tuple(np.flatnonzero(self._labels[index]).tolist())
-
-    def id(self, index: int) -> str:
-        check_index(index, len(self))
-        return str(index)
 
     def stamp(self, index: int) -> tuple[int, ...]:
         check_index(index, len(self))
@@ -163,11 +142,9 @@ def open_npz(file: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.Zi
 
 
 def _pair(file: str, names: set[str], split: str) -> tuple[str, str]:
-    pairs = (
-        [(f"{split}_images", f"{split}_labels"), (f"x_{split}", f"y_{split}")]
-        if split
-        else [("images", "labels"), ("x", "y")]
-    )
+    pairs = [("images", "labels"), ("x", "y")]
+    if split:
+        pairs = [(f"{split}_images", f"{split}_labels"), (f"x_{split}", f"y_{split}")]
     for images, labels in pairs:
         if images in names and labels in names:
             return images, labels

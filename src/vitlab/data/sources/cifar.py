@@ -14,10 +14,7 @@ PIXELS = 3 * 32 * 32  # bytes of one image: the red plane, the green, the blue
 LARGEST_BINARY = 400_000_000  # bytes; the largest, CIFAR-100's train, has 153,700,000
 LARGEST_NAMES = 100_000  # bytes of a list of class names
 LARGEST_PICKLE = 400_000_000  # bytes; the largest, CIFAR-100's train, has 155,249,918
-FOLDERS = {
-    10: ("cifar-10-batches-bin", "cifar-10-batches-py"),
-    100: ("cifar-100-binary", "cifar-100-python"),
-}
+FOLDERS = {10: ("cifar-10-batches-bin", "cifar-10-batches-py"), 100: ("cifar-100-binary", "cifar-100-python")}
 FILES = {  # classes, split: names without `.bin`, which the binary form adds
     (10, "train"): tuple(f"data_batch_{n}" for n in range(1, 6)),
     (10, "test"): ("test_batch",),
@@ -34,12 +31,12 @@ NAMES = {  # (file of the binary form, file of the python form, its entry), and 
 class CifarSource(PixelSource):
     """The 32x32 images of one split in file order; CIFAR-100 has its 100 fine labels.
 
-    `folder` contains the files, or the folder that the download unpacks to.
+    `path` contains the files, or the folder that the download unpacks to.
     """
 
-    def __init__(self, folder: Path, classes: Literal[10, 100] = 10, split: Literal["train", "test"] = "train") -> None:
+    def __init__(self, classes: Literal[10, 100], path: Path, split: Literal["train", "test"] = "train") -> None:
         require((classes, split) in FILES, f"CIFAR-{classes}, split {split!r}: known are 10 and 100, train and test")
-        folder, files, is_binary = _find(Path(folder), classes, split)
+        folder, files, is_binary = _find(Path(path), classes, split)
         parts = [_read_binary(file, classes) if is_binary else _read_python(file, classes) for file in files]
         pixels, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
         images = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # (n, 32, 32, 3)
@@ -56,9 +53,7 @@ def _find(folder: Path, classes: int, split: str) -> tuple[Path, list[Path], boo
             if all(file.is_file() for file in files):
                 return place, files, suffix == ".bin"
     wanted = ", ".join(FILES[classes, split])
-    raise ValueError(
-        f"{folder} has no CIFAR-{classes} ({wanted}, each with or without .bin); unpack the download there"
-    )
+    raise ValueError(f"{folder} has no CIFAR-{classes} ({wanted}, with or without .bin); unpack the download there")
 
 
 def _read_binary(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:

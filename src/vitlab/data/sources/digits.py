@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from vitlab.data.source import Sample, Source, check_index
+from vitlab.data.source import Labels, Sample, Source, check_index
 from vitlab.shots import shot_numbers
 
 Split = Literal["all", "train", "test"]
@@ -30,22 +30,15 @@ class DigitsSource(Source):
         self.numbers = np.flatnonzero(chosen)
         if shots:
             self.numbers = self.numbers[shot_numbers(labels[self.numbers], shots, seed)]
-        self.scans, self.labels = scans[self.numbers], labels[self.numbers]
-
-    def __len__(self) -> int:
-        return len(self.labels)
+        self.scans, self.labels = scans[self.numbers], Labels(labels[self.numbers])
 
     def item(self, index: int) -> Sample:
         """(8, 8, 3) of uint8 and the digit."""
         grey = self.scans[check_index(index, len(self))]
         return Sample(np.repeat(grey[..., None], 3, axis=2), self.label(index), self.id(index))
 
-    def label(self, index: int) -> tuple[int, ...]:
-        """The digit."""
-        return (int(self.labels[check_index(index, len(self))]),)
-
     def id(self, index: int) -> str:
-        """Its number among all 1,797."""
+        """Return its number among all 1,797."""
         return str(self.numbers[check_index(index, len(self))])
 
 

@@ -4,6 +4,7 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +13,12 @@ from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.gate import file_bytes
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
-from vitlab.data.source import Sample, Source, check_index
+from vitlab.data.source import Labels, Sample, Source, check_index
 from vitlab.require import require
 from vitlab.user_files import broken_link
+
+if TYPE_CHECKING:
+    from vitlab.data.sources.imagenet import TarImages
 
 SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp")
 # Folders that operating systems create: resource forks, thumbnails, deleted files.
@@ -52,6 +56,10 @@ class Files:
         """Return the absolute path."""
         return f"{self._root}/{self.name(index)}"
 
+    def paths(self) -> "Files":
+        """Return the absolute paths: itself."""
+        return self
+
     def stamp(self, index: int) -> tuple[int, ...]:
         """Return the size and modification time that the file had when the folder was opened."""
         check_index(index, len(self))
@@ -64,10 +72,7 @@ class Files:
             _check_inside(path, self._root)
             data = file_bytes(path)
             if file_stamp(path) != self.stamp(index) or len(data) != self._stamps[index, 0]:
-                raise BadImage(
-                    Reason.changed,
-                    "changed since the data was opened; make sure that nothing writes to it, and start again",
-                )
+                raise BadImage(Reason.changed, "changed since the data was opened; stop its writer and start again")
         except BadImage as bad:
             reason, detail = bad.reason, bad.detail
         else:
@@ -84,11 +89,29 @@ def _check_inside(path: str, root: str) -> None:
         raise BadImage(Reason.outside_root, "is a link to a place outside the data folder; copy the file into it")
 
 
+class FilesSource(Source):
+    """Samples that are the images of `files`, named as there."""
+
+    files: "Files | TarImages"
+
+    def item(self, index: int) -> Sample:
+        return Sample(self.files.read(index), self.label(index), self.id(index))
+
+    def id(self, index: int) -> str:
+        return self.files.name(index)
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        return self.files.stamp(index)
+
+    def paths(self) -> "Files | list[str]":
+        return self.files.paths()
+
+
 # -- Class folders -------------------------------------------------------------------------------
 
 
-class FolderSource(Source):
-    """One folder per class, with images anywhere below it; ids are paths below `root`, or below the split's folder.
+class FolderSource(FilesSource):
+    """One folder per class, with images anywhere below it; ids are paths below `path`, or below the split's folder.
 
     `split` chooses among the folders train, val (validation) and test. Folders, FIFOs and links named like an image
     are samples that are refused when read; other files are counted in `excluded`. A folder without images is not a
@@ -96,8 +119,8 @@ class FolderSource(Source):
     Samples are sorted by id, classes by name, or by number if all are whole numbers.
     """
 
-    def __init__(self, root: Path, split: str = "") -> None:
-        folder = split_folder(Path(root), split)
+    def __init__(self, path: Path, split: str = "") -> None:
+        folder = split_folder(Path(path), split)
         self.excluded = Excluded()  # found = len + the sum of these
         classes = self._class_folders(folder)
         counts = []
@@ -114,7 +137,7 @@ class FolderSource(Source):
             self.excluded.leave_out("empty_class_folder", name)
         self.class_names = in_order(set(classes) - set(self.empty_folders))
         place = {name: number for number, name in enumerate(self.class_names)}
-        self.labels = np.repeat(np.array([place.get(name, -1) for name in classes], np.int32), counts)
+        self.labels = Labels(np.repeat([place.get(name, -1) for name in classes], counts))
         what = f"{folder} has no images ({_known()}) in its {len(classes)} class folders"
         require(len(self) > 0, f"{what}; {self.excluded.described() or 'they are empty'}")
 
@@ -128,31 +151,13 @@ class FolderSource(Source):
             elif entry.is_dir(follow_symlinks=False):
                 classes.append(entry.name)
             else:
-                require(
-                    not Path(entry).is_dir(), f"class folder {entry.path!r} is a link, which is not followed; copy it"
-                )
+                is_link = Path(entry).is_dir()
+                require(not is_link, f"class folder {entry.path!r} is a link, which is not followed; copy it")
                 self.excluded.leave_out("no_class_folder", entry.name)
-        require(bool(classes), f"{folder} has no class folders; give a folder that has one folder per class")
+        images = sum(is_image_name(os.fsencode(entry.name)) for entry in os.scandir(folder)) if not classes else 0
+        found = f"has {images:,} images but no class folders" if images else "has no class folders"
+        require(bool(classes), f"{folder} {found}; give a folder that has one folder per class")
         return sorted(classes, key=os.fsencode)
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def item(self, index: int) -> Sample:
-        return Sample(self.files.read(index), self.label(index), self.files.name(index))
-
-    def label(self, index: int) -> tuple[int, ...]:
-        check_index(index, len(self))
-        return (int(self.labels[index]),)
-
-    def id(self, index: int) -> str:
-        return self.files.name(index)
-
-    def stamp(self, index: int) -> tuple[int, ...]:
-        return self.files.stamp(index)
-
-    def paths(self) -> Files:
-        return self.files
 
 
 def images_below(folder: Path, below: str, excluded: Excluded, suffixes: tuple[bytes, ...] = SUFFIXES) -> list[bytes]:
@@ -175,6 +180,11 @@ def images_below(folder: Path, below: str, excluded: Excluded, suffixes: tuple[b
     return sorted(found)
 
 
+def is_image_name(name: bytes) -> bool:
+    """Whether a file name ends like that of an image."""
+    return name.lower().endswith(SUFFIXES)
+
+
 def _known() -> str:
     return ", ".join(suffix.decode() for suffix in SUFFIXES)
 
@@ -182,17 +192,14 @@ def _known() -> str:
 class PictureSource(FolderSource):
     """Images anywhere below a folder, without labels, for training that needs none."""
 
-    def __init__(self, root: Path, split: str = "") -> None:
-        folder = split_folder(Path(root), split)
+    def __init__(self, path: Path, split: str = "") -> None:
+        folder = split_folder(Path(path), split)
         self.excluded = Excluded()
         self.class_names = ()
         self.files = Files(folder, images_below(folder, "", self.excluded))
+        self.labels = Labels((), np.zeros(len(self.files)))
         why = self.excluded.described() or "it is empty"
         require(len(self) > 0, f"{folder} has no images ({_known()}) in it; {why}")
-
-    def label(self, index: int) -> tuple[int, ...]:
-        check_index(index, len(self))
-        return ()
 
 
 def split_folder(root: Path, split: str) -> Path:

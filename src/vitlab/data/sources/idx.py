@@ -25,13 +25,14 @@ class IdxSource(PixelSource):
     Uncompressed images are read one by one, gzipped ones are unpacked into memory. Classes are named by number.
     """
 
-    def __init__(self, folder: Path, split: Literal["train", "test"] = "train") -> None:
-        self._arguments = (Path(folder).absolute(), split)
+    def __init__(self, path: Path, split: Literal["train", "test"] = "train") -> None:
+        folder = Path(path)
+        self._arguments = (folder.absolute(), split)
         require(split in SPLITS, f"split {split!r}; known are {', '.join(SPLITS)}")
-        file = _find(Path(folder), split, "images", 3)
+        file = _find(folder, split, "images", 3)
         images = _read(file, sides=3)
-        labels = cast(np.ndarray, _read(_find(Path(folder), split, "labels", 1), sides=1))
-        super().__init__(images, labels, (), f"{Path(folder).name} ({split})", [file])
+        labels = cast(np.ndarray, _read(_find(folder, split, "labels", 1), sides=1))
+        super().__init__(images, labels, (), f"{folder.name} ({split})", [file])
 
     def __reduce__(self) -> tuple[object, ...]:
         return self.reopened(*self._arguments)  # unpacked images would be copied whole
@@ -61,9 +62,8 @@ def _read(file: Path, sides: int) -> np.ndarray | StoredImages:
             require(len(header) == start, f"{file.name} ends in its header; download it again")
             zero, kind, count = struct.unpack(">HBB", header[:4])
             wanted = f"an idx file of {sides} sides of unsigned bytes"
-            require(
-                (zero, kind, count) == (0, UINT8, sides), f"{file.name} starts with {header[:4]!r}; it is not {wanted}"
-            )
+            is_idx = (zero, kind, count) == (0, UINT8, sides)
+            require(is_idx, f"{file.name} starts with {header[:4]!r}; it is not {wanted}")
             shape = struct.unpack(f">{sides}I", header[4:])
             size = math.prod(shape)
             if not is_packed:

@@ -8,8 +8,8 @@ import numpy as np
 
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
-from vitlab.data.source import Sample, Source, check_index
-from vitlab.data.sources.folders import SUFFIXES, Files, FolderSource, split_folder
+from vitlab.data.source import Labels, check_index
+from vitlab.data.sources.folders import Files, FilesSource, FolderSource, is_image_name, split_folder
 from vitlab.data.sources.tar import Member, TarError, TarFile
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.require import require
@@ -17,68 +17,41 @@ from vitlab.user_files import read_regular
 
 CLASSES = 1000
 WORDNET_ID = re.compile(r"n\d{8}")
-PAIR = re.compile(
-    r'"?([^\s,"]+)"?[\s,]+"?(n\d{8})\b'
-)  # name, WordNet id; the rest of the line (Kaggle: boxes) is ignored
+PAIR = re.compile(r'"?([^\s,"]+)"?[\s,]+"?(n\d{8})\b')  # name, WordNet id; the rest (Kaggle: boxes) is ignored
 SYNSET = re.compile(r'"?(?:(\d+)"?[\s,]+"?)?(n\d{8})"?(?:[\s,]+"?(\d+)\b)?')  # an id before or after, or none
 LARGEST_TEXT = 64 * 2**20  # bytes
 
 
-class ImageNetSource(Source):
+class ImageNetSource(FilesSource):
     """ImageNet's images with classes 0 to 999 in the order of sorted WordNet ids, named as in `imagenet_classes`.
 
-    `images` is a folder of synset folders (or of splits of such), or a flat folder or tar of ILSVRC2012_val_*.JPEG.
+    `path` is a folder of synset folders (or of splits of such), or a flat folder or tar of ILSVRC2012_val_*.JPEG.
     The latter need `labels`: lines of a file name and its WordNet id, or ILSVRC2012_validation_ground_truth.txt
     together with `synsets`, the thousand WordNet ids in the order of the development kit (its meta as text).
     """
 
-    def __init__(
-        self, images: Path, split: str = "", *, labels: Path | None = None, synsets: Path | None = None
-    ) -> None:
-        images = Path(images)
+    def __init__(self, path: Path, split: str = "", *, labels: Path | None = None, synsets: Path | None = None) -> None:
+        path = Path(path)
         self.class_names = tuple(name for _, name in imagenet_classes())
         numbers = {wordnet_id: number for number, (wordnet_id, _) in enumerate(imagenet_classes())}
-        require(
-            not split or images.is_dir(), f"{images} is not a folder, so it has no split {split!r}; leave the split out"
-        )
-        folder = images if images.is_file() else split_folder(images, split)
+        require(not split or path.is_dir(), f"{path} is not a folder, so it has no split {split!r}; leave it out")
+        folder = path if path.is_file() else split_folder(path, split)
         if folder.is_dir() and [entry for entry in os.scandir(folder) if WORDNET_ID.fullmatch(entry.name)]:
-            require(
-                labels is synsets is None, f"{folder} is sorted into synsets; it needs no files of labels or synsets"
-            )
+            is_plain = labels is synsets is None
+            require(is_plain, f"{folder} is sorted into synsets; it needs no files of labels or synsets")
             found = FolderSource(folder)
             strange = sorted(set(found.class_names) - set(numbers))
             require(not strange, f"{folder} has folders {strange!r:.200}, which are none of ImageNet's 1000 synsets")
-            self._images: Files | _TarImages = found.files
-            self.excluded = found.excluded
-            order = np.array([numbers[name] for name in found.class_names], np.int32)
-            self._labels = order[found.labels]
+            self.files, self.excluded = found.files, found.excluded
+            order = np.array([numbers[name] for name in found.class_names])
+            self.labels = Labels(order[found.labels.numbers])
         else:
             self.excluded = Excluded()
             names = _flat_names(folder, self.excluded) if folder.is_dir() else []
-            self._images = Files(folder, names) if folder.is_dir() else _TarImages(folder, self.excluded)
-            require(len(self) > 0, f"{folder} has no images and no synset folders")
+            self.files = Files(folder, names) if folder.is_dir() else TarImages(folder, self.excluded)
+            require(len(self.files) > 0, f"{folder} has no images and no synset folders")
             require(labels is not None, f"{folder} is not sorted into synsets; give the file of its labels")
-            self._labels = _labels_of(self._images, Path(labels or ""), synsets, numbers)
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def item(self, index: int) -> Sample:
-        return Sample(self._images.read(index), self.label(index), self.id(index))
-
-    def label(self, index: int) -> tuple[int, ...]:
-        check_index(index, len(self))
-        return (int(self._labels[index]),)
-
-    def id(self, index: int) -> str:
-        return self._images.name(index)
-
-    def stamp(self, index: int) -> tuple[int, ...]:
-        return self._images.stamp(index)
-
-    def paths(self) -> Files | list[str]:
-        return self._images if isinstance(self._images, Files) else self._images.paths()
+            self.labels = Labels(_labels_of(self.files, Path(labels or ""), synsets, numbers))
 
 
 def _flat_names(folder: Path, excluded: Excluded) -> list[bytes]:
@@ -88,13 +61,13 @@ def _flat_names(folder: Path, excluded: Excluded) -> list[bytes]:
 
 def _is_image(name: bytes, excluded: Excluded) -> bool:
     """Whether a name is that of an image; counts it if not."""
-    rule = "hidden" if name.startswith(b".") else "" if name.lower().endswith(SUFFIXES) else "other_suffix"
+    rule = "hidden" if name.startswith(b".") else "" if is_image_name(name) else "other_suffix"
     if rule:
         excluded.leave_out(rule, os.fsdecode(name))
     return not rule
 
 
-class _TarImages:
+class TarImages:
     """The images of one tar file by number, sorted by name; the counterpart of `Files`."""
 
     def __init__(self, file: Path, excluded: Excluded) -> None:
@@ -147,7 +120,7 @@ class _TarImages:
 # -- Ground truth --------------------------------------------------------------------------------
 
 
-def _labels_of(images: "Files | _TarImages", file: Path, synsets: Path | None, numbers: dict[str, int]) -> np.ndarray:
+def _labels_of(images: Files | TarImages, file: Path, synsets: Path | None, numbers: dict[str, int]) -> list[int]:
     lines = _lines(file)
     require(bool(lines), f"{file.name} is empty; give the file of the labels")
     if lines[0][1].isdigit():
@@ -159,7 +132,7 @@ def _labels_of(images: "Files | _TarImages", file: Path, synsets: Path | None, n
     stems = [images.name(index).rpartition(".")[0] for index in range(len(images))]
     missing = [stem for stem in stems if stem not in truth]
     require(not missing, f"{file.name} has no label for {len(missing):,} images, the first being {missing[:1]!r:.200}")
-    return np.array([truth[stem] for stem in stems], np.int32)
+    return [truth[stem] for stem in stems]
 
 
 def _lines(file: Path) -> list[tuple[int, str]]:

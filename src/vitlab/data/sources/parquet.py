@@ -10,7 +10,7 @@ import numpy as np
 from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
-from vitlab.data.source import Sample, Source, check_index
+from vitlab.data.source import Labels, Sample, Source, check_index
 from vitlab.require import require
 from vitlab.strict_json import parse_json
 from vitlab.user_files import check_regular
@@ -47,10 +47,10 @@ class ParquetSource(Source):
         require(len(groups) > 0, f"{path} has no rows")
         self._groups = np.array(groups, np.int64)  # file, row group in the file, its first row in the file, rows
         self._ends = self._groups[:, 3].cumsum()  # of each row group, in the source
-        self._labels = np.concatenate(labels)
-        high = int(self._labels.max())
+        self.labels = Labels(np.concatenate(labels))
+        high = int(self.labels.numbers.max())
         names = _class_names(self._paths[0].name, self._file(0).schema_arrow, label)
-        where = self.id(int(self._labels.argmax()))
+        where = self.id(int(self.labels.numbers.argmax()))
         known = f"{len(names)} names of classes; see {where}; allowed are labels from 0 to {len(names) - 1}"
         require(high < (len(names) or MOST_CLASSES), f"{path} has label {high}, and {known}")
         self.class_names = names or tuple(map(str, range(high + 1)))
@@ -64,24 +64,16 @@ class ParquetSource(Source):
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_process": 0, "_open": {}, "_kept": {}}
 
-    def __len__(self) -> int:
-        return len(self._labels)
-
     def item(self, index: int) -> Sample:
         group, row = self._place(index)
         name = self.id(index)
         value = self._column(group, name)[row].as_py()
         data = value.get("bytes") if isinstance(value, dict) else value
         if data is None:
-            where = (
-                f"only the path {value['path']!r:.100}" if isinstance(value, dict) and value.get("path") else "no image"
-            )
+            path = value.get("path") if isinstance(value, dict) else None
+            where = f"only the path {path!r:.100}" if path else "no image"
             raise BadImage(Reason.missing, f"is {where} in the file; store the images themselves in it", name)
         return Sample(data, self.label(index), name)
-
-    def label(self, index: int) -> tuple[int, ...]:
-        check_index(index, len(self))
-        return (int(self._labels[index]),)
 
     def id(self, index: int) -> str:
         group, row = self._place(index)
@@ -115,10 +107,8 @@ class ParquetSource(Source):
             try:
                 kept = file.read_row_group(inside, columns=[self._image], use_threads=False).column(self._image)
             except (OSError, ValueError) as error:  # pyarrow's own errors are both
-                said = str(error).partition("\n")[0]
-                raise BadImage(
-                    Reason.corrupt, f"is in a damaged row group ({said:.160}); download the file again", name
-                ) from None
+                found = f"is in a damaged row group ({_said(error)})"
+                raise BadImage(Reason.corrupt, f"{found}; download the file again", name) from None
             if len(self._kept) >= MOST_KEPT:
                 self._kept.pop(next(iter(self._kept)))  # the oldest
             self._kept[group] = kept
@@ -137,9 +127,12 @@ class ParquetSource(Source):
             try:
                 self._open[number] = parquet.ParquetFile(path, memory_map=True)
             except ValueError as error:
-                said = str(error).partition("\n")[0]
-                raise ValueError(f"{path.name} is not a valid parquet file ({said:.160}); download it again") from None
+                raise ValueError(f"{path.name} is not a valid parquet file ({_said(error)}); get it again") from None
         return self._open[number]
+
+
+def _said(error: Exception) -> str:
+    return str(error).partition("\n")[0][:160]
 
 
 def _files(path: Path, split: str) -> list[Path]:
@@ -147,9 +140,7 @@ def _files(path: Path, split: str) -> list[Path]:
     require(path.exists() or path.is_symlink(), f"{path} does not exist; give a parquet file or a folder of them")
     if not path.is_dir():
         check_regular(path)
-        require(
-            not split, f"{path.name} is one file, so it has no split {split!r}; give the folder, or leave the split out"
-        )
+        require(not split, f"{path.name} is one file, so it has no split {split!r}; give the folder, or leave it out")
         return [path]
     found = sorted(file for folder in (path, path / "data") for file in folder.glob("*.parquet"))
     by_split: dict[str, list[Path]] = {}
@@ -183,15 +174,12 @@ def _labels(file: str, opened: "pyarrow.parquet.ParquetFile", label: str) -> np.
     try:
         column = opened.read(columns=[label], use_threads=False).column(label)
     except (OSError, ValueError) as error:
-        said = str(error).partition("\n")[0]
-        raise ValueError(f"{file}: column {label!r} is damaged ({said:.160}); download the file again") from None
+        raise ValueError(f"{file}: column {label!r} is damaged ({_said(error)}); download the file again") from None
     require(column.null_count == 0, f"{file}: column {label!r} has {column.null_count:,} rows without a label")
     values = column.to_numpy()
     bad = np.flatnonzero((values < 0) | (values >= MOST_CLASSES))
-    if len(bad):
-        raise ValueError(
-            f"{file}, row {bad[0]}: label {values[bad[0]]} is not a class; -1 marks a split without labels"
-        )
+    first = f"row {bad[0]}: label {values[bad[0]]}" if len(bad) else ""
+    require(not first, f"{file}, {first} is not a class; -1 marks a split without labels")
     return values.astype(np.int32)
 
 

@@ -195,8 +195,8 @@ class ShardSource(Source):
 
     block = 1024  # neighbours that the training order keeps together
 
-    def __init__(self, folder: Path, index: Path | None = None) -> None:
-        self._folder = Path(folder).absolute()
+    def __init__(self, path: Path, index: Path | None = None) -> None:
+        self._folder = Path(path).absolute()
         self._path = Path(index or self._folder / INDEX).absolute()
         entries, key_bytes, meta = _open_index(self._path)
         self.excluded, self._shards = Excluded(meta.excluded), meta.shards
@@ -212,9 +212,7 @@ class ShardSource(Source):
     def _check_shards(self) -> None:
         listed = [name for name, _, _ in self._shards]
         other = set(_shard_names(self._folder)) ^ set(listed)
-        require(
-            not other, f"{self._folder} does not have the shards that were indexed: {sorted(other)!r:.200}; {AGAIN}"
-        )
+        require(not other, f"{self._folder} has other shards than were indexed: {sorted(other)!r:.200}; {AGAIN}")
         for name, size, time in self._shards:
             status = (self._folder / name).stat()
             same = (status.st_size, status.st_mtime_ns) == (size, time)
@@ -289,7 +287,6 @@ def _class_names(file: Path, classes: int) -> tuple[str, ...]:
     if not file.exists():
         return tuple(map(str, range(classes)))
     names = tuple(read_lines(file, LARGEST_JSON))
-    require(
-        len(names) >= classes, f"{file.name} names {len(names)} classes; the shards have labels up to {classes - 1}"
-    )
+    enough = len(names) >= classes
+    require(enough, f"{file.name} names {len(names)} classes; the shards have labels up to {classes - 1}")
     return names

@@ -11,13 +11,13 @@ from typing import Literal, NoReturn
 import numpy as np
 
 from vitlab.data.class_names import are_numbers, class_number, in_order
-from vitlab.data.source import Sample, Source, check_index
-from vitlab.data.sources.folders import Files
+from vitlab.data.source import Labels
+from vitlab.data.sources.folders import Files, FilesSource
 from vitlab.require import require
 from vitlab.user_files import stream_text
 
 
-class CsvSource(Source):
+class CsvSource(FilesSource):
     """A CSV or TSV file with a header: a column of paths below `root` (default: the file's folder) and one of labels.
 
     With a `separator` ("a;b"), a row may have any number of labels; without one, exactly one. `classes` fixes the class
@@ -27,44 +27,22 @@ class CsvSource(Source):
 
     def __init__(
         self,
-        file: Path,
+        path: Path,
         root: Path | None = None,
         *,
-        path: str = "path",
+        column: str = "path",
         label: str = "label",
         separator: str = "",
-        classes: Sequence[str] = (),
         numbers: Literal["", "names"] = "",
+        classes: Sequence[str] = (),
     ) -> None:
         require(root is None or Path(root).is_dir(), f"root {root} is not a folder; give the folder of the images")
-        table = _Table(Path(file), path, label, separator)
-        self._files = Files(table.file.parent if root is None else Path(root), table.paths())
-        require(len(self) > 0, f"{table.file.name} has no rows below its header")
+        table = _Table(Path(path), column, label, separator)
+        self.files = Files(table.file.parent if root is None else Path(root), table.paths())
+        require(len(self.files) > 0, f"{table.file.name} has no rows below its header")
         self.class_names, order = _classes(table, classes, numbers)
-        self._labels = order[np.array(table.labels, np.int32)] if len(order) else np.empty(0, np.int32)
-        self._ends = np.array(table.ends, np.int64)
-        many = np.flatnonzero(np.diff(self._ends, prepend=0) != 1)
-        self.first_not_single = int(many[0]) if len(many) else None
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def item(self, index: int) -> Sample:
-        return Sample(self._files.read(index), self.label(index), self._files.name(index))
-
-    def label(self, index: int) -> tuple[int, ...]:
-        check_index(index, len(self))
-        start = self._ends[index - 1] if index else 0
-        return tuple(sorted(self._labels[start : self._ends[index]].tolist()))
-
-    def id(self, index: int) -> str:
-        return self._files.name(index)
-
-    def stamp(self, index: int) -> tuple[int, ...]:
-        return self._files.stamp(index)
-
-    def paths(self) -> Files:
-        return self._files
+        self.labels = Labels(order[np.array(table.labels, np.int32)] if len(order) else (), table.ends)
+        self.first_not_single = self.labels.first_not_single()
 
 
 class _Table:
@@ -87,9 +65,8 @@ class _Table:
         at, label_at = header.index(self._path), header.index(self._label)
         for line, row in rows:
             if len(row) != len(header):
-                self._refuse(
-                    line, header[min(len(row), len(header) - 1)], f"{len(row)} cells, the header {len(header)}"
-                )
+                column = header[min(len(row), len(header) - 1)]
+                self._refuse(line, column, f"{len(row)} cells, the header {len(header)}")
             name = self._checked_path(line, row[at])
             if name in seen:
                 self._refuse(line, self._path, f"{row[at]!r:.200} is also on an earlier line; give each image one row")
@@ -116,18 +93,14 @@ class _Table:
     def _checked_path(self, line: int, cell: str) -> bytes:
         name = posixpath.normpath(cell)
         if not cell or name == "." or name.startswith("/") or name.split("/")[0] == "..":
-            self._refuse(
-                line, self._path, f"{cell!r:.200} is not a path below the data folder; make it relative to that folder"
-            )
+            self._refuse(line, self._path, f"{cell!r:.200} is not a path below the data folder; make it relative to it")
         return os.fsencode(name)
 
     def _labels_of(self, line: int, cell: str) -> list[str]:
         if self._separator:
             return sorted({label.strip() for label in cell.split(self._separator)} - {""})
         if not cell.strip():
-            self._refuse(
-                line, self._label, "no label; give one, or set a separator if rows may have any number of labels"
-            )
+            self._refuse(line, self._label, "no label; give one, or set a separator to allow any number of labels")
         return [cell.strip()]
 
     def places(self) -> dict[str, str]:
