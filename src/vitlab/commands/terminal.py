@@ -2,6 +2,7 @@
 
 import json as json_text
 import os
+import re
 import shlex
 import sys
 
@@ -9,6 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from vitlab.errors import InvalidValue
+
+# `name=` or `name='value'` in the text of an error, but not in a data spec such as folder:photos?split=val.
+ARGUMENT = re.compile(r"(?<![\w.?&'\"=-])([a-z]\w*(?:\.\w+)*)=(?:'([^']*)'|(?=[\s,;.)]|$))")
 
 
 def printable(text: str) -> str:
@@ -23,11 +27,15 @@ def one_line(error: BaseException) -> str:
 
 
 def explained(error: Exception) -> str:
-    """The line that reports an error which ends a command; it names flags, not fields."""
+    """The line that reports an error which ends a command.
+
+    Errors name arguments as Python has them, `held_out=` or `recipe='pets'`; here they become flags.
+    """
+    line = one_line(error)
     if isinstance(error, InvalidValue) and error.field and not error.of:
-        return one_line(ValueError(error.told(flag(error.field), error.meant and flag(error.meant))))
+        line = one_line(ValueError(error.told(flag(error.field), error.meant and flag(error.meant))))
     hint = "; vitlab doctor lists what is missing" if isinstance(error, ModuleNotFoundError) else ""
-    return one_line(error) + hint
+    return ARGUMENT.sub(lambda found: f"{flag(found[1])} {found[2] or ''}".rstrip(), line) + hint
 
 
 def flag(field: str) -> str:

@@ -15,6 +15,7 @@ from PIL import Image
 from rich.console import Console
 
 import crashes
+import vitlab
 from agreement import randomised
 from vitlab import save_model
 from vitlab.cli import main
@@ -28,10 +29,12 @@ from vitlab.runs.sweep.grid import Point, SweepOptions, points_of, row_rates
 from vitlab.runs.sweep.plan import make_plan
 from vitlab.runs.sweep.search import read_space
 from vitlab.runs.sweep.selection import Judged, pick
+from vitlab.runs.training.request import Request
 from vitlab.spec import ViTSpec
 
 TRAIN, TEST = "shapes?classes=3&images=40&size=16", "shapes?classes=3&images=30&size=16&seed=1"
 STEPS = 12
+ASKED = Request("digits")
 SHORT = ["--recipe", "pets", "--schedule.total", str(STEPS), "--schedule.warmup", "1", "--batch", "8", "--image", "8"]
 RATES = ("0.03", "0.3")
 PATIENCE = 300  # seconds that nothing takes, however busy the machine is
@@ -78,11 +81,13 @@ def test_the_default_rates_are_those_of_table_4():
 
 def test_a_grid_is_every_combination_and_others_compete_as_they_are():
     recipe = finetuning_recipe("pets")
-    options = SweepOptions(grid=("schedule.peak=0.1,0.2", "batch=4,8"), also=("bit-hyperrule", "cifar10"))
+    options = SweepOptions(ASKED, grid=("schedule.peak=0.1,0.2", "batch=4,8"), also=("bit-hyperrule", "cifar10"))
     names = [point.name for point in points_of(recipe, 100, options)]
     assert names[:4] == [f"schedule.peak={peak},batch={batch}" for peak in ("0.1", "0.2") for batch in ("4", "8")]
     assert names[4:] == ["bit-small", "cifar10"]
-    assert [point.name for point in points_of(recipe, 10**6, SweepOptions(rates=(1.0,), also=("bit-hyperrule",)))] == [
+    assert [
+        point.name for point in points_of(recipe, 10**6, SweepOptions(ASKED, rates=(1.0,), also=("bit-hyperrule",)))
+    ] == [
         "schedule.peak=1",
         "bit-large",
     ]
@@ -91,28 +96,44 @@ def test_a_grid_is_every_combination_and_others_compete_as_they_are():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (SweepOptions(grid=("schedule.peak",)), "must be a field and its values"),
-        (SweepOptions(grid=("batch=4,,8",)), "must be a field and its values"),
-        (SweepOptions(grid=("batch=4,4",)), "a value twice"),
-        (SweepOptions(grid=("batch=4", "batch=8")), "batch twice"),
-        (SweepOptions(grid=("schedule.peak=1,2",), rates=(1.0,)), "are the same"),
-        (SweepOptions(rates=(0.1, 0.1)), "both named"),
-        (SweepOptions(rates=(-1.0,)), "above 0"),
-        (SweepOptions(rates=(0.1,), changes=(("schedule.peak", "1"),)), "set and tried"),
-        (SweepOptions(space=("batch=choice:1,2",)), "--search optuna"),
-        (SweepOptions(grid=("batch=" + ",".join(map(str, range(1001))),)), "1,001 points"),
+        ({"grid": ("schedule.peak",)}, "must be a field and its values"),
+        ({"grid": ("batch=4,,8",)}, "must be a field and its values"),
+        ({"grid": ("batch=4,4",)}, "a value twice"),
+        ({"grid": ("batch=4", "batch=8")}, "batch twice"),
+        ({"grid": ("schedule.peak=1,2",), "rates": (1.0,)}, "are the same"),
+        ({"rates": (0.1, 0.1)}, "two points of the sweep are named"),
+        ({"rates": (-1.0,)}, "above 0"),
+        ({"rates": (0.1,), "request": Request("digits", changes=(("schedule.peak", "1"),))}, "set and tried"),
+        ({"space": ("batch=choice:1,2",)}, "search='optuna'"),
+        ({"grid": ("batch=" + ",".join(map(str, range(1001))),)}, "1,001 points"),
     ],
 )
 def test_words_that_mean_nothing_are_refused(options, said):
     with pytest.raises(ValueError, match=said):
-        points_of(finetuning_recipe("pets"), 100, options)
+        points_of(finetuning_recipe("pets"), 100, SweepOptions(**{"request": ASKED, **options}))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rates": 0.1}, r"rates is 0.1; expected a list of learning rates, such as \[0.001, 0.003\]"),
+        ({"rates": ("x",)}, "rates is .'x',.; expected a list of learning rates"),
+        ({"rates": "0.1"}, "rates is '0.1'; expected a list"),
+        ({"held_out": "x"}, "held_out is 'x'; expected a number"),
+        ({"held_out": 2}, "held_out 2 is not a share of the training images"),
+    ],
+)
+def test_values_of_the_wrong_type_are_errors_by_the_name_of_the_argument(tmp_path, given, said):
+    with pytest.raises(ValueError, match=said):
+        vitlab.sweep("absent", TRAIN, TEST, tmp_path / "out", **given)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     "text", ["schedule.peak", "a=log:0:1", "a=log:2:1", "a=curved:1:2", "a=whole:1.5:2", "a=choice:1,1", "=log:1:2"]
 )
 def test_a_space_that_means_nothing_is_refused(text):
-    with pytest.raises(ValueError, match="--space"):
+    with pytest.raises(ValueError, match="space"):
         read_space([text])
 
 
@@ -128,8 +149,8 @@ def test_the_most_right_wins_and_ties_go_to_the_smaller_rate_then_the_earlier_po
         [point_of("a", 0.1, 0.5), point_of("b", 0.3, 0.8), point_of("c", 0.2, 0.8), point_of("d", 0.2, 0.8)]
     )
     assert best.point.name == "c"
-    assert "80.00% of 50" in why
-    assert "d, b had as many" in why
+    assert "top-1 80.0 % on 50 development images" in why
+    assert "d, b tied: the smaller learning rate wins" in why
     assert pick([point_of("a", 0.1, 0.5), point_of("b", 0.3, 0.6)])[0].point.name == "b"
 
 
@@ -183,9 +204,9 @@ def test_points_are_judged_without_the_test_and_the_best_is_retrained_on_everyth
     }
     assert "3 of 3 runs are finished already" in capsys.readouterr().out
     assert main([*command[:-1], "2"]) == 2
-    assert "seeds was 3 and is 2" in capsys.readouterr().err
+    assert "holds another sweep: seeds was 3 and is 2; choose another --out" in capsys.readouterr().err
     assert main([*command, "--label_smoothing", "0.1"]) == 2
-    assert 'settings was {} and is {"label_smoothing": "0.1"}' in capsys.readouterr().err
+    assert "label_smoothing was not set and is 0.1" in capsys.readouterr().err
 
 
 def finals(seeds):
@@ -198,7 +219,7 @@ def test_one_point_needs_no_picking(model, in_memory):
     assert main(words(model, out, "--schedule.peak", "0.1", "--seeds", "1")) == 0
     assert steps(out) == finals(1)
     choice = load(out / "choice.json")
-    assert choice["why"] == "it is the only point, so nothing was picked"
+    assert choice["why"] == "the only point, so nothing was picked"
     assert (choice["judged_on"], choice["rule"]) == (None, None)
     (row,) = load(out / "result.json")
     assert (row["std"], row["picked of"], row["learning rate"]) == (None, 1, 0.1)
@@ -218,7 +239,7 @@ def test_a_sweep_learns_from_a_teacher_and_goes_on_with_that_one_alone(model, in
     assert main([*command, "--teacher", str(in_memory / "moved")]) == 0  # finished
     assert steps(out) == finals(1)
     assert main([*command, "--teacher", str(in_memory / "teacher-1")]) == 2
-    assert "holds another sweep: teacher was" in capsys.readouterr().err
+    assert "holds another sweep: it has another teacher" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -227,12 +248,12 @@ def test_a_sweep_learns_from_a_teacher_and_goes_on_with_that_one_alone(model, in
         (["--seeds", "0"], "at least 1"),
         (["--grid", "schedule.peek=1,2"], "does not exist; schedule has the fields peak"),
         (["--grid", "batch=4,many"], "batch"),
-        (["--rates", "0.1;0.2"], "numbers with commas"),
+        (["--rates", "0.1;0.2"], "expected numbers and commas"),
         (["--recipe", "cifar11"], "no fine-tuning is named 'cifar11'"),
         (["--also", "cifar11"], "no fine-tuning is named 'cifar11'"),
         (["--jobs", "0"], "at least 1"),
         (["--held-out", "0"], "no development images"),
-        (["--patience", "3", "--validate-every", "2"], "train on everything, so validate_every and patience need"),
+        (["--patience", "3", "--validate-every", "2"], "train on all images, so validate_every and patience need"),
         (["--grid", "validate_every=0,2"], "validate on: give --validation\n"),
         (["--distillation.weight", "0.3"], "give --teacher MODEL"),
         (["--distillation.kind", "hard"], "give --teacher MODEL"),
@@ -240,7 +261,7 @@ def test_a_sweep_learns_from_a_teacher_and_goes_on_with_that_one_alone(model, in
         (["--grid", "schedule.decay=constant", "--grid", "schedule.end=0,1e-4"], "a constant decay has no such end"),
         (["--teacher", "nowhere"], "nowhere: no such file or folder, and no released weights have this name"),
         (["--test", TEST.replace("classes=3", "classes=4")], "does not fit the training data"),
-        (["--search", "optuna"], "needs a --space"),
+        (["--search", "optuna"], "needs --space"),
         (["--search", "optuna", "--trials", "0"], "at least 1"),
         (["--search", "optuna", "--space", "batch=choice:1,2"], "set and tried"),
         (["--search", "optuna", "--space", "schedule.peek=log:1e-3:1"], "does not exist; schedule has the fields peak"),
@@ -271,13 +292,12 @@ def test_a_missing_extra_is_named(model, in_memory, capsys, monkeypatch, library
 
 def test_what_only_some_points_read_is_a_part_of_the_grid(model, in_memory):
     options = SweepOptions(
+        Request(TRAIN, (8, 8), test=TEST, changes=(("partners", "rolled"),), is_swept=True),
         recipe="pets",
         grid=("mixup=0,0.2",),
-        image=(8, 8),
-        changes=(("partners", "rolled"),),
         execution=Execution(device="cpu"),
     )
-    plan = make_plan(model, TRAIN, TEST, in_memory / "out", options, Console(quiet=True))
+    plan = make_plan(model, in_memory / "out", options, Console(quiet=True))
     assert [plan.run_of(point).recipe.partners for point in plan.points] == ["rolled", "rolled"]
 
 
@@ -343,8 +363,7 @@ def test_a_sweep_goes_on_with_the_same_images_and_points_alone(model, in_memory,
     begin(monkeypatch, command)
     assert main([*command[:-1], command[-1].replace("0.009", "0.5")]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert 'points was {"schedule.peak=0.009"' in told
-    assert 'and is {"schedule.peak=0.5"' in told
+    assert "holds another sweep: it tried schedule.peak=0.009 and this one tries schedule.peak=0.5; choose" in told
 
 
 def test_the_images_of_a_sweep_are_hashed_once_for_all_its_runs(model, in_memory, monkeypatch):

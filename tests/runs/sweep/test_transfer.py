@@ -59,7 +59,7 @@ def test_the_table_is_mean_and_deviation_of_runs_that_are_kept(model, tmp_path, 
     assert main(command) == 0
     assert [file.read_bytes() for file in events] == before
     assert main([*command[:-1], "32"]) == 2
-    assert "image was [16, 16] and is [32, 32]" in capsys.readouterr().err
+    assert "image was 16, 16 and is 32, 32" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What a sweep is going to do: every point and run resolved, checked and counted before the first begins."""
+"""The plan of a sweep: every point and run resolved, checked and counted before the first one starts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,11 +11,11 @@ from vitlab.data.fingerprint import fingerprint
 from vitlab.data.source import Source
 from vitlab.data.splits import development_split
 from vitlab.errors import Stopped
-from vitlab.jobs.job import Here, Job, Ray, Workers
+from vitlab.jobs.job import Here, Job, Ray
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.paper.models import name_of
 from vitlab.require import require
-from vitlab.run_dir import CONTENTS, RESULT, RunSpec
+from vitlab.run_dir import CONTENTS, MODEL, RESULT, RUN, RunSpec
 from vitlab.runs.progress import Tally, duration, say
 from vitlab.runs.sweep.grid import Point, SweepOptions, points_of, read_grid
 from vitlab.runs.sweep.point_run import check_same, reached, train_point
@@ -23,8 +23,8 @@ from vitlab.runs.sweep.request import FINGERPRINTS
 from vitlab.runs.sweep.results import Outcome
 from vitlab.runs.sweep.search import corners, read_space, require_optuna, search
 from vitlab.runs.sweep.selection import DIVERGED, METRICS, Judged, divergence, judged, numbers_of
-from vitlab.runs.training.data import NO_SOURCES, Opened, open_training_data, split_data
-from vitlab.runs.training.request import Request, finetuning_spec
+from vitlab.runs.training.data import NO_SOURCES, Opened, RunData, open_training_data, split_data
+from vitlab.runs.training.request import finetuning_spec
 from vitlab.runs.training.time_estimate import DAY, estimated_seconds
 from vitlab.runs.training.unused_settings import unread_fields
 from vitlab.train.loop import measure_of
@@ -34,29 +34,28 @@ from vitlab.world.device import pick_device
 
 @dataclass(frozen=True)
 class Plan:
-    """All that was asked for, with the recipe resolved and the points listed; a search has none before it begins.
+    """A sweep with its recipe resolved and its points listed, except those that a search draws.
 
-    Weights and data are loaded once, for all runs that are planned.
+    Weights and data are loaded once, for all runs.
     """
 
     start: StartWeights
-    taught: StartWeights | None  # the teacher
+    teacher: StartWeights | None
     opened: Opened
     out: Path
     options: SweepOptions
-    base: RunSpec  # without anything that a point changes, on the split to pick on
-    test: str
-    sets: Mapping[str, Source]  # the images to train on, to pick on where they are a set of their own, and to test
-    fingerprints: dict[str, str]  # of these
+    base: RunSpec  # without the changes of any point, on the split that points are judged on
+    data: RunData  # of the last runs, without their test
+    fingerprints: dict[str, str]  # of all data sets
     points: tuple[Point, ...]
-    seconds: float  # that the base may take
+    seconds: float  # that the base takes
     console: Console
     crew: Crew
-    sources: Mapping[str, Source] = field(default_factory=dict)  # sets that are objects of the caller, by name
-    made: dict[tuple[Point, bool], RunSpec] = field(default_factory=dict)  # each is resolved once
+    sources: Mapping[str, Source]  # data sets that are objects of the caller, by name
+    made: dict[tuple[Point, bool], RunSpec] = field(default_factory=dict)  # each run is resolved once
 
     def asked(self) -> dict[str, object]:
-        """What another sweep in this folder must agree on."""
+        """What a later sweep in this folder must agree on."""
         options, base = self.options, self.base
         found: dict[str, object] = {
             "format": "vitlab-sweep",
@@ -64,38 +63,38 @@ class Plan:
             "weights": base.start_sha256,
             "recipe": base.recipe.name,
             "image": list(base.recipe.image),
-            "settings": dict(options.changes),
+            "settings": dict(options.request.changes),
             "data": base.data,
             "validation": base.validation,
             "held_out": base.held_out,
-            "test": self.test,
+            "test": options.request.test,
             FINGERPRINTS: self.fingerprints,
             "points": {point.name: {"recipe": point.recipe, **dict(point.changes)} for point in self.points},
             "seeds": options.seeds,
         }
         if base.teacher:
             found["teacher"] = base.teacher_sha256
-        if options.trials:  # what is drawn depends on how many are judged before the next is drawn
+        if options.trials:  # a point depends on how many were judged before it was drawn
             found["search"] = {"trials": options.trials, "space": list(options.space), "at_once": self.at_once}
         return found
 
     @property
     def at_once(self) -> int:
-        """Runs at a time."""
+        """The number of runs at a time."""
         return 1 if isinstance(self.options.workers, Here) else self.options.workers.count
 
     @property
     def is_picking(self) -> bool:
-        """Whether there is anything to judge."""
+        """Whether there are several points to choose from."""
         return bool(self.options.trials) or len(self.points) > 1
 
     @property
     def split(self) -> str:
-        """The images that points are judged on, in words."""
+        """The images that points are judged on."""
         return self.base.validation or f"{self.base.held_out:g} of the training images, held out"
 
     def judge_all(self) -> list[Judged]:
-        """Every point with its development numbers."""
+        """Return every point with its results on the development images."""
         options = self.options
         if not self.is_picking:
             point = self.points[0]
@@ -107,56 +106,51 @@ class Plan:
         return [*found, *self.judge(self.points)]
 
     def announce(self) -> None:
-        """Say how much it is, and refuse what takes days on a CPU unless that is wanted."""
+        """Print what the sweep does and how long it takes; raise if that is days on a CPU and not confirmed."""
         tried, seeds = (len(self.points) + self.options.trials if self.is_picking else 0), self.options.seeds
-        device = pick_device(self.base.execution.device)
+        device, recipe = pick_device(self.base.execution.device), self.base.recipe
         own = _images_seen(self.base)
         seen = [_images_seen(self.run_of(point)) for point in self.points] + [own] * self.options.trials
         seconds = self.seconds * ((sum(seen) if tried else 0) + seeds * max(seen)) / own
-        what = f"{tried} points on {self.split}, then the best" if tried else "one point, nothing to pick;"
-        say(
-            self.console,
-            f"sweep   {what} on everything, {seeds} x: {tried + seeds} runs, "
-            f"about {duration(seconds)} on {device.type}",
-        )
+        classes = len(self.data.card.class_names)
+        what = f"{tried} points on {self.split}, then the best" if tried else "one point, so nothing to pick: it"
+        runs = f"{tried + seeds} runs" if tried + seeds > 1 else "1 run"
+        say(self.console, f"data    {len(self.data.train):,} images to train on, {classes:,} classes")
+        say(self.console, f"recipe  {recipe.name}: {recipe.source}")
+        say(self.console, f"sweep   {what} on all images with {seeds} seed{'s' * (seeds > 1)}: {runs}, "
+                          f"about {duration(seconds)} on {device.type}")  # fmt: skip
         require(
             seconds < DAY or device.type != "cpu" or self.options.is_confirmed,
-            f"the sweep would take about {duration(seconds)} on this CPU; confirm with --yes, or reduce the number of "
-            f"points or steps (--schedule.total), the resolution (--image) or the size of the model",
+            f"the sweep would take about {duration(seconds)} on this CPU; confirm with yes=, or reduce the number of "
+            f"points or steps (schedule.total=), the resolution (image=) or the size of the model",
         )
 
     def run_of(self, point: Point, *, is_final: bool = False) -> RunSpec:
-        """The run that judges a point, or that reports: on everything, and tested."""
+        """The run that judges a point, or a final one, which trains on all images and is tested."""
         key = point, is_final
         if key not in self.made:
-            base, options = self.base, self.options
-            request = Request(
-                base.data,
-                options.image,
-                base.validation,
-                0.0 if is_final or base.validation else base.held_out,
-                self.test if is_final else "",
-                0,
-                (*options.changes, *point.changes),
-                options.teacher,
-                options.epochs,
-                is_swept=True,
+            request, base = self.options.request, self.base
+            request = replace(
+                request,
+                held_out=0.0 if is_final or base.validation else base.held_out,
+                test=request.test if is_final else "",
+                changes=(*request.changes, *point.changes),
             )
             if is_final:
                 _check_validated(self.run_of(point))
-            how = self.opened, request, options.execution, Console(quiet=True), self.taught
+            how = self.opened, request, self.options.execution, Console(quiet=True), self.teacher
             self.made[key] = finetuning_spec(self.start, point.recipe, *how)
         return self.made[key]
 
     def judge(self, points: Sequence[Point]) -> list[Judged]:
-        """Train the points that are not trained yet, and read what all of them reached."""
+        """Train the points that are not trained yet, and return the results of all."""
         runs = [self.run_of(point) for point in points]
         folders = [self.out / "grid" / point.name for point in points]
         self.train(folders, runs)
         return [judged(*one) for one in zip(points, runs, folders, strict=True)]
 
     def finish(self, picked: Judged, tried: int, task: str) -> Outcome:
-        """Retrain what was picked with every seed, and test."""
+        """Train the best point on all images with every seed, and test."""
         point, seeds = picked.point, range(self.options.seeds)
         runs = [replace(self.run_of(point, is_final=True), seed=seed) for seed in seeds]
         folders = [self.out / "final" / f"seed-{seed}" for seed in seeds]
@@ -167,7 +161,7 @@ class Plan:
         results = [numbers_of(folder, "test") for folder in folders]
         return Outcome(
             task=task,
-            data=self.test,
+            data=self.options.request.test,
             accuracies=tuple(100 * float(found[measure_of(found)]) for found in results),
             count=int(results[0]["count"]),
             recipe=point.recipe,
@@ -176,11 +170,11 @@ class Plan:
             points=tried,
             metric=METRICS[measure_of(results[0])],
             model=name_of(self.start.model.spec),
-            weights=self.start.path.name,
+            weights=_weights_name(self.start.path),
         )
 
     def train(self, folders: Sequence[Path], runs: Sequence[RunSpec]) -> None:
-        """Bring the runs to their ends, wherever they run; raises Stopped."""
+        """Finish the runs; raises Stopped."""
         for folder, spec in zip(folders, runs, strict=True):
             check_same(folder, spec)
         jobs = [
@@ -194,80 +188,68 @@ class Plan:
             for folder, spec in zip(folders, runs, strict=True)
         ]
         done = sum(job.is_done() for job in jobs)
-        with Tally(self.console, len(jobs), done, has_bar=not isinstance(self.options.workers, Here)) as tally:
-            code = self.crew.map(jobs, self.console, partial(_tell, tally))
+        is_here = isinstance(self.options.workers, Here)  # then a run has just printed what it reached
+        with Tally(self.console, len(jobs), done, has_bar=not is_here) as tally:
+            code = self.crew.map(jobs, self.console, partial(_tell, tally, is_here))
         if code:
             raise Stopped(code, self.out, "the same command")
 
 
-def _tell(tally: Tally, job: Job, event: Event, words: str) -> None:
-    tally.tell(job.name, event, words or (reached(job.folder) if event == "finished" else ""))
+def _tell(tally: Tally, is_here: bool, job: Job, event: Event, words: str) -> None:
+    is_news = event == "finished" and not is_here
+    tally.tell(job.name, event, words or (reached(job.folder) if is_news else ""))
 
 
 def make_plan(
     model: str | Path,
-    data: str,
-    test: str,
     out: Path,
     options: SweepOptions,
     console: Console,
     sources: Mapping[str, Source] = NO_SOURCES,
 ) -> Plan:
-    """Resolve recipe and points, and raise now what the last run would."""
-    changes, validation = options.changes, options.validation
-    request = Request(
-        data,
-        options.image,
-        validation,
-        options.held_out,
-        "",
-        0,
-        changes,
-        options.teacher,
-        options.epochs,
-        is_swept=True,
-    )
-    opened = open_training_data(data, sources.get("data"))
+    """Resolve the recipe and the points, and raise whatever any of the runs would raise."""
+    request = options.request
+    opened = open_training_data(request.data, sources.get("data"))
     start = load_start(model)
-    taught = None if options.teacher is None else load_start(options.teacher)
-    base = finetuning_spec(start, options.recipe, opened, request, options.execution, console, taught)
+    teacher = None if request.teacher is None else load_start(request.teacher)
+    how = opened, replace(request, test=""), options.execution, console, teacher
+    base = finetuning_spec(start, options.recipe, *how)
     _check_validated(base)
-    found = split_data(replace(base, held_out=0.0, test=test), opened, sources=sources)  # raises if they do not fit
-    images = len(found.train)
+    data = split_data(replace(base, held_out=0.0, test=request.test), opened, sources=sources)  # raises if unfit
     space = read_space(options.space) if options.trials else {}
     if options.trials:
         require_optuna()
-    points = points_of(base.recipe, images, options, space)
-    is_picking = bool(options.trials) or len(points) > 1
-    require(
-        not is_picking or bool(base.held_out or base.validation),
-        f"no development images to pick on: none of {images} training images is held out; give --held-out or "
-        f"--validation",
+    others = {name: fingerprint(source) for name, source in data.sets.items() if name != "data"}
+    workers = options.workers
+    if isinstance(workers, Ray):
+        workers = replace(workers, gpus=int(base.execution.device.startswith("cuda")))
+    seconds = estimated_seconds(
+        base, pick_device(base.execution.device), data, None if teacher is None else teacher.model.spec
     )
-    if is_picking and base.held_out:
-        development_split(found.train, base.held_out)
-    others = {name: fingerprint(source) for name, source in found.sets.items() if name != "data"}
-    crew = Crew(_with_gpus(options.workers, base))
-    teacher = None if taught is None else taught.model.spec
     plan = Plan(
         start=start,
-        taught=taught,
+        teacher=teacher,
         opened=opened,
         out=out,
         options=options,
         base=base,
-        test=test,
-        sets=found.sets,
-        fingerprints={"data": found.card.fingerprint, **others},
-        points=tuple(points),
-        seconds=estimated_seconds(base, pick_device(base.execution.device), found, teacher),
+        data=data,
+        fingerprints={"data": data.card.fingerprint, **others},
+        points=tuple(points_of(base.recipe, len(data.train), options, space)),
+        seconds=seconds,
         console=console,
-        crew=crew,
+        crew=Crew(workers),
         sources=dict(sources),
     )
-    runs = []
-    for point in (*points, *(corners(base.recipe.name, space) if options.trials else ())):
-        runs += [plan.run_of(point), plan.run_of(point, is_final=True)]
+    require(
+        not plan.is_picking or bool(base.held_out or base.validation),
+        f"no development images to pick on: none of {len(data.train)} training images is held out; give held_out= or "
+        f"validation=",
+    )
+    if plan.is_picking and base.held_out:
+        development_split(data.train, base.held_out)
+    drawn = corners(base.recipe.name, space) if options.trials else []
+    runs = [plan.run_of(point, is_final=final) for point in (*plan.points, *drawn) for final in (False, True)]
     _check_read(runs, options, space)
     return plan
 
@@ -275,23 +257,22 @@ def make_plan(
 def _check_validated(run: RunSpec) -> None:
     require(
         not run.recipe.validate_every or bool(run.validation),
-        "the last runs of a sweep train on everything, so validate_every and patience need images of their own to "
-        "validate on: give --validation",
+        "the last runs of a sweep train on all images, so validate_every and patience need images of their own to "
+        "validate on: give validation=",
     )
 
 
 def _check_read(runs: Sequence[RunSpec], options: SweepOptions, space: Iterable[str]) -> None:
-    """Raise for a setting that no point of the sweep reads; one that some do not read is a part of the grid."""
-    fields = [*dict(options.changes), *read_grid(options.grid), *space]
+    """Raise for a setting that has no effect at any point of the sweep."""
+    fields = [*dict(options.request.changes), *read_grid(options.grid), *space]
     unread = [unread_fields(run, fields) for run in runs]
     for name, why in unread[0].items():
         require(not all(name in one for one in unread), why)
 
 
-def _with_gpus(workers: Workers, base: RunSpec) -> Workers:
-    """A cluster has to know that a run needs a GPU."""
-    needed = int(base.execution.device.startswith("cuda"))
-    return replace(workers, gpus=needed) if isinstance(workers, Ray) else workers
+def _weights_name(path: Path) -> str:
+    """The name of the file or folder, or that of the run whose model it is."""
+    return path.parent.name if path.name == MODEL and (path.parent / RUN).exists() else path.name
 
 
 def _images_seen(run: RunSpec) -> int:

@@ -1,4 +1,4 @@
-"""One run of a sweep, in whichever process: from whatever its folder holds to its end."""
+"""One run of a sweep, in any process: started, continued or finished already."""
 
 import time
 from collections.abc import Mapping
@@ -19,28 +19,28 @@ from vitlab.runs.training.trainer import Loaded, train_run
 from vitlab.store import Locked, json_writer, replacing
 from vitlab.strict_json import read_json
 
-PATIENCE = 120  # seconds in which a worker of a killed sweep has saved and gone
-
-
+PATIENCE = 120  # seconds for a worker of a killed sweep to save and end
 Argument = tuple[Path, RunSpec, Path, Mapping[str, Source]]
 
 
 def train_point(asked: Argument, console: Console) -> int:
-    """The work of a job: train the run of a folder to its end. A run that diverges says so in a file.
+    """Train the run of a folder to its end, as a job. A run that diverges leaves a file that says so.
 
-    The argument is the folder, its run, the sweep's record of what the images hold, so that no run reads them for that,
-    and data that the caller has open.
+    The argument is the folder, its run, the sweep's record of the images' contents, so that no run hashes them again,
+    and data sets that the caller has open.
     """
     folder, *_ = asked
     try:
-        for tried in range(PATIENCE):
+        for seconds_left in reversed(range(PATIENCE + 1)):
             try:
                 return _trained(*asked, console)
-            except Locked as error:  # a worker of a killed sweep may still be leaving the folder
-                if not tried:
+            except Locked as error:  # a worker of a killed sweep may not have ended yet
+                if not seconds_left:
+                    raise
+                if seconds_left == PATIENCE:
                     say(console, f"waiting: {error}")
                 time.sleep(1)
-        return _trained(*asked, console)
+        raise AssertionError("the last attempt returns or raises")
     except ArithmeticError as error:
         say(console, f"diverged: {error}")
         with replacing(folder / DIVERGED) as temporary:
@@ -54,7 +54,7 @@ def _trained(folder: Path, spec: RunSpec, known: Path, sources: Mapping[str, Sou
         return train_run(RunDir.open(folder), console, loaded=loaded, execution=spec.execution, known=known)
     data = open_run_data(spec, sources=sources)
     teacher = open_teacher(spec, data.card) if spec.teacher else None
-    run = create_run(folder, spec, data, console, teacher, is_confirmed=True)
+    run = create_run(folder, spec, data, console, teacher, is_confirmed=True, is_announced=False)
     with run.withdrawn_unless_begun():
         return train_run(run, console, loaded=Loaded(data, teacher=teacher), execution=spec.execution, known=known)
 
@@ -64,13 +64,13 @@ def check_same(folder: Path, wanted: RunSpec) -> None:
     if not (folder / RUN).exists():
         return
     found = RunDir.open(folder).spec()
-    may_differ = ("start", "teacher", "execution")  # where weights lie, which have hashes, and how it is carried out
+    may_differ = ("start", "teacher", "execution")  # paths of weights that have hashes, and settings of no effect
     other = [name for name in vars(wanted) if name not in may_differ and getattr(found, name) != getattr(wanted, name)]
-    require(not other, f"{folder} holds another run: its {', '.join(other)} differ; choose another --out")
+    require(not other, f"{folder} holds another run: its {', '.join(other)} differ; choose another out=")
 
 
 def reached(folder: Path) -> str:
-    """What a run that just ended reached, in a few words."""
+    """What a finished run reached, in a few words."""
     if (folder / DIVERGED).exists():
         return "diverged"
     result = cast(dict[str, Any], read_json(folder / RESULT))

@@ -1,9 +1,9 @@
-"""sweep.json and contents.npz: what a sweep was asked, on which images, so that another question is refused."""
+"""sweep.json and contents.npz: what a sweep was asked for, and on which images; a folder holds one sweep."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from rich.console import Console
 
@@ -16,34 +16,35 @@ from vitlab.store import json_writer, replacing
 from vitlab.strict_json import read_json
 
 SWEEP, FINGERPRINTS = "sweep.json", "fingerprints"
+NAMED = 4  # values that a message names
 
 
 def remember(out: Path, asked: dict[str, object]) -> None:
-    """Write what is asked for, or compare it with what was."""
+    """Write what the sweep is asked for; if the folder holds a sweep already, raise unless it is the same."""
     if not (out / SWEEP).exists():
         with replacing(out / SWEEP) as temporary:
             json_writer(asked)(temporary)
         return
     before = cast(dict[str, object], read_json(out / SWEEP))
-    require(isinstance(before, dict), f"{out / SWEEP} is not of a sweep; choose another --out")
+    require(isinstance(before, dict), f"{out / SWEEP} is not of a sweep; choose another out=")
     wanted = json.loads(json.dumps(asked, allow_nan=False))
-    said = "; ".join(_difference(name, before.get(name), wanted.get(name)) for name in _differing(before, wanted))
-    require(not said, f"{out} holds another sweep: {said}; choose another --out")
+    said = [words for name in _differing(before, wanted) for words in _differences(name, before, wanted)]
+    require(not said, f"{out} holds another sweep: {'; '.join(said)}; choose another out=")
 
 
 def remember_contents(out: Path, sets: Mapping[str, Source], fingerprints: Mapping[str, str], console: Console) -> None:
-    """Record what the images hold, once for all runs, or compare it with what they held."""
+    """Record the contents of the images, once for all runs, or raise if they are not those of the record."""
     before = read_record(out / CONTENTS)
     if not before and any(out.glob(f"*/*/{RUN}")):
         say(
             console,
-            "warning: there is no sound record of what the images held when this sweep began (earlier versions of "
-            "vitlab made none), so a change since then cannot be noticed; it is recorded now",
+            "warning: there is no intact record of the images with which this sweep began (earlier versions of vitlab "
+            "made none), so a change since then cannot be detected; they are recorded now",
         )
     found = {n: compared(before[n], sets[n], fingerprints[n], console) for n in before if n in sets}
     changed = differences(found, sets)
-    require(not changed, f"{out} holds a sweep over other images: {'; '.join(changed)}; bring them back, or choose "
-                         f"another --out")  # fmt: skip
+    said = "; ".join(changed)
+    require(not said, f"{out} holds a sweep over other images: {said}; restore them, or choose another out=")
     tell_unchecked(console, found)
     now = {n: found[n].now if n in found else recorded(sets[n], fingerprints[n], console) for n in sets}
     if not all(n in before and now[n].is_identical(before[n]) for n in now):
@@ -54,16 +55,24 @@ def _differing(before: Mapping[str, object], now: Mapping[str, object]) -> list[
     return [name for name in {**before, **now} if before.get(name) != now.get(name)]
 
 
-def _difference(name: str, before: object, now: object) -> str:
-    """What a field was and is; of one with parts, only those that differ."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        parts = _differing(before, now)
-        if name == FINGERPRINTS:
-            return f"the images of --{' and --'.join(parts)} are not those it began with"
-        before, now = ({part: values[part] for part in parts if part in values} for values in (before, now))
-    return f"{name} was {_short(before)} and is {_short(now)}"
+def _differences(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """How a field of sweep.json differs; of one with parts, only the parts that do."""
+    old, new = before.get(name), now.get(name)
+    if name in ("weights", "teacher"):  # hashes
+        return [f"it has another {'teacher' if name == 'teacher' else 'model to start from'}"]
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return [f"{name} was {_words(old)} and is {_words(new)}"]
+    parts = _differing(old, new)
+    if name == FINGERPRINTS:
+        return [f"the images of {' and '.join(f'{part}=' for part in parts)} are not those it began with"]
+    if name == "points":
+        lists = ([part for part in parts if part in points] for points in (old, new))
+        return ["it tried {} and this one tries {}".format(*map(_words, lists))]
+    return [f"{part} was {_words(old.get(part))} and is {_words(new.get(part))}" for part in parts]
 
 
-def _short(value: object) -> str:
-    text = json.dumps(value, allow_nan=False)
-    return text if len(text) <= 120 else f"{text[:117]}..."
+def _words(value: object) -> str:
+    if isinstance(value, list):
+        more = f" and {len(value) - NAMED} more" if len(value) > NAMED else ""
+        return (", ".join(map(str, value[:NAMED])) or "nothing else") + more
+    return "not set" if value in (None, "") else str(value)

@@ -1,4 +1,4 @@
-"""The result of a sweep or a transfer, as a row of a table and a line of the ledger."""
+"""The result of a sweep: a row of a table, and a line of the ledger."""
 
 import statistics
 from collections.abc import Sequence
@@ -16,28 +16,28 @@ COLUMNS = ("data", "{metric} %", "std", "runs", "count", "recipe", "learning rat
 
 @dataclass(frozen=True)
 class Outcome:
-    """The accuracy, or the mean average precision, on one set over several runs, in percent."""
+    """The top-1 accuracy, or the mean average precision, of several runs on one data set, in percent."""
 
-    task: str  # the paper's name of the set, where it is one of its own
+    task: str  # the paper's name of the data set, or empty
     data: str
     accuracies: tuple[float, ...]
     count: int  # test images, each scored in every run
     recipe: str
     learning_rate: float
     point: str
-    points: int  # that it was picked of on development images; 1: nothing was picked
+    points: int  # that were tried on development images; 1: nothing was picked
     metric: str = "top-1"  # or mAP, of a multi-label set
     model: str = ""
-    weights: str = ""  # name of the file or folder
+    weights: str = ""  # name of the run, file or folder
 
     @property
     def mean(self) -> float:
-        """Over the runs."""
+        """The mean of the runs."""
         return statistics.fmean(self.accuracies)
 
     @property
     def std(self) -> float | None:
-        """Of a sample: divided by runs - 1; None for one run."""
+        """The standard deviation of the runs, with n - 1; None for one run."""
         return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
 
     @property
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def results_of(rows: Sequence[Outcome]) -> Results:
-    """The table, with what the paper prints for the same model and data."""
+    """A table of results, beside what the paper prints for the same model and data."""
     lines: list[tuple[Cell, ...]] = []
     for row in rows:
         found = published(row.model, row.task) if row.task else ()
@@ -64,14 +64,14 @@ def results_of(rows: Sequence[Outcome]) -> Results:
 
 
 def write_table(table: Results, folder: Path, name: str) -> None:
-    """NAME.csv, .md and .json in the folder."""
+    """Write NAME.csv, .md and .json into the folder."""
     for suffix, text in (("csv", table.to_csv()), ("md", table.to_markdown()), ("json", table.to_json())):
         with replacing(folder / f"{name}.{suffix}") as temporary:
             temporary.write_text(text, encoding="utf-8")
 
 
 def record(rows: Sequence[Outcome], ledger: Path, command: str) -> None:
-    """Add the rows to the ledger."""
+    """Append the results to the ledger."""
     when, made_by = datetime.now(UTC).isoformat(timespec="seconds"), versions()
     entries = [
         Entry(

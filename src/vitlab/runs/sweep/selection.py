@@ -1,4 +1,4 @@
-"""Which point of a sweep is best on the development images, and why."""
+"""The choice of the best point on the development images, and its reason."""
 
 import json
 import math
@@ -16,15 +16,15 @@ from vitlab.strict_json import read_json
 from vitlab.train.loop import measure_of
 
 CHOICE, DIVERGED = "choice.json", "diverged.json"
-METRICS = {"top1": "top-1", "map": "mAP"}  # how tables call what decides
-TIE = "of equals the one with the smaller learning rate, then the earlier one"
-HOPELESS = 10  # times the loss of guessing, ln K or K ln 2: the weights have exploded, whatever happens to be right
-RULES = {"top1": "most development images right", "map": "highest mean average precision on the development images"}
+METRICS = {"top1": "top-1", "map": "mAP"}  # names in tables
+TIE = "the smaller learning rate wins, then the earlier point"
+HOPELESS = 10  # times the loss of guessing, ln K or K ln 2: the weights have exploded
+RULES = {"top1": "highest accuracy on the development images", "map": "highest mean average precision on them"}
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A point and how it did on the development images; `diverged` says how it failed, if it did."""
+    """A point with its results on the development images; `diverged` says how it failed, if it did."""
 
     point: Point
     learning_rate: float
@@ -33,12 +33,12 @@ class Judged:
 
     @property
     def measured(self) -> float | None:
-        """The accuracy, or the mean average precision, 0..1; None for a point that counts as worst."""
+        """The accuracy, or the mean average precision, 0..1; None for a point that diverged."""
         return None if self.numbers is None or self.diverged else float(self.numbers[measure_of(self.numbers)])
 
 
 def judged(point: Point, spec: RunSpec, folder: Path) -> Judged:
-    """What a finished run of a point says."""
+    """The results of a point's finished run."""
     rate = spec.recipe.schedule.peak
     if (folder / DIVERGED).exists():
         return Judged(point, rate, None, divergence(folder))
@@ -65,9 +65,9 @@ def divergence(folder: Path) -> str:
 
 
 def pick(points: Sequence[Judged]) -> tuple[Judged, str]:
-    """The point that does best on the development images, and why it is that one; raises if all diverged."""
+    """Return the best point on the development images and the reason; raises if all diverged."""
     if len(points) == 1 and points[0].numbers is None and not points[0].diverged:
-        return points[0], "it is the only point, so nothing was picked"
+        return points[0], "the only point, so nothing was picked"
     alive = [one for one in points if one.measured is not None]
     if not alive:
         said = "; ".join(f"{one.point.name}: {one.diverged}" for one in points)
@@ -76,14 +76,13 @@ def pick(points: Sequence[Judged]) -> tuple[Judged, str]:
     best = order[0][1]
     top, numbers = best.measured or 0.0, best.numbers or {}
     count = f"{int(numbers['count']):,} development images"
-    found = f"{top:.2%} of {count} are right" if measure_of(numbers) == "top1" else f"mAP {top:.2%} on {count}"
-    why = f"{found}, the most of {len(points)} points"
+    why = f"{METRICS[measure_of(numbers)]} {100 * top:.1f} % on {count}, the best of {len(points)} points"
     ties = [one.point.name for _, one in order[1:] if one.measured == top]
     if ties:
-        why += f"; {', '.join(ties)} had as many: {TIE}"
+        why += f"; {', '.join(ties)} tied: {TIE}"
     worst = [one.point.name for one in points if one.measured is None]
     if worst:
-        why += f"; worst, because diverged: {', '.join(worst)}"
+        why += f"; diverged: {', '.join(worst)}"
     return best, why
 
 
@@ -105,11 +104,11 @@ def _measure(points: Sequence[Judged]) -> str:
 
 
 def write_choice(out: Path, judged_on: str | None, points: Sequence[Judged], picked: Judged, why: str) -> None:
-    """The points, their numbers, the rule, the pick and why; one point alone is judged on nothing, by no rule."""
+    """Write the points, their results, the rule, the pick and why; a single point is not judged."""
     listed = json.loads(table_of(points).to_json())
     choice = {
         "judged_on": judged_on,
-        "rule": f"{RULES[_measure(points)]}; {TIE}; what diverged counts as worst" if judged_on else None,
+        "rule": f"{RULES[_measure(points)]}; of ties {TIE}; a point that diverged is worst" if judged_on else None,
         "points": listed,
         "pick": picked.point.name,
         "why": why,

@@ -1,23 +1,25 @@
-"""The paper's protocol of fine-tuning: try a grid on a development split, take the best, retrain on everything, test.
+"""The paper's protocol of fine-tuning: try a grid on a development split, train the best on all images, test.
 
-    OUT/sweep.json         what was asked for; something else in the same folder is refused
-    OUT/contents.npz       what the images hold, which must not change
+    OUT/sweep.json         what was asked for; a sweep that differs is refused in the same folder
+    OUT/contents.npz       a record of the images, which must not change
     OUT/grid/POINT/        a run folder for each point, trained without the development images and judged on them
-    OUT/choice.json        the points, their numbers, the pick and why; points.csv, .md and .json are the table of it
-    OUT/final/seed-N/      a run folder for each seed, trained on everything with what was picked, and tested
-    OUT/result.json        mean and deviation; .csv and .md beside it
+    OUT/choice.json        the points, their results, the pick and why; points.csv, .md and .json have the same table
+    OUT/final/seed-N/      a run folder for each seed: the best point, trained on all images and tested
+    OUT/result.json        mean and deviation; also .csv and .md
 
-Nothing else is remembered: a sweep that was killed is started again, and what is finished is not run again.
+These files are the whole state: a sweep that was killed is started again, and finished runs are not repeated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 
 from vitlab.changes import NO_CHANGES
 from vitlab.data.source import Source
+from vitlab.errors import InvalidValue
 from vitlab.jobs.job import Here, Processes, Ray, Workers
 from vitlab.jobs.on_ray import require_ray
 from vitlab.paper.finetuning import RUNS
@@ -32,11 +34,12 @@ from vitlab.runs.sweep.request import SWEEP, remember, remember_contents
 from vitlab.runs.sweep.results import Outcome, record, results_of, write_table
 from vitlab.runs.sweep.selection import pick, table_of, write_choice
 from vitlab.runs.training.data import NO_SOURCES, Data, named_sources
+from vitlab.runs.training.request import Request
 from vitlab.runs.training.start import split_changes
 from vitlab.spec import Image, image_size
 from vitlab.store import locked, refuse_strange, refuse_unwritable
 
-RAY_JOBS = 2  # at a time, by default
+RAY_JOBS = 2  # default number at a time
 
 
 def sweep(
@@ -69,7 +72,7 @@ def sweep(
     changes: Mapping[str, object] = NO_CHANGES,
     **fields: object,
 ) -> Outcome:
-    """Fine-tune as in the paper: try a grid on a development split, retrain the best on everything, and test.
+    """Fine-tune as in the paper: try a grid on a development split, train the best on all images, and test.
 
     `grid` gives the values of fields to try, `{"schedule.peak": (1e-3, 3e-3)}`; `rates` is short for that field. The
     search "optuna" draws `trials` points from `space`, `{"schedule.peak": "log:1e-4:1e-1"}`. `jobs` runs train at a
@@ -79,33 +82,31 @@ def sweep(
     require(search == "grid" or trials >= 1, f"{trials} trials; a search needs at least 1")
     specs, sources = named_sources(data, validation, test)
     execution, changed = split_changes(execution, {**changes, **fields})
+    size = None if image is None else image_size(image)
+    request = Request(
+        specs["data"], size, specs["validation"], held_out, specs["test"], 0, changed, teacher, epochs, is_swept=True
+    )
     options = SweepOptions(
+        request=request,
         recipe=recipe,
-        rates=tuple(rates),
+        rates=_rates(rates),
         grid=_texts(grid),
         space=_texts(space),
         trials=trials if search == "optuna" else 0,
         also=tuple(also),
         seeds=seeds,
-        image=None if image is None else image_size(image),
-        validation=specs["validation"],
-        held_out=held_out,
-        teacher=teacher,
-        epochs=epochs,
-        changes=changed,
         execution=execution,
         workers=workers_of(jobs, ray),
         is_confirmed=yes,
     )
     require(
         not sources or isinstance(options.workers, Here),
-        "data that is a Python object is open in this process only; leave out jobs and ray, or give a string such as "
+        "other processes cannot read data that is a Python object; leave out jobs= and ray=, or give a string such as "
         "folder:photos",
     )
     ledger = None if ledger is None else Path(ledger)
     check_ledger(ledger)
-    screen = default_console(console, quiet=quiet)
-    outcome = run_sweep(model, specs["data"], specs["test"], Path(out), options, screen, sources=sources)
+    outcome = run_sweep(model, Path(out), options, default_console(console, quiet=quiet), sources=sources)
     if ledger is not None:
         record([outcome], ledger, command)
     return outcome
@@ -113,27 +114,24 @@ def sweep(
 
 def run_sweep(
     model: str | Path,
-    data: str,
-    test: str,
     out: Path,
     options: SweepOptions,
     console: Console,
     task: str = "",
     sources: Mapping[str, Source] = NO_SOURCES,
 ) -> Outcome:
-    """Pick on a development split, retrain on everything with every seed, and test; raises Stopped.
+    """Pick a point on a development split, train it on all images with every seed, and test; raises Stopped.
 
-    `task` is the paper's name of the data, if it is one of its sets.
+    `task` is the paper's name of the data, if it is one of its data sets.
     """
-    require(options.seeds >= 1, f"{options.seeds} seeds; at least 1 is needed to report anything")
-    require(bool(test), "a sweep reports on test images; give --test")
+    require(bool(options.request.test), "a sweep reports on test images; give test=")
     refuse_unwritable(out)
     refuse_strange(out, (SWEEP,))
-    plan = make_plan(model, data, test, out, options, console, sources)
+    plan = make_plan(model, out, options, console, sources)
     plan.announce()
     with locked(out), plan.crew:
         remember(out, plan.asked())
-        remember_contents(out, plan.sets, plan.fingerprints, console)
+        remember_contents(out, plan.data.sets, plan.fingerprints, console)
         points = plan.judge_all()
         picked, why = pick(points)
         write_table(table_of(points), out, "points")
@@ -148,15 +146,22 @@ def run_sweep(
 
 def workers_of(jobs: int | None, ray: str) -> Workers:
     """Where the runs of a sweep train."""
-    require(jobs is None or jobs >= 1, f"--jobs {jobs}; at least 1 run at a time is needed")
+    require(jobs is None or jobs >= 1, f"jobs= is {jobs}; at least 1 run at a time is needed")
     if ray:
-        require_ray()  # before the weights take their time
+        require_ray()  # before the weights are loaded
         return Ray(ray, jobs or RAY_JOBS)
     return Processes(jobs) if jobs is not None and jobs > 1 else Here()
 
 
+def _rates(given: Sequence[float]) -> tuple[float, ...]:
+    rates: tuple[Any, ...] = (None,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    if not all(isinstance(rate, Real) and not isinstance(rate, bool) for rate in rates):
+        raise InvalidValue(f"is {given!r}; expected a list of learning rates, such as [0.001, 0.003]", field="rates")
+    return rates
+
+
 def _texts(given: Mapping[str, object] | Sequence[str]) -> tuple[str, ...]:
-    """FIELD=VALUES as on a command line."""
+    """FIELD=VALUES, as on a command line."""
     if not isinstance(given, Mapping):
         return tuple(given)
     return tuple(

@@ -1,4 +1,4 @@
-"""The paper's transfer table: a sweep over each of its sets; mean and deviation over several runs."""
+"""The paper's transfer table: a sweep on each of its data sets, mean and deviation of several runs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +19,7 @@ from vitlab.runs.progress import default_console, say
 from vitlab.runs.sweep.grid import PEAK, SweepOptions
 from vitlab.runs.sweep.results import record, results_of, write_table
 from vitlab.runs.sweep.sweep import run_sweep, workers_of
+from vitlab.runs.training.request import Request
 from vitlab.runs.training.start import split_changes
 from vitlab.spec import Image, image_size
 from vitlab.world.device import pick_device
@@ -45,22 +46,15 @@ def transfer(
     changes: Mapping[str, object] = NO_CHANGES,
     **fields: object,
 ) -> Results:
-    """Fine-tune on every set (recipe -> training and test data) several times; returns the table.
+    """Fine-tune several times on every data set of `sets`: its row of table 4 -> its training and test data.
 
-    The recipe of each set is its row of table 4. With `sweep` its learning rate is picked on a development split first,
-    as in the paper; "auto" does so where there is an accelerator. Every run is a folder under `out`: what is finished
-    is not run again, what was stopped continues.
+    With `sweep` the learning rate is first picked on a development split, as in the paper; "auto" does so on an
+    accelerator. Every run has a folder under `out`: the same call continues and repeats no finished run.
     """
     require(bool(sets), f"no data was given; give training and test data of any of {', '.join(TRANSFER_SLUGS)}")
     execution, changed = split_changes(execution, {**changes, **fields})
-    options = SweepOptions(
-        seeds=runs,
-        image=None if image is None else image_size(image),
-        changes=changed,
-        execution=execution,
-        workers=workers_of(jobs, ray),
-        is_confirmed=yes,
-    )
+    request = Request("", None if image is None else image_size(image), changes=changed, is_swept=True)
+    options = SweepOptions(request, seeds=runs, execution=execution, workers=workers_of(jobs, ray), is_confirmed=yes)
     ledger = None if ledger is None else Path(ledger)
     check_ledger(ledger)
     out, screen = Path(out), default_console(console, quiet=quiet)
@@ -68,15 +62,15 @@ def transfer(
     # Differs from the paper: `vitlab transfer` on a CPU takes each recipe's learning rate; `--sweep yes` picks it on a
     # development split.
     if not is_picking:
-        say(screen, "learning rates are those of the recipes, not picked on a development split; --sweep yes picks")
+        say(screen, "learning rates are those of the recipes, not picked on a development split")
     rows = []
     for recipe, (train, test) in sets.items():
-        how = replace(options, recipe=recipe)
+        how = replace(options, recipe=recipe, request=replace(request, data=train, test=test))
         if not is_picking and PEAK not in dict(changed):
-            batch = str(dict(changed).get("batch", ""))  # one that is no number is refused with the other fields
+            batch = str(dict(changed).get("batch", ""))  # if not a number, an error with the other fields
             length = Length(batch=int(batch) if batch.isdecimal() else None)
             how = replace(how, rates=(finetuning_recipe(recipe, length).schedule.peak,))
-        rows.append(run_sweep(model, train, test, out / recipe, how, screen, TRANSFER_SLUGS[recipe]))
+        rows.append(run_sweep(model, out / recipe, how, screen, TRANSFER_SLUGS[recipe]))
     table = results_of(rows)
     write_table(table, out, "transfer")
     if ledger is not None:

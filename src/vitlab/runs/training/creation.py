@@ -32,16 +32,18 @@ def create_run(
     teacher: Teacher | None = None,
     *,
     is_confirmed: bool,
+    is_announced: bool = True,
 ) -> RunDir:
     """Announce a run, check what can be checked before its first step, and create its folder.
 
-    A run of more than a day on a CPU must be confirmed.
+    A run of more than a day on a CPU must be confirmed. A sweep announces its runs together.
     """
-    _announce(spec, data, console)
+    banner = console if is_announced else Console(quiet=True)
+    _announce(spec, data, banner)
     device = pick_device(spec.execution.device)
     seconds = estimated_seconds(spec, device, data, None if teacher is None else teacher.model.spec)
     sooner = "; less if the training loss settles before" if spec.recipe.settle_window else ""
-    say(console, f"time    about {duration(seconds)} on {device.type}, as busy as it is now{sooner}")
+    say(banner, f"time    about {duration(seconds)} on {device.type}, as busy as it is now{sooner}")
     require(
         seconds < DAY or device.type != "cpu" or is_confirmed,
         f"the run would take about {duration(seconds)} on this CPU; confirm with --yes, or reduce the number of steps "
@@ -53,7 +55,7 @@ def create_run(
     run = RunDir.create(path, spec, to_json(data.card))
     for name, account in judged.items():
         tell_bad(console, run, account, write_quarantine(run, account, name), name)
-    say(console, f"run     {path}; if it is stopped: {run.command}\n")
+    say(banner, f"run     {path}; if it is stopped: {run.command}\n")
     return run
 
 

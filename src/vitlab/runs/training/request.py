@@ -1,6 +1,7 @@
 """From what a user asks for to a complete run: which recipe, which model, which data, and why."""
 
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Literal
 
@@ -63,11 +64,12 @@ class Request:
     is_swept: bool = False  # one of several runs, not all of which must use every change
 
     def __post_init__(self) -> None:
-        require(
-            self.held_out is None or 0 <= self.held_out < 1,
-            f"--held-out {self.held_out} is not a share of the training images; give a number from 0 to less than 1, "
-            f"such as 0.1 for a tenth",
-        )
+        share = self.held_out
+        if share is not None and (isinstance(share, bool) or not isinstance(share, Real)):
+            raise InvalidValue(f"is {share!r}; expected a number from 0 to less than 1", field="held_out")
+        if share is not None and not 0 <= share < 1:
+            problem = f"{share} is not a share of the training images; give a number from 0 to less than 1"
+            raise InvalidValue(f"{problem}, such as 0.1 for a tenth", field="held_out")
 
 
 def pretraining_spec(
