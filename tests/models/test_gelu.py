@@ -8,7 +8,7 @@ import torch
 from torch.autograd import gradcheck
 from torch.utils.checkpoint import checkpoint
 
-from vitlab.models.gelu import CHUNK, gelu
+from vitlab.models.transformer import CHUNK, gelu
 
 ROOT = math.sqrt(2 / math.pi)
 POINTS = np.concatenate([np.linspace(-12, 12, CHUNK + 5), [-1e4, -0.0, 0.0, 1e4]])

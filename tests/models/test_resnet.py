@@ -11,8 +11,8 @@ from torch.autograd import gradcheck
 from agreement import disagreement, randomised
 from vitlab import build_model
 from vitlab.models.build import build_from_spec
-from vitlab.models.hybrid import HybridEmbedding
 from vitlab.models.resnet import PostUnit, PreUnit, ResNetV1, StandardConv, group_norm, same_padding
+from vitlab.models.vit import HybridEmbedding
 from vitlab.spec import (
     BIT,
     CONVENTIONS,

@@ -10,10 +10,10 @@ from vitlab.models.build import build_from_spec
 from vitlab.recipe import SGD, Distillation, Execution, Recipe, Schedule
 from vitlab.runs.training.distillation import BothLogits
 from vitlab.spec import ViTSpec
-from vitlab.train.distillation import distilled, hard_loss, soft_loss
+from vitlab.train.objectives import Piece, distilled, hard_loss, soft_loss, supervised
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
-from vitlab.train.update import Examples, Piece, Update, supervised
+from vitlab.train.update import Examples, Update
 
 RNG = np.random.default_rng(0)
 STUDENT, TEACHER = (RNG.normal(size=(6, 5)) * 3 for _ in range(2))

@@ -11,7 +11,7 @@ from vitlab.models.build import build_from_spec
 from vitlab.paper.finetuning import hyper_rule
 from vitlab.recipe import SGD, AdamW, Schedule
 from vitlab.spec import ViTSpec
-from vitlab.train.losses import sigmoid_cross_entropy, softmax_cross_entropy
+from vitlab.train.objectives import sigmoid_cross_entropy, softmax_cross_entropy
 from vitlab.train.optimizers import clip_gradients, make_optimizer, set_learning_rate, update_average
 
 STEPS = 200

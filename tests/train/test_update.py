@@ -13,9 +13,10 @@ from vitlab.paper.recipes.finetuning import finetuning_recipe
 from vitlab.recipe import SGD, AdamW, Execution, Schedule
 from vitlab.spec import ViTSpec
 from vitlab.train.mixing import mixing_of, mixup_share
+from vitlab.train.objectives import supervised
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
-from vitlab.train.update import Examples, Update, freeze, recompute_activations, supervised
+from vitlab.train.update import Examples, Update, freeze, recompute_activations
 
 SPEC = ViTSpec(patch=4, layers=2, width=16, mlp=32, heads=2, image=(8, 8), classes=5)
 RECIPE = replace(

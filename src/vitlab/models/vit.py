@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from vitlab.models.axial import AXES, AxialAttention
 from vitlab.models.classifier import Classifier, make_head
 from vitlab.models.embedding import TABLES, PatchEmbedding, Positions, Positions2D
-from vitlab.models.hybrid import HybridEmbedding
+from vitlab.models.resnet import ResNetV1
 from vitlab.models.transformer import Attention, Block, RelativeAttention
-from vitlab.spec import Image, ViTSpec, image_size
+from vitlab.spec import Backbone, Convolutions, Image, ViTSpec, image_size
 
 
 class ViT(Classifier[ViTSpec]):
@@ -146,6 +146,23 @@ class ViT(Classifier[ViTSpec]):
             block.initialise(generator)
         self.norm.reset_parameters()
         self.head.initialise(generator, head_bias)
+
+
+class HybridEmbedding(PatchEmbedding):
+    """A ResNet followed by the embedding of patches of its feature map."""
+
+    def __init__(self, backbone: Backbone, patch: int, width: int, how: Convolutions) -> None:
+        super().__init__(patch, width, backbone.channels)
+        self.backbone = ResNetV1(backbone, how)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, N, D)."""
+        return super().forward(self.backbone(images))  # by way of (B, C, H/stride, W/stride)
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw the ResNet, then the embedding."""
+        self.backbone.initialise(generator)
+        super().initialise(generator)
 
 
 def _attentions(spec: ViTSpec) -> Iterator[Attention]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.recipe import CELLS, COLOUR_BITS, COLOURS, Masking
-from vitlab.train.update import Call, Piece
+from vitlab.train.objectives import Call, Piece
 
 LEVELS = 2**COLOUR_BITS  # per channel
 STEP = 256 // LEVELS  # values per level

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from vitlab.recipe import Execution, Recipe
 from vitlab.require import require
-from vitlab.train.losses import sigmoid_cross_entropy, softmax_cross_entropy
 from vitlab.train.mixing import Mixing, mixing_of
+from vitlab.train.objectives import Objective, Piece, supervised
 from vitlab.train.optimizers import clip_gradients, set_learning_rate, update_average
 from vitlab.train.state import TrainState
 from vitlab.world.device import seed_device
@@ -34,19 +34,6 @@ class Examples:
     inputs: Tensor
     targets: Tensor
     shards: Mapping[int, int] = field(default_factory=dict)  # shard -> examples, in order; empty for a single shard
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A micro-batch: pixels as loaded (and mixed, if the recipe mixes), prepared inputs of the module, and targets."""
-
-    pixels: Tensor
-    inputs: Tensor
-    targets: Tensor
-
-
-Call = Callable[..., Tensor]  # the module, in the run's precision
-Objective = Callable[[Call, Piece], Tensor]  # -> (n,): the loss of each example
 
 
 @dataclass(frozen=True)
@@ -198,15 +185,6 @@ class Update:
         if self.execution.precision == "fp32" or (self.parallel is not None and self.parallel.is_sharded):
             return nullcontext()  # FSDP casts parameters when it gathers them
         return torch.autocast(device.type, dtype=torch.bfloat16)
-
-
-def supervised(recipe: Recipe, class_weights: Tensor | None = None) -> Objective:
-    """The recipe's loss of the logits against the labels."""
-    if recipe.loss == "sigmoid":
-        loss = partial(sigmoid_cross_entropy, label_smoothing=recipe.label_smoothing)
-    else:
-        loss = partial(softmax_cross_entropy, label_smoothing=recipe.label_smoothing, class_weights=class_weights)
-    return lambda call, piece: loss(call(piece.inputs), piece.targets)
 
 
 def recompute_activations(module: nn.Module) -> None:

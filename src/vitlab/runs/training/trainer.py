@@ -37,11 +37,11 @@ from vitlab.runs.training.validation import validate
 from vitlab.strict_json import from_json
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.checkpoints.files import steps_in
-from vitlab.train.distillation import distilled
 from vitlab.train.loop import JUDGE, Hook, Loop
+from vitlab.train.objectives import distilled, supervised
 from vitlab.train.state import TrainState
 from vitlab.train.tensorboard import tensorboard_writer
-from vitlab.train.update import Examples, Update, recompute_activations, supervised
+from vitlab.train.update import Examples, Update, recompute_activations
 from vitlab.world.device import differences, environment
 from vitlab.world.group import ALONE, World, device_of
 from vitlab.world.parallel import choose, wrapped

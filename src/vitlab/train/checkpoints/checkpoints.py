@@ -25,11 +25,14 @@ from vitlab.store import (
 from vitlab.train.checkpoints.files import (
     BEST,
     LATEST,
+    LAYOUT,
     STATE,
     best_in,
     damaged_in,
+    layout_of,
     load_checkpoint,
     name_of,
+    part_name,
     point,
     set_aside,
     state_values,
@@ -37,7 +40,6 @@ from vitlab.train.checkpoints.files import (
     tensor_writers,
     verify_checkpoint,
 )
-from vitlab.train.checkpoints.tensors import LAYOUT, layout_of, part_name
 from vitlab.train.state import Progress, TrainState
 from vitlab.world.group import ALONE, World
 from vitlab.world.parallel import is_cut, is_sharded, own_part
