@@ -49,7 +49,6 @@ MAY_IMPORT = {
     "metrics": {"spec", "recipe", "strict_json", "paper", "store", "shots"},
     "drawing": set(),
     "inspection": {"spec", "strict_json", "models", "drawing"},
-    "deploy": {"spec", "paper", "counting", "store", "models", "weights", "data", "report"},
     "report": {"user_files", "spec", "strict_json", "paper", "counting", "store", "drawing"},
     "busy": set(),
     "doctor": {"busy"},
@@ -81,7 +80,6 @@ MAY_IMPORT = {
             "metrics",
             "drawing",
             "inspection",
-            "deploy",
             "report",
             "__init__",
         ),
@@ -92,8 +90,8 @@ MAY_IMPORT = {
     "__main__": {"busy", "cli", "interrupts"},
 }
 LAZY = {  # inside functions only
-    "__init__": {"models", "weights", "data", "metrics", "inspection", "deploy", "report", "runs"},
-    "commands": {"store", "data", "world", "weights", "drawing", "deploy", "report", "run_dir", "jobs", "runs"},
+    "__init__": {"models", "weights", "data", "metrics", "inspection", "report", "runs"},
+    "commands": {"store", "data", "world", "weights", "drawing", "report", "run_dir", "jobs", "runs"},
     "cli": {"runs", "doctor"},
 }
 WITHOUT_TORCH = {
@@ -279,7 +277,7 @@ def test_importing_vitlab_opens_no_socket():
     code = (
         "import sys\n"
         "sys.addaudithook(lambda event, a: event.startswith('socket.') and sys.exit('socket at import'))\n"
-        "import vitlab, vitlab.cli, vitlab.weights.load, vitlab.weights.save, vitlab.deploy.predict"
+        "import vitlab, vitlab.cli, vitlab.weights.load, vitlab.weights.save, vitlab.runs.measure.prediction"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

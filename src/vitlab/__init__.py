@@ -13,7 +13,6 @@ from vitlab.paper.recipes.named import find_recipe, list_recipes
 if TYPE_CHECKING:
     from vitlab.data.sources.catalogue import open_data
     from vitlab.data.sources.shards import index_shards
-    from vitlab.deploy.predict import preprocess
     from vitlab.inspection.rollout import explain
     from vitlab.metrics.fewshot import fewshot
     from vitlab.models.build import build_model
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from vitlab.runs.measure.features import features
     from vitlab.runs.measure.fewshot import fewshot_table
     from vitlab.runs.measure.inspection import inspect
-    from vitlab.runs.measure.prediction import predict
+    from vitlab.runs.measure.prediction import predict, preprocess
     from vitlab.runs.sweep.sweep import sweep
     from vitlab.runs.sweep.transfer import transfer
     from vitlab.runs.training.reproduce import reproduce
@@ -97,7 +96,7 @@ def __getattr__(name: str) -> object:
     elif name == "inspect":
         from vitlab.runs.measure.inspection import inspect as found
     elif name == "preprocess":
-        from vitlab.deploy.predict import preprocess as found
+        from vitlab.runs.measure.prediction import preprocess as found
     elif name == "evaluate":
         from vitlab.runs.measure.evaluate import evaluate as found
     elif name == "features":

@@ -37,6 +37,18 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
+    with replacing(path) as temporary:
+        _write_text(text, temporary)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file atomically."""
+    with replacing(path) as temporary:
+        json_writer(value)(temporary)
+
+
 def publish(temporary: Path, path: Path) -> None:
     """Rename a finished file to `path`, syncing before and after."""
     _make_readable(temporary)

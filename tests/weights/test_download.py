@@ -22,7 +22,7 @@ from vitlab.models.build import build_from_spec
 from vitlab.paper.names import canonical
 from vitlab.run_dir import RunDir
 from vitlab.runs import progress as display
-from vitlab.runs.progress import Arrival
+from vitlab.runs.progress import Bytes
 from vitlab.spec import CONVENTIONS, ResNetSpec, ViTSpec
 from vitlab.weights.convert import convert
 from vitlab.weights.files.containers import WeightsError
@@ -232,7 +232,7 @@ def test_two_processes_do_not_write_one_part(server, tmp_path):
 def seen(server, target, *, is_terminal):
     """What a person sees of a fetching."""
     screen = Console(file=io.StringIO(), force_terminal=is_terminal, width=100, no_color=True)
-    with contextlib.suppress(ValueError), Arrival(screen, "test") as arrival:
+    with contextlib.suppress(ValueError), Bytes(screen, "downloading", "test") as arrival:
         fetch(release_at(server), target, progress=arrival.show, loopback=True)
     return screen.file.getvalue()
 
@@ -256,37 +256,37 @@ class TestProgress:
 
     def test_a_terminal_shows_a_bar_of_bytes_with_speed_and_time_left(self, server, tmp_path):
         printed = seen(server, tmp_path / "file.npz", is_terminal=True)
-        assert "fetching" in printed
+        assert "downloading" in printed
         assert re.search(r"1\.1/1\.1 MB [\d,.]+ MB/s 0:00:00", re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", printed))
 
     def test_elsewhere_lines_say_where_it_begins_and_how_far_it_is(self, server, tmp_path):
         leave_part(tmp_path, CONTENT[:300_000])
         lines = seen(server, tmp_path / "file.npz", is_terminal=False).splitlines()
-        assert lines[0] == "test goes on after 0.3 MB, 1.1 MB in all"
-        assert re.fullmatch(r"fetching 1\.1 MB of 1\.1 MB  [\d,.]+ MB/s  0 s left", lines[-1])
+        assert lines[0] == "downloading test, 1.1 MB in total, continuing after 0.3 MB"
+        assert re.fullmatch(r"downloading 1\.1 MB of 1\.1 MB  [\d,.]+ MB/s  0 s left", lines[-1])
 
     def test_a_line_comes_now_and_then_also_of_a_length_nobody_says(self, server, tmp_path, monkeypatch):
         server.says_length = False
         assert len(seen(server, tmp_path / "one.npz", is_terminal=False).splitlines()) == 1
         monkeypatch.setattr(display, "QUIET", -1.0)
         first, *others = seen(server, tmp_path / "two.npz", is_terminal=False).splitlines()
-        assert first == "test is fetched"
+        assert first == "downloading test"
         assert others
-        assert all(re.fullmatch(r"fetching 1\.\d MB  [\d,.]+ MB/s", line) for line in others)
+        assert all(re.fullmatch(r"downloading 1\.\d MB  [\d,.]+ MB/s", line) for line in others)
 
     def test_speed_is_that_of_the_bytes_that_came(self, monkeypatch):
         clock = [100.0]
         monkeypatch.setattr(display.time, "monotonic", lambda: clock[0])
         screen = Console(file=io.StringIO(), width=100)
-        arrival = Arrival(screen, "test")
+        arrival = Bytes(screen, "downloading", "test")
         arrival.show(500_000_000, 1_000_000_000)
         clock[0] += 10
         arrival.show(510_000_000, 1_000_000_000)
         clock[0] += 10
         arrival.show(520_000_000, 1_000_000_000)
         first, second = screen.file.getvalue().splitlines()  # nothing after ten seconds
-        assert first == "test goes on after 500.0 MB, 1,000.0 MB in all"
-        assert second == "fetching 520.0 MB of 1,000.0 MB  1.0 MB/s  8.0 min left"  # 20 MB in 20 s, 480 to come
+        assert first == "downloading test, 1,000.0 MB in total, continuing after 500.0 MB"
+        assert second == "downloading 520.0 MB of 1,000.0 MB  1.0 MB/s  8.0 min left"  # 20 MB in 20 s, 480 to come
 
     def test_the_command_prints_the_path_alone_and_the_rest_as_complaints(self, server, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("vitlab.weights.released.download.find_release", lambda name: release_at(server))
@@ -294,9 +294,9 @@ class TestProgress:
         assert main(["download", "BiT-M-R50x1", "--cache", str(tmp_path)]) == 0
         printed = capsys.readouterr()
         assert printed.out.strip() == str(tmp_path / "test.npz")
-        assert "BiT-M-R50x1 is fetched, 1.1 MB in all" in printed.err
+        assert "downloading BiT-M-R50x1, 1.1 MB in total" in printed.err
         assert main(["download", "BiT-M-R50x1", "--cache", str(tmp_path)]) == 0
-        assert "fetch" not in capsys.readouterr().err  # it is there
+        assert "downloading" not in capsys.readouterr().err  # it is there
 
 
 class TestCache:

@@ -12,7 +12,7 @@ from vitlab.commands.terminal import complain, console, print_json, printable
 from vitlab.commands.words import Flag
 
 if TYPE_CHECKING:
-    from vitlab.deploy.predict import Answer
+    from vitlab.runs.measure.prediction import Answer
 
 _PICTURES = "Image files, folders, patterns in quotes such as 'photos/*.jpg', or - for standard input."
 Pictures = Annotated[tuple[str, ...], Flag("IMAGE ...", _PICTURES, is_positional=True)]
@@ -87,10 +87,7 @@ def inspect(
     for line in done.bad:
         complain(printable(line), style="red")
     if done.bad:
-        end = "" if done.files else "; nothing was written"
-        complain(f"{len(done.bad)} of {len(done.bad) + done.images} pictures could not be read{end}")
-    if not done.files:
-        return 1
+        complain(f"{len(done.bad)} of {len(done.bad) + done.images} pictures could not be read")
     console().print(Text(f"figures  {', '.join(done.figures)}: each as SVG and PNG in {printable(str(out))}"))
     console().print(Text(f"numbers  {printable(str(out / 'inspection.json'))}"))
     console().print(Text("Open this in a browser:"))
@@ -104,7 +101,7 @@ def _print_answer(answer: "Answer") -> None:
     notes = f"  ({', '.join(answer.notes)})" if answer.notes else ""
     output.print(Text(printable(answer.image) + notes, style="bold"))
     if answer.reason:
-        output.print(Text(f"  {answer.reason}: {printable(answer.detail)}", style="red"))
+        output.print(Text(f"  {printable(answer.detail)}", style="red"))
         return
     full, thin = ("█", "▏") if "utf" in output.encoding.lower() else ("#", "|")
     table = Table(box=None, show_header=False, padding=(0, 1))

@@ -9,7 +9,7 @@ from vitlab.drawing.page import Section, page, safe
 from vitlab.paper.results import TABLE_2, TABLE_5, TABLE_6, TABLE_9
 from vitlab.report.ledger import LEDGER, Entry, read
 from vitlab.report.tables import Results, shown
-from vitlab.store import replacing
+from vitlab.store import write_text
 
 COLUMNS = (
     *("model", "weights", "data", "metric", "expected", "from", "got", "off by", "s.e.", "spread", "runs", "n"),
@@ -49,15 +49,8 @@ def render(entries: Sequence[Entry]) -> Results:
 
 def write(out: Path, table: Results) -> None:
     """Write the table in every form."""
-    forms = {
-        "report.csv": table.to_csv(),
-        "report.md": table.to_markdown(),
-        "report.json": table.to_json(),
-        "report.html": page("Measured results", ABOUT, [_section(table)]),
-    }
-    for name, text in forms.items():
-        with replacing(out / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    table.save(out / "report")
+    write_text(out / "report.html", page("Measured results", ABOUT, [_section(table)]))
 
 
 def _section(table: Results) -> Section:

@@ -6,12 +6,14 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from vitlab.drawing.page import html_table
+from vitlab.store import write_text
 
 Cell = str | int | float | None
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a cell that begins with one of these is a formula in a spreadsheet
@@ -58,6 +60,11 @@ class Results:
         for cells in self.text()[1:]:
             table.add_row(*(Text(printable(cell)) for cell in cells))
         return table
+
+    def save(self, path: Path) -> None:
+        """Write the table as JSON, CSV and Markdown to files that differ in their suffix."""
+        for suffix, text in ((".json", self.to_json()), (".csv", self.to_csv()), (".md", self.to_markdown())):
+            write_text(path.with_name(path.name + suffix), text)
 
     def to_csv(self) -> str:
         """CSV with full precision; a name that looks like a formula gets a leading quote."""

@@ -28,7 +28,7 @@ from vitlab.pixels import Augmentation
 from vitlab.recipe import Execution, Recipe
 from vitlab.run_dir import MODEL, RESULT, RUN, VERSION, RunDir, RunSpec
 from vitlab.runs.demo_report import ALL, Accuracies, Story, accuracy_rows, report, shots_name
-from vitlab.runs.measure.scoring import score_source
+from vitlab.runs.measure.scoring import Reading, score_source
 from vitlab.runs.training.data import open_run_data
 from vitlab.runs.training.trainer import Loaded, train_run
 from vitlab.spec import ViTSpec
@@ -217,7 +217,7 @@ def _accuracy(folder: Path) -> float:
 def scored(model: Model) -> Scores:
     """Score every held-out digit once."""
     how = model.spec.conventions.preprocessing
-    scores = score_source(model, open_source("digits?split=test"), how=how, batch=64).scores["own"]
+    scores = score_source(model, open_source("digits?split=test"), how=how, reading=Reading(64)).scores["own"]
     assert isinstance(scores, Scores)
     return scores
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitlab.runs.progress import Arrival
+from vitlab.runs.progress import Bytes
 from vitlab.weights.released import download as released
 from vitlab.weights.released.catalogue import Release, find_release
 
@@ -37,9 +37,7 @@ def download(name: str, *, cache: str | Path | None = None, offline: bool = Fals
     `cache` is a folder instead of VITLAB_CACHE or the user's cache. `offline`, or VITLAB_OFFLINE=1, only looks into the
     cache. `vitlab.list_releases()` lists the names.
     """
-    console = Console(stderr=True, quiet=quiet)
-    with Arrival(console if console.is_terminal else Console(stderr=True, quiet=quiet, width=1000), name) as arrival:
-        path = released.download(
-            name, cache=None if cache is None else Path(cache), offline=offline, progress=arrival.show
-        )
+    folder = None if cache is None else Path(cache)
+    with Bytes(Console(stderr=True, quiet=quiet), "downloading", name) as display:
+        path = released.download(name, cache=folder, offline=offline, progress=display.show)
     return Downloaded(path, find_release(name))

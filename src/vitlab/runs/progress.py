@@ -22,19 +22,24 @@ from rich.text import Text
 QUIET = 15.0  # seconds between lines where there is no terminal
 
 
-class _Counted:
-    """A progress bar while the block runs; nothing where there is no terminal."""
-
-    count: type[ProgressColumn] = MofNCompleteColumn
+class _Bar:
+    """A progress bar while the block runs, if the console is a terminal."""
 
     def __init__(
-        self, console: Console, what: str, total: int, done: int, *more: ProgressColumn, has_bar: bool
+        self,
+        console: Console,
+        what: str,
+        total: int = 0,
+        done: int = 0,
+        *,
+        count: type[ProgressColumn] = MofNCompleteColumn,
+        has_bar: bool = True,
     ) -> None:
         self.console, self.total = console, total
         self._bar: Progress | None = None
         if console.is_terminal and has_bar:
-            columns = (TextColumn(what), BarColumn(), self.count(), TextColumn("{task.fields[now]}"))
-            self._bar = Progress(*columns, *more, console=console)
+            columns = (TextColumn(what), BarColumn(), count(), TextColumn("{task.fields[now]}"), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=console)
             self._task = self._bar.add_task("", total=total, completed=done, now="")
 
     def __enter__(self) -> Self:
@@ -46,29 +51,27 @@ class _Counted:
         if self._bar is not None:
             self._bar.stop()
 
+    def say(self, line: str) -> None:
+        """Print a line, above the bar."""
+        say(self.console, line)
 
-class Display(_Counted):
-    """Show the events of a run; a closed output never stops it."""
+
+class Display(_Bar):
+    """Shows the events of a training run."""
 
     def __init__(self, console: Console, total: int, done: int) -> None:
-        super().__init__(console, "training", total, done, TimeRemainingColumn(), has_bar=True)
+        super().__init__(console, "training", total, done)
         self._started, self._images, self._spoke = time.monotonic(), 0, time.monotonic()
 
     def show(self, kind: str, values: Mapping[str, object]) -> None:
-        """An event as it happens."""
+        """Show an event as it happens."""
         if kind == "step":
             self._show_step(cast(dict[str, Any], values))
         elif kind == "validation":
             self.say(f"step {values['step']:,}: {describe(cast(dict[str, Any], values))}")
         elif kind == "settled":
-            self.say(
-                f"step {values['step']:,} of {self.total:,}: the training loss has settled at {values['loss']:.4f}, so "
-                "the run stops here"
-            )
-
-    def say(self, line: str) -> None:
-        """Print a line above the bar."""
-        say(self.console, line)
+            settled = f"the training loss has settled at {values['loss']:.4f}, so the run stops here"
+            self.say(f"step {values['step']:,} of {self.total:,}: {settled}")
 
     def _show_step(self, values: dict[str, Any]) -> None:
         self._images += values["images"]
@@ -88,31 +91,100 @@ class Display(_Counted):
             self.say(f"step {step:,} of {self.total:,}  {now}{left}")
 
 
+class Images(_Bar):
+    """Shows how many images of a set are done, how fast they are processed, and how long the rest takes."""
+
+    count: type[ProgressColumn] = MofNCompleteColumn
+
+    def __init__(self, console: Console, what: str, name: str = "") -> None:
+        super().__init__(console, what, count=self.count)
+        self.what, self.name = what, name  # with a name, the first and the last amount are always printed
+        self._began: tuple[float, int] | None = None  # when, and with how much
+        self._spoke = 0.0
+
+    def __enter__(self) -> Self:
+        return self  # the bar starts with the first `show`
+
+    def show(self, done: int, total: int) -> None:
+        """Show how much is done, of `total` or of an unknown total (0); call it once before the work begins."""
+        now = time.monotonic()
+        if self._began is None:
+            self._began, self._spoke = (now, done), now
+            self._begin(done, total)
+        started, had = self._began
+        speed = (done - had) / max(now - started, 1e-9)
+        rate = f"{self._amount(speed)}/s" if done > had else ""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total or None, now=rate)
+        elif done > had and (now - self._spoke > QUIET or (done == total and self.name)):
+            self._spoke = now
+            of = f" of {self._amount(total)}" if total else ""
+            left = f"  {duration((total - done) / speed)} left" if total else ""
+            self.say(f"{self.what} {self._amount(done)}{of}  {rate}{left}")
+
+    def _begin(self, done: int, total: int) -> None:
+        if self._bar is not None:
+            self._bar.start()
+        elif self.name:
+            of = f", {self._amount(total)} in total" if total else ""
+            self.say(f"{self.what} {self.name}{of}{f', continuing after {self._amount(done)}' if done else ''}")
+
+    def _amount(self, number: float) -> str:
+        return f"{number:,}" if isinstance(number, int) else f"{number:,.1f} images"
+
+
+class Bytes(Images):
+    """Shows how many bytes are read or downloaded."""
+
+    count = DownloadColumn
+
+    def _amount(self, number: float) -> str:
+        return f"{number / 1e6:,.1f} MB"
+
+
+class Tally(_Bar):
+    """Shows how many of several runs are finished, and a line for each event of a run."""
+
+    def __init__(self, console: Console, total: int, done: int, *, has_bar: bool) -> None:
+        if done:
+            say(console, f"{done} of {total} runs are finished already")
+        super().__init__(console, "runs", total, done, has_bar=has_bar)
+        self.done = done
+
+    def tell(self, name: str, event: str, words: str) -> None:
+        """Show what happened to a run: started, finished, killed, failed."""
+        self.done += event == "finished"
+        said = f"{name} {event}" + (f": {words}" if words else "")
+        self.say(f"{self.done} of {self.total} runs  {said}")
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, now=said)
+
+
 def default_console(console: Console | None = None, *, quiet: bool = False) -> Console:
-    """The console that a call from Python prints its progress to: standard error, unless the caller has one."""
+    """The console for progress: the caller's, or standard error; silent if `quiet`."""
     if quiet:
         return Console(quiet=True)
     return Console(stderr=True) if console is None else console
 
 
-def say(console: Console, line: str) -> None:
-    """Print a line; an output that went away is no reason to stop a run."""
-    with contextlib.suppress(OSError, SystemExit):  # rich leaves the program when a pipe is closed
-        console.print(Text(line), soft_wrap=True)
+def say(console: Console, line: str, style: str = "") -> None:
+    """Print a line without wrapping it; a closed output never stops the work."""
+    with contextlib.suppress(OSError, SystemExit):  # rich exits when a pipe is closed
+        console.print(Text(line, style=style), soft_wrap=True)
 
 
 @contextlib.contextmanager
 def announced(console: Console, what: str, *, is_brief: bool = False) -> Iterator[None]:
-    """Say at once what takes its time: on a terminal a line that goes away again, elsewhere a plain one.
+    """Print what is being done: on a terminal a line that is erased at the end, elsewhere a plain line.
 
-    What is brief as a rule is said on a terminal only.
+    What is usually brief is printed on a terminal only.
     """
     if not console.is_terminal:
         if not is_brief:
             say(console, what)
         yield
         return
-    # No live display: a process that is stopped here by an interrupt would leave the cursor hidden.
+    # Not a live display: an interrupt would leave the cursor hidden.
     console.print(Text(what, style="dim"), end="", no_wrap=True, overflow="ellipsis")
     try:
         yield
@@ -122,117 +194,24 @@ def announced(console: Console, what: str, *, is_brief: bool = False) -> Iterato
 
 def describe(numbers: Mapping[str, float]) -> str:
     """The numbers of a validation as one line, with the images that could not be evaluated."""
-    if not numbers["count"]:
-        return f"none of {numbers.get('not_evaluated', 0):,} images could be evaluated"
+    count, unseen = numbers["count"], numbers.get("not_evaluated", 0)
+    if not count:
+        return f"none of {unseen:,} images could be evaluated"
     if "threshold" in numbers:  # of a multi-label model
         mean, micro, macro = (float(numbers.get(name, "nan")) for name in ("map", "f1_micro", "f1_macro"))
         f1 = f"F1 {micro:.1%} micro, {macro:.1%} macro at {numbers['threshold']:g}"
-        said = f"mAP {mean:.2%}, {f1}, {numbers['count']:,} images, loss {numbers['loss']:.4f}"
-        return f"{said}{_unseen(numbers)}"
-    right = round(numbers["top1"] * numbers["count"])
-    of = f"{numbers['patches']:,} corrupted patches in" if "patches" in numbers else f"{right:,} of"
-    said = f"accuracy {100 * numbers['top1']:.1f} % ({of} {numbers['count']:,} images), loss {numbers['loss']:.4f}"
-    return f"{said}{_unseen(numbers)}"
-
-
-def _unseen(numbers: Mapping[str, float]) -> str:
-    unseen = numbers.get("not_evaluated", 0)
-    return f"; {unseen:,} of {numbers['count'] + unseen:,} not evaluated" if unseen else ""
+        said = f"mAP {mean:.2%}, {f1}, {count:,} images"
+    else:
+        right = f"{round(numbers['top1'] * count):,} of"
+        of = f"{numbers['patches']:,} corrupted patches in" if "patches" in numbers else right
+        said = f"accuracy {100 * numbers['top1']:.1f} % ({of} {count:,} images)"
+    unseen = f"; {unseen:,} of {count + unseen:,} not evaluated" if unseen else ""
+    return f"{said}, loss {numbers['loss']:.4f}{unseen}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit a person would use."""
+    """Seconds as text in a readable unit."""
     for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
-
-
-class _Coming(_Counted):
-    """What comes steadily: how much is there, how fast it comes, for how long still."""
-
-    tells_the_end = False
-
-    def __init__(self, console: Console, what: str) -> None:
-        super().__init__(console, what, 0, 0, TimeRemainingColumn(), has_bar=True)
-        self.what = what
-        self._began: tuple[float, int] | None = None  # when, and with how much
-        self._spoke = 0.0
-
-    def __enter__(self) -> Self:
-        return self  # the bar starts with the first `show`
-
-    def show(self, done: int, total: int) -> None:
-        """So much is there, of so much or of nobody knows how much (0); first told before anything comes."""
-        now = time.monotonic()
-        if self._began is None:
-            self._began, self._spoke = (now, done), now
-            self._begin(done, total)
-        started, had = self._began
-        speed = (done - had) / max(now - started, 1e-9)
-        told = f"{self._amount(speed)}/s" if done > had else ""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total or None, now=told)
-        elif done > had and (now - self._spoke > QUIET or (done == total and self.tells_the_end)):
-            self._spoke = now
-            of = f" of {self._amount(total)}" if total else ""
-            left = f"  {duration((total - done) / speed)} left" if total else ""
-            say(self.console, f"{self.what} {self._amount(done)}{of}  {told}{left}")
-
-    def _begin(self, done: int, total: int) -> None:
-        if self._bar is not None:
-            self._bar.start()
-
-    def _amount(self, number: float) -> str:
-        raise NotImplementedError
-
-
-class Images(_Coming):
-    """The images of a set that are done."""
-
-    def _amount(self, number: float) -> str:
-        return f"{number:,}" if isinstance(number, int) else f"{number:,.1f} images"
-
-
-class Bytes(_Coming):
-    """The bytes of files as they are read."""
-
-    count = DownloadColumn
-
-    def _amount(self, number: float) -> str:
-        return f"{number / 1e6:,.1f} MB"
-
-
-class Tally(_Counted):
-    """How many of several runs are done: a bar on a terminal, and a line for whatever happens to one."""
-
-    def __init__(self, console: Console, total: int, done: int, *, has_bar: bool) -> None:
-        if done:
-            say(console, f"{done} of {total} runs are finished already")
-        super().__init__(console, "runs", total, done, has_bar=has_bar)
-        self.done = done
-
-    def tell(self, name: str, event: str, words: str) -> None:
-        """Something that happened to a run: started, finished, killed, failed."""
-        self.done += event == "finished"
-        said = f"{name} {event}" + (f": {words}" if words else "")
-        say(self.console, f"{self.done} of {self.total} runs  {said}")
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self.done, now=said)
-
-
-class Arrival(Bytes):
-    """The bytes of a file as they arrive; one that is there already is not told of."""
-
-    tells_the_end = True
-
-    def __init__(self, console: Console, name: str) -> None:
-        super().__init__(console, "fetching")
-        self.name = name
-
-    def _begin(self, done: int, total: int) -> None:
-        super()._begin(done, total)
-        if self._bar is None:
-            said = f"goes on after {self._amount(done)}" if done else "is fetched"
-            of = f", {self._amount(total)} in all" if total else ""
-            say(self.console, f"{self.name} {said}{of}")

@@ -33,8 +33,8 @@ from vitlab.paper.finetuning import IMAGE_SETS, REAL_EMPTY
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.report.ledger import read
 from vitlab.runs import progress as display
-from vitlab.runs.measure.evaluate import EvaluateOptions, evaluate, truth_of
-from vitlab.runs.measure.model_options import match_classes, preprocessing_of
+from vitlab.runs.measure.evaluate import Labels, evaluate, match_classes, truth_of
+from vitlab.runs.measure.inputs import preprocessing_of
 from vitlab.runs.measure.scoring import outputs
 from vitlab.spec import CONVENTIONS, ViTSpec
 from vitlab.store import Locked
@@ -397,7 +397,7 @@ def test_every_photograph_is_predicted_as_by_timm_and_scored_by_both_kinds_of_la
     source = Photographs(reference / "imagenet_val_200")
     model = load_model(reference / "weights" / weights, conventions=conventions)
     how = model.spec.conventions.preprocessing
-    truth = truth_of(model, source, EvaluateOptions(real=reference / "real.json"))
+    truth = truth_of(model, source, Labels(real=reference / "real.json"))
     seen, scores = {}, {kind: Scores(1000) for kind in truth.targets}
     batches = evaluation_batches(source, batch=25, size=(224, 224), preprocessing=how)
     for batch, logits in outputs(model, batches, partial(normalised, how=how)):

@@ -2,7 +2,6 @@
 
 import io
 import json
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -24,9 +23,8 @@ from vitlab.models.build import build_from_spec
 from vitlab.pixels import Preprocessing
 from vitlab.runs import progress as display
 from vitlab.runs.measure.features import features, write_features
-from vitlab.runs.measure.fewshot import FewShotOptions, fewshot_table
-from vitlab.runs.measure.model_options import ModelOptions
-from vitlab.runs.measure.scoring import outputs
+from vitlab.runs.measure.fewshot import fewshot_table
+from vitlab.runs.measure.scoring import Reading, outputs
 from vitlab.spec import ViTSpec
 from vitlab.world.group import World
 
@@ -39,8 +37,7 @@ def quiet():
 
 
 def fewshot(model, train, test, out, options, console):
-    given = {field.name: getattr(options, field.name) for field in fields(options) if field.name != "model"}
-    return fewshot_table(train, test, model, out, **given, console=console)
+    return fewshot_table(train, test, model, out, **options, console=console)
 
 
 class Noise(Source):
@@ -81,7 +78,7 @@ def by_hand(model, source):
 
 def test_shards_hold_every_sample_with_its_id(tiny, tmp_path):
     folder = FeatureFolder(tmp_path / "f", 23, 10)
-    write_features(tiny, HOW, Noise(23), folder, spec="noise", batch=4)
+    write_features(tiny, HOW, Noise(23), folder, spec="noise", reading=Reading(batch=4))
     assert [file.name for file in sorted((tmp_path / "f").glob("*.npz"))] == [f"shard-{n:05d}.npz" for n in range(3)]
     found = read_folder(tmp_path / "f")
     assert found.ids == tuple(Noise(23).id(index) for index in range(23))
@@ -94,14 +91,16 @@ def test_shards_hold_every_sample_with_its_id(tiny, tmp_path):
 
 def test_an_interrupted_extraction_continues_to_the_same_bytes(tiny, tmp_path):
     whole, torn = FeatureFolder(tmp_path / "a", 23, 5), FeatureFolder(tmp_path / "b", 23, 5)
-    write_features(tiny, HOW, Noise(23), whole, spec="noise", batch=2)
+    write_features(tiny, HOW, Noise(23), whole, spec="noise", reading=Reading(batch=2))
     with pytest.raises(KeyboardInterrupt):
-        write_features(tiny, HOW, Noise(23, stop=12), torn, spec="noise", batch=2)
+        write_features(tiny, HOW, Noise(23, stop=12), torn, spec="noise", reading=Reading(batch=2))
     assert torn.missing() == [2, 3, 4]
     with pytest.raises(ValueError, match="lacks 3 of 5 files"):
         read_folder(tmp_path / "b")
     for rank in (1, 0):
-        write_features(tiny, HOW, Noise(23), torn, spec="noise", batch=2, world=World(rank=rank, ranks=2))
+        write_features(
+            tiny, HOW, Noise(23), torn, spec="noise", reading=Reading(batch=2, world=World(rank=rank, ranks=2))
+        )
     for number in range(5):
         with np.load(whole.file(number)) as a, np.load(torn.file(number)) as b:
             assert all(np.array_equal(a[name], b[name]) for name in a.files)
@@ -138,7 +137,7 @@ class Dated(Noise):
 
 def test_only_shards_whose_files_changed_are_made_again_and_it_is_said(tiny, tmp_path):
     folder, screen = FeatureFolder(tmp_path / "f", 20, 5), quiet()
-    write_features(tiny, HOW, Dated(20, bad={7}), folder, spec="noise", max_bad=0.1)
+    write_features(tiny, HOW, Dated(20, bad={7}), folder, spec="noise", reading=Reading(max_bad=0.1))
     mended = Dated(20, changed={7})
     write_features(tiny, HOW, mended, folder, spec="noise", console=screen)
     assert mended.read == [5, 6, 7, 8, 9]
@@ -162,12 +161,12 @@ def test_bad_images_stop_or_are_named_also_after_an_interruption(tiny, tmp_path)
     with pytest.raises(TooManyBadImages, match="dir/3"):
         write_features(tiny, HOW, Noise(20, bad={3}), folder, spec="noise")
     assert folder.missing() == [0, 1, 2, 3]
-    write_features(tiny, HOW, Noise(20, bad={3, 12}), folder, spec="noise", max_bad=0.1)
+    write_features(tiny, HOW, Noise(20, bad={3, 12}), folder, spec="noise", reading=Reading(max_bad=0.1))
     assert [sample.id for sample in folder.bad()] == [Noise(20).id(3), Noise(20).id(12)]
     assert len(read_folder(tmp_path / "f").x) == 18
     folder.file(3).unlink()
     with pytest.raises(TooManyBadImages, match="dir/3"):
-        write_features(tiny, HOW, Noise(20, bad={3, 12}), folder, spec="noise", max_bad=0.05)
+        write_features(tiny, HOW, Noise(20, bad={3, 12}), folder, spec="noise", reading=Reading(max_bad=0.05))
 
 
 # -- Few-shot over data specs ------------------------------------------------------------------------
@@ -183,7 +182,7 @@ def model(tmp_path):
 @pytest.mark.parametrize("draw", ["big-vision", "by-class"])
 def test_few_shot_on_images_is_few_shot_on_their_features(draw, model, tmp_path):
     train, test = SHAPES.format(60, 0), SHAPES.format(40, 1)
-    options = FewShotOptions(shots=(1, 3), seeds=(0, 1), draw=draw, l2=1.0)
+    options = {"shots": (1, 3), "seeds": (0, 1), "draw": draw, "l2": 1.0}
     table = fewshot(model, [train], [test], tmp_path / "out", options, quiet())
     loaded = vitlab.load_model(model)
     how = Preprocessing(fraction=224 / 256)
@@ -256,7 +255,7 @@ def answers(table):
 
 def test_a_test_set_without_one_of_the_classes_keeps_the_numbers_of_the_others(model, tmp_path):
     train, test = write_photos(tmp_path / "train"), write_photos(tmp_path / "test")
-    options = FewShotOptions(shots=(6,), l2=1.0)
+    options = {"shots": (6,), "l2": 1.0}
     (everything,) = fewshot(model, [train], [test], tmp_path / "all", options, quiet()).rows
     for file in (tmp_path / "test" / "a").iterdir():
         file.unlink()
@@ -273,10 +272,10 @@ def test_few_shot_learns_from_the_first_good_pictures_and_tests_on_all_good_ones
         write_photos(tmp_path / f"good-{name}")
         for number in numbers:
             (tmp_path / f"good-{name}" / "abc"[number // 6] / f"{number:02d}.png").unlink()
-    options, console = FewShotOptions(shots=(1, 2), l2=1.0, max_bad=0.25, **others), quiet()
+    options, console = dict(shots=(1, 2), l2=1.0, max_bad=0.25, **others), quiet()
     table = fewshot(model, [train], [test], tmp_path / "out", options, console)
     good = (f"folder:{tmp_path}/good-train", f"folder:{tmp_path}/good-test")
-    strict = FewShotOptions(shots=(1, 2), l2=1.0, **others)
+    strict = dict(shots=(1, 2), l2=1.0, **others)
     assert answers(table) == answers(fewshot(model, good[:1], good[1:], tmp_path / "good", strict, quiet()))
     assert {row[7] for row in table.rows} == {17}
     said = console.export_text()
@@ -300,15 +299,17 @@ def test_more_bad_pictures_than_allowed_stop_few_shot(model, tmp_path, capsys):
 
 def test_a_class_without_enough_good_pictures_is_told(model, tmp_path):
     train, test = write_photos(tmp_path / "train", {0, 1}), write_photos(tmp_path / "test")
+    with pytest.raises(ValueError, match=r"class .a. of .* has 6 samples; 25 shots .*: give --shots 1 5$"):
+        fewshot("never-opened", [train], [test], tmp_path / "out", {"shots": (1, 5, 25)}, quiet())
     with pytest.raises(ValueError, match="class 0 has 4 samples and 2 bad ones; 5 are asked for"):
-        fewshot(model, [train], [test], tmp_path / "out", FewShotOptions(shots=(5,), max_bad=0.5), quiet())
+        fewshot(model, [train], [test], tmp_path / "out", {"shots": (5,), "max_bad": 0.5}, quiet())
 
 
 def test_few_shot_notices_pictures_overwritten_under_their_names(model, tmp_path):
     for number, (name, grey) in enumerate([("ape/0.png", 30), ("ape/1.png", 60), ("bee/0.png", 200)]):
         (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "photos" / name).write_bytes(png(2, 2, bytes([grey, number, 0, 9])))
-    spec, options = f"folder:{tmp_path}/photos", FewShotOptions(shots=(1,), l2=1.0)
+    spec, options = f"folder:{tmp_path}/photos", {"shots": (1,), "l2": 1.0}
     console = quiet()
     first = fewshot(model, [spec], [spec], tmp_path / "out", options, console)
     assert fewshot(model, [spec], [spec], tmp_path / "out", options, console) == first
@@ -323,11 +324,11 @@ def test_few_shot_notices_pictures_overwritten_under_their_names(model, tmp_path
 def test_other_classes_in_the_test_set_are_refused(model, tmp_path):
     train, test = SHAPES.format(60, 0), SHAPES.format(40, 1).replace("classes=4", "classes=5")
     with pytest.raises(ValueError, match="the classes differ"):
-        fewshot(model, [train], [test], tmp_path / "out", FewShotOptions(shots=(1,)), quiet())
+        fewshot(model, [train], [test], tmp_path / "out", {"shots": (1,)}, quiet())
     with pytest.raises(ValueError, match="in pairs"):
-        fewshot(model, [train], [], tmp_path, FewShotOptions(), quiet())
+        fewshot(model, [train], [], tmp_path, {}, quiet())
     with pytest.raises(ValueError, match="nothing to do"):
-        FewShotOptions(ModelOptions(), ())
+        fewshot(model, [train], [train], tmp_path, {"shots": ()}, quiet())
 
 
 def test_features_and_few_shot_leave_a_folder_of_something_else_alone(model, tmp_path):
@@ -337,7 +338,7 @@ def test_features_and_few_shot_leave_a_folder_of_something_else_alone(model, tmp
     with pytest.raises(FileExistsError, match="thesis contains other files"):
         features(model, data, tmp_path / "thesis", console=quiet())
     with pytest.raises(FileExistsError, match="thesis contains other files"):
-        fewshot(model, [data], [data], tmp_path / "thesis", FewShotOptions(shots=(1,)), quiet())
+        fewshot(model, [data], [data], tmp_path / "thesis", {"shots": (1,)}, quiet())
     assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["fewshot.csv"]
 
 
@@ -369,7 +370,7 @@ def test_features_made_in_two_ways_or_of_other_classes_are_no_pair(model, tmp_pa
 
     def refused(train, test, path=None):
         with pytest.raises(ValueError) as error:
-            fewshot(path, [train], [test], tmp_path / "out", FewShotOptions(shots=(1,)), quiet())
+            fewshot(path, [train], [test], tmp_path / "out", {"shots": (1,)}, quiet())
         return str(error.value)
 
     a, *others = (str(tmp_path / name) for name in ways)
@@ -399,6 +400,6 @@ def test_neighbours_and_probe_of_unsound_features_are_refused(tmp_path, x, y, me
     np.savez(tmp_path / "train.npz", features=np.random.default_rng(0).normal(size=(40, 3)), labels=np.arange(40) % 2)
     np.savez(tmp_path / "test.npz", features=x, labels=y)
     train, test = str(tmp_path / "train.npz"), str(tmp_path / "test.npz")
-    for options in (FewShotOptions(shots=(), neighbours=3), FewShotOptions(shots=(), probe=3)):
+    for options in ({"shots": (), "neighbours": 3}, {"shots": (), "probe": 3}):
         with pytest.raises(ValueError, match=rf"train\.npz.*{message}"):
             fewshot(None, [train], [test], tmp_path / "out", options, quiet())

@@ -113,7 +113,7 @@ def test_several_models_and_sets_make_one_table(model, folder, capsys):
     assert len(found.rows) == 4
     with pytest.raises(ValueError, match="there are 4 rows"):
         found.numbers  # noqa: B018
-    with pytest.raises(ValueError, match="options for loading weights"):
+    with pytest.raises(ValueError, match="apply to weights"):
         vitlab.evaluate(model, f"folder:{folder}", image=32, quiet=True)
     with pytest.raises(ValueError, match="no data was given"):
         vitlab.evaluate(model, [], quiet=True)

@@ -93,8 +93,8 @@ def test_the_folder_holds_figures_numbers_and_the_report(pool, files, tmp_path):
 
 
 def test_cards_show_the_picture_its_rollout_and_its_answer(model, files):
-    found = run.Findings()
-    assert list(run.examine(model, files, found, maps=1))[-1] == 3
+    found = run.examine(model, files, maps=1)
+    assert found.images == 3
     how = model.spec.conventions.preprocessing
     images = vitlab.preprocess(model, files)
     masks = vitlab.explain(model, images).numpy()
@@ -155,15 +155,14 @@ def test_without_pictures_the_weights_alone_are_drawn(model, tmp_path):
 
 def test_a_model_that_only_makes_features_is_looked_at_all_the_same(model, files):
     model.reset_head(0)
-    found = run.Findings()
-    assert list(run.examine(model, files, found, maps=0))[-1] == 3
+    found = run.examine(model, files, maps=0)
+    assert found.images == 3
     assert [card.answer for card in found.cards] == ["", "", ""]
 
 
 def test_more_pictures_than_are_shown_count_for_the_distance(model, files, monkeypatch):
     monkeypatch.setattr(run, "SHOWN", 2)
-    found = run.Findings()
-    assert list(run.examine(model, files * 4, found, maps=4))[-1] == 12
+    found = run.examine(model, files * 4, maps=4)
     assert (found.images, len(found.cards), len(found.maps)) == (12, 2, 2)
     expected = attention_distance(model, vitlab.preprocess(model, files))
     np.testing.assert_allclose(found.distance / 12, expected, rtol=1e-5)
@@ -247,19 +246,19 @@ class TestCommand:
         out = tmp_path / "out"
         assert main(["inspect", str(folder), str(tmp_path / "gone.png"), str(files[0]), "--out", str(out)]) == 1
         captured = capsys.readouterr()
-        assert "gone.png: missing" in captured.err
+        assert "gone.png does not exist" in captured.err
         assert "1 of 2 pictures could not be read" in captured.err
         assert "rollout" in captured.out
-        assert "gone.png: missing" in (out / "report.html").read_text()
+        assert "gone.png does not exist" in (out / "report.html").read_text()
 
     def test_pictures_that_are_all_bad_leave_nothing_so_that_the_mended_command_runs(
         self, folder, files, tmp_path, capsys
     ):
         out = tmp_path / "out"
-        assert main(["inspect", str(folder), str(tmp_path / "gone.png"), "--out", str(out)]) == 1
+        assert main(["inspect", str(folder), str(tmp_path / "gone.png"), "--out", str(out)]) == 2
         captured = capsys.readouterr()
-        assert "gone.png: missing" in captured.err
-        assert "1 of 1 pictures could not be read; nothing was written" in captured.err
+        assert "gone.png does not exist" in captured.err
+        assert "none of 1 pictures could be read" in captured.err
         assert "Open this" not in captured.out
         assert not out.exists()
         assert main(["inspect", str(folder), str(files[0]), "--out", str(out)]) == 0

@@ -24,11 +24,16 @@ from vitlab.metrics.targets import LabelMap
 from vitlab.models.build import build_from_spec
 from vitlab.models.classifier import evaluating
 from vitlab.pixels import Preprocessing
-from vitlab.runs.measure.scoring import fingerprint_of, outputs, score_source
+from vitlab.runs.measure.scoring import Reading, fingerprint_of, outputs
+from vitlab.runs.measure.scoring import score_source as run
 from vitlab.spec import ViTSpec
-from vitlab.world.group import World, join
+from vitlab.world.group import ALONE, World, join
 
 HOW = Preprocessing()
+
+
+def score_source(model, source, *targets, batch=32, max_bad=0.0, world=ALONE, **options):
+    return run(model, source, *targets, reading=Reading(batch, 0, max_bad, world), **options)
 
 
 class Numbers(Source):

@@ -1,26 +1,26 @@
 """Look at every sample of a data set before training on it: `vitlab data check`, and the kinds of data there are."""
 
-import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from PIL import Image
 from rich.console import Console
-from torch.utils.data import Dataset
 
 from vitlab.data.class_names import check_class_names
 from vitlab.data.fingerprint import DataCard, describe
 from vitlab.data.source import Source
-from vitlab.data.sources.catalogue import data_name, described_kinds, open_data, with_max_pixels
+from vitlab.data.sources.catalogue import data_name, described_kinds
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
 from vitlab.data.transforms.resizing import check_result
 from vitlab.pixels import Augmentation
-from vitlab.report.tables import Results
+from vitlab.report.tables import Results, printable
 from vitlab.require import require
-from vitlab.runs.progress import Images, announced
-from vitlab.store import json_writer, make_folder, replacing
+from vitlab.runs.measure.inputs import DataLike, ImageSize, open_set
+from vitlab.runs.progress import Images, announced, default_console
+from vitlab.spec import image_size
+from vitlab.store import make_folder, replacing, write_json
 from vitlab.strict_json import to_json
 
 SHOWN = 10  # classes, bad samples, duplicates and sizes that are listed
@@ -68,9 +68,9 @@ class DataCheck:
         means = " ".join(f"{mean:.4f}" for mean in found.channel_means())
         yield Line("mean colour", f"{means} (red green blue, 0 to 1)")
         sizes = [f"{width} x {height} ({count:,})" for (width, height), count in found.sizes.most_common()]
-        yield Line("sizes", _some(sizes, ", "))
-        bad = [f"{sample.id!r} {sample.why}: {sample.detail}" for sample in account.quarantined.values()]
-        yield from _listed("bad", bad)
+        more = f" and {len(sizes) - SHOWN:,} more" if len(sizes) > SHOWN else ""
+        yield Line("sizes", f"{', '.join(sizes[:SHOWN])}{more}")
+        yield from _listed("bad", [f"{sample.id!r} {sample.detail}" for sample in account.quarantined.values()])
         if found.copies:
             yield Line("copies", f"{_samples(found.copies)} the same image as another of the same class")
         if found.conflicts:
@@ -80,7 +80,7 @@ class DataCheck:
             yield Line("duplicates", f"{_samples(len(self.duplicates))} also in {self.against!r}")
         yield from _listed("duplicate", [f"{own!r} is {theirs!r} there" for theirs, own in self.duplicates])
         yield from _listed("classes", self.class_differences)
-        yield Line("fingerprint", self.card.fingerprint)
+        yield Line("fingerprint", f"{self.card.fingerprint} (of names and labels, not of image contents)")
 
     def to_json(self) -> dict[str, object]:
         """Everything that was found, as JSON values, with every bad sample."""
@@ -99,9 +99,7 @@ class DataCheck:
 
     def save(self, folder: Path | str) -> None:
         """Write report.json and contact-sheet.png into a folder; older ones are replaced."""
-        make_folder(Path(folder))
-        with replacing(Path(folder) / REPORT) as temporary:
-            json_writer(self.to_json())(temporary)
+        write_json(Path(folder) / REPORT, self.to_json())
         with replacing(Path(folder) / SHEET) as temporary:
             self.contact_sheet.save(temporary, "PNG")
 
@@ -109,19 +107,14 @@ class DataCheck:
         return "\n".join(map(str, self.lines()))
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th>{html.escape(line.label)}</th><td style='text-align: left; color: {line.style or 'inherit'}'>"
-            f"{html.escape(line.text)}</td></tr>"
-            for line in self.lines()
-        )
-        return f"<table>{rows}</table>"
+        return Results(("data", data_name(self.source)), tuple(line[:2] for line in self.lines()))._repr_html_()
 
     def _classes(self) -> Iterator[Line]:
         counts = [(self.survey.class_counts[label], name) for label, name in enumerate(self.source.class_names)]
         if not counts:
             return
         (least, rarest), (most, commonest) = min(counts), max(counts)
-        span = f"from {least:,} samples ({rarest!r}) to {most:,} ({commonest!r})"
+        span = f"from {least:,} samples ({rarest!r}) to {most:,} ({commonest!r})" if least < most else f"{most:,} each"
         yield Line("classes", f"{len(counts):,}, {span}")
         yield from _listed("no sample", [f"of class {name!r}" for count, name in counts if count == 0])
 
@@ -134,32 +127,32 @@ NOTES = {
 
 
 def check_data(
-    data: str | Source | Dataset[Any],
-    against: str | Source | Dataset[Any] | None = None,
+    data: DataLike,
+    against: DataLike | None = None,
     *,
     out: Path | str | None = None,
-    image: tuple[int, int] = (224, 224),
+    image: ImageSize = 224,
     max_pixels: int | None = None,
     workers: int = 0,
     console: Console | None = None,
+    quiet: bool = False,
 ) -> DataCheck:
     """Look at every sample of a data set: counts, classes, sizes, unreadable files, and samples that are also in
     another set.
 
     `data` and `against` are what `open_data` takes. `image` is the size of the pictures on the contact sheet after
-    augmentation. With `out`, a report and the contact sheet are written into that folder. With a `console`, progress
-    is shown there.
+    augmentation. With `out`, a report and the contact sheet are written into that folder. `quiet` prints no progress.
     """
-    check_result(image)
-    output = console or Console(quiet=True)
-    with announced(output, f"opening {data_name(data)} ..."):
-        source = _opened(data, max_pixels)
-        other = None if against is None else _opened(against, max_pixels)
+    size, screen = image_size(image), default_console(console, quiet=quiet)
+    check_result(size)
+    with announced(screen, f"opening {printable(data_name(data))} ..."):
+        source = open_set(data, max_pixels)[1]
+        other = None if against is None else open_set(against, max_pixels)[1]
     require(not source.is_prepared, "the data set gives float tensors, so there are no pictures to check")
     if out is not None:
         make_folder(Path(out))  # an error before an hour of reading, not after
     found = empty_survey(source)
-    with Images(output, "checking") as display:
+    with Images(screen, "checking") as display:
         for done in survey(source, found, workers=workers):
             display.show(done, len(source))
     checked = DataCheck(
@@ -169,7 +162,7 @@ def check_data(
         against="" if other is None else other.spec,
         duplicates=() if other is None else exact_duplicates(other, source),
         class_differences=() if other is None else _class_differences(other, source),
-        contact_sheet=contact_sheet(source, image, Augmentation()),
+        contact_sheet=contact_sheet(source, size, Augmentation()),
     )
     if out is not None:
         checked.save(out)
@@ -179,13 +172,6 @@ def check_data(
 def data_kinds() -> Results:
     """List every kind of data that `open_data` opens by name, with its options."""
     return Results(("data", "what it is"), tuple(described_kinds().items()))
-
-
-def _opened(data: str | Source | Dataset[Any], max_pixels: int | None) -> Source:
-    if isinstance(data, str):
-        return open_data(with_max_pixels(data, max_pixels))
-    require(max_pixels is None, "max_pixels applies to data given as a string; set it where you open the data")
-    return open_data(data)
 
 
 def _class_differences(other: Source, source: Source) -> list[str]:
@@ -198,11 +184,6 @@ def _class_differences(other: Source, source: Source) -> list[str]:
 
 def _samples(count: int) -> str:
     return f"{count:,} sample is" if count == 1 else f"{count:,} samples are"
-
-
-def _some(listed: Sequence[str], separator: str) -> str:
-    more = f" and {len(listed) - SHOWN:,} more" if len(listed) > SHOWN else ""
-    return f"{separator.join(listed[:SHOWN])}{more}"
 
 
 def _listed(label: str, texts: Sequence[str]) -> Iterator[Line]:

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 from torch import nn
 
 from vitlab.busy import Crowding, advice
-from vitlab.data.class_names import numbers_of
+from vitlab.data.class_names import are_whole, matched, numbers_of
 from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import data_name
-from vitlab.deploy.predict import class_names
 from vitlab.metrics.multilabel import THRESHOLD
 from vitlab.metrics.targets import REAL_CLASSES, OwnLabels, Target, read_label_map, read_real
 from vitlab.models.build import Model
@@ -27,42 +25,38 @@ from vitlab.report.ledger import check_ledger
 from vitlab.report.tables import printable
 from vitlab.require import require
 from vitlab.runs.measure.evaluation_table import Evaluation, Row, record
-from vitlab.runs.measure.model_options import (
+from vitlab.runs.measure.inputs import (
+    DataLike,
     ImageSize,
     ModelLike,
     ModelOptions,
     PreprocessingName,
+    class_names,
     label_of,
+    listed,
     load,
-    match_classes,
+    measuring,
+    open_set,
+    optional_path,
 )
-from vitlab.runs.measure.scoring import SAVE, fingerprint_of, score_source
-from vitlab.runs.measure.session import DataLike, listed, measuring, open_set, optional_path
+from vitlab.runs.measure.scoring import SAVE, Reading, fingerprint_of, score_source
 from vitlab.runs.progress import Images, announced, say
 from vitlab.spec import ConventionName
 from vitlab.store import locked, refuse_strange, sha256
 from vitlab.strict_json import to_json
 from vitlab.weights.load import located
-from vitlab.world.group import World
 
 
 @dataclass(frozen=True)
-class EvaluateOptions:
-    """How to score; see `evaluate`."""
+class Labels:
+    """Which labels to score against; see `evaluate`."""
 
     real: Path | None = None
     label_map: Path | None = None
     restrict: bool = False
     by_number: bool = False
-    batch: int = 32
-    workers: int = 0
-    max_bad: float = 0.0
-    threshold: float = THRESHOLD
-    save_every: float = SAVE  # seconds
 
     def __post_init__(self) -> None:
-        require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is a share of the images, between 0 and 1")
-        require(0 < self.threshold < 1, f"threshold {self.threshold} is a probability between 0 and 1")
         require(self.label_map is not None or not self.restrict, "restrict needs a label map")
         require(self.label_map is None or not self.by_number, "give either a label map or by_number, not both")
 
@@ -78,6 +72,18 @@ class Truth:
     columns: tuple[int, ...] | None
     note: str
     numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model and a data set to score it on, each with its name in the table."""
+
+    label: str
+    model: Model
+    how: Preprocessing
+    data: str
+    source: Source
+    truth: Truth
 
 
 def evaluate(
@@ -122,13 +128,15 @@ def evaluate(
     Under torchrun all ranks share the work and return the same result. `quiet` prints no progress.
     """
     real, label_map, ledger, folder = map(optional_path, (real, label_map, ledger, out))
-    options = EvaluateOptions(real, label_map, restrict, by_number, batch, workers, max_bad, threshold, save_every)
+    labels = Labels(real, label_map, restrict, by_number)
     models, sets = listed(model), listed(data)
+    require(0 < threshold < 1, f"threshold {threshold} is a probability between 0 and 1")
     require(bool(models), "no model was given; give at least one name or path of weights")
     require(bool(sets), "no data was given; give a spec such as folder:photos (vitlab data kinds lists all kinds)")
     check_ledger(ledger, expected, expected_from, rows=len(models) * len(sets) * (1 if real is None else 2))
     loading = ModelOptions(conventions, image, preprocessing, device)
     with measuring(device, console, quiet=quiet) as (world, screen), contextlib.ExitStack() as stack:
+        reading = Reading(batch, workers, max_bad, world)
         for path in models:
             if not isinstance(path, nn.Module):
                 located(path)  # raises before there is a folder
@@ -142,9 +150,11 @@ def evaluate(
         for given in models:
             opened, how = load(given, loading, screen)
             for name, source in sources:
-                truth = truth_of(opened, source, options)
-                screen.print(Text(f"{printable(name)}: {len(source):,} samples, {printable(truth.note)}", style="dim"))
-                rows += _score(opened, label_of(given), how, name, source, truth, folder, options, screen, world)
+                truth = truth_of(opened, source, labels)
+                say(screen, f"{printable(name)}: {len(source):,} samples, {printable(truth.note)}", "dim")
+                pair = Pair(label_of(given), opened, how, name, source, truth)
+                progress = None if folder is None else folder / "progress"
+                rows += _score(pair, reading, threshold, labels, progress, save_every, screen)
         found = Evaluation(tuple(rows))
         if world.leads and folder is not None:
             found.save(folder)
@@ -153,84 +163,118 @@ def evaluate(
     return found
 
 
-def truth_of(model: Model, source: Source, options: EvaluateOptions) -> Truth:
+def truth_of(model: Model, source: Source, given: Labels) -> Truth:
     """Return the labels to score against; raises unless model and data have the same classes."""
-    require(
-        model.task == "single-label" or (options.real is None and options.label_map is None),
-        "ReaL labels and label maps are for models that predict one class per image; this one is multi-label",
-    )
-    if options.label_map is not None:
+    is_plain = given.real is None and given.label_map is None
+    needs_one = "ReaL labels and label maps are for models that predict one class per image; this one is multi-label"
+    require(model.task == "single-label" or is_plain, needs_one)
+    if given.label_map is not None:
         names = class_names(model)[0]
-        mapped = read_label_map(options.label_map, source.class_names, names, numbers_of(names))
-        if not options.restrict:
-            return Truth({"mapped": mapped}, None, f"classes by {options.label_map.name}")
-        note = f"classes by {options.label_map.name}, {len(mapped.used)} compete"
-        return Truth({"mapped": mapped.restricted()}, mapped.used, note)
-    numbers, note = match_classes(model, source.class_names, by_number=options.by_number)
+        mapped = read_label_map(given.label_map, source.class_names, names, numbers_of(names))
+        note = f"classes by {given.label_map.name}"
+        if not given.restrict:
+            return Truth({"mapped": mapped}, None, note)
+        return Truth({"mapped": mapped.restricted()}, mapped.used, f"{note}, {len(mapped.used)} compete")
+    numbers, note = match_classes(model, source.class_names, by_number=given.by_number)
     numbers = () if numbers == tuple(range(len(numbers))) else numbers
     targets: dict[str, Target] = {"own": OwnLabels(numbers)}
-    if options.real is not None:
+    if given.real is not None:
         is_imagenet = class_names(model)[0] == tuple(name for _, name in imagenet_classes())
-        is_by_number = options.by_number and model.spec.classes == REAL_CLASSES
+        is_by_number = given.by_number and model.spec.classes == REAL_CLASSES
         require(is_imagenet or is_by_number, "ReaL labels need a model of ImageNet's 1000 classes; this one has others")
-        targets["ReaL"] = read_real(options.real)
+        targets["ReaL"] = read_real(given.real)
     return Truth(targets, None, note, numbers)
 
 
+def match_classes(model: Model, data_names: tuple[str, ...], *, by_number: bool) -> tuple[tuple[int, ...], str]:
+    """Return the model's class number of each class of the data, and a note on how they were matched.
+
+    Classes are matched by name; the data may lack some of the model's. With `by_number`, the data's class numbers are
+    taken for the model's, where a name that is a whole number stands for that number.
+    """
+    require(model.spec.classes > 0, "this model has no classification head, only features; use vitlab fewshot")
+    names, origin = class_names(model)
+    if by_number:
+        return _by_number(names, data_names), "classes matched by number, as requested, without comparing names"
+    wordnet_ids, imagenet = zip(*imagenet_classes(), strict=True)
+    if names == imagenet and data_names and set(data_names) <= set(wordnet_ids):
+        note = f"classes: ImageNet's, matched by WordNet id; class names: {origin}"
+        return matched(wordnet_ids, data_names), note
+    try:
+        numbers = matched(names, data_names)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; or give --label-map FILE from the data's classes to the model's, or --by-number if the numbers "
+            f"agree (class names: {origin})"
+        ) from None
+    note = f"class names: {origin}"
+    if numbers != tuple(range(len(names))):
+        note += f"; the data has {len(numbers):,} of {len(names):,} classes or another order: matched by name"
+    return numbers, note
+
+
+def _by_number(names: tuple[str, ...], data_names: tuple[str, ...]) -> tuple[int, ...]:
+    """The model's output for each class number of the data."""
+    theirs = numbers_of(data_names)
+    own = numbers_of(names) if are_whole(data_names) else range(len(names))
+    place = {number: output for output, number in enumerate(own)}
+    outside = [number for number in theirs if number not in place]
+    counts = f"the data has {len(data_names)} classes, the model {len(names)}"
+    missing = f"the model has no class number {outside[0] if outside else 0}"
+    require(not outside, f"{missing} ({counts}), so the data's numbers cannot be the model's; give a label map")
+    return tuple(place[number] for number in theirs)
+
+
 def _score(
-    model: Model,
-    label: str,
-    how: Preprocessing,
-    name: str,
-    source: Source,
-    truth: Truth,
-    out: Path | None,
-    options: EvaluateOptions,
+    pair: Pair,
+    reading: Reading,
+    threshold: float,
+    labels: Labels,
+    progress: Path | None,
+    save_every: float,
     console: Console,
-    world: World,
 ) -> Iterator[Row]:
     """Score one model on one data set; yields a row for each kind of labels."""
     identity, saved, outdated = {}, None, []
-    if out is not None:
-        identity = _identity(model, how, name, source, truth, options)
-        files = state(source)
+    if progress is not None:
+        identity = _identity(pair, threshold, labels)
+        files = state(pair.source)
         stem = _short(json.dumps(identity, allow_nan=False))
-        saved = out / "progress" / f"{stem}-{_short(files)}.json"
+        saved = progress / f"{stem}-{_short(files)}.json"
         identity |= {"files": files}
-        outdated = [file for file in saved.parent.glob(f"{stem}-*.json") if file != saved]
+        outdated = [file for file in progress.glob(f"{stem}-*.json") if file != saved]
         if outdated and not saved.exists():
-            changed = f"{printable(name)}: files have changed since they were scored; all are scored again"
-            console.print(Text(changed, style="yellow"))
-    with _Scored(console, options.workers) as display:
+            changed = f"{printable(pair.data)}: files have changed since they were scored; all are scored again"
+            say(console, changed, "yellow")
+    with _Scored(console, reading.workers) as display:
         done = score_source(
-            model,
-            source,
-            truth.targets,
-            how=how,
-            batch=options.batch,
-            workers=options.workers,
-            max_bad=options.max_bad,
-            columns=truth.columns,
-            task=model.task,
-            threshold=options.threshold,
+            pair.model,
+            pair.source,
+            pair.truth.targets,
+            how=pair.how,
+            reading=reading,
+            columns=pair.truth.columns,
+            task=pair.model.task,
+            threshold=threshold,
             saved=saved,
             identity=identity,
-            save_every=options.save_every,
-            world=world,
+            save_every=save_every,
             display=display,
         )
-    if world.leads:
+    if reading.world.leads:
         for file in outdated:
             file.unlink()
     if bad := len(done.account.quarantined):
-        where = "the account of each row names them" if out is None else f"{out / 'quarantine.json'} names them"
-        on = f"{printable(name)}, {printable(label)}"
-        console.print(Text(f"{bad:,} of {len(source):,} not evaluated ({on}): {where}", style="yellow"))
-    names = class_names(model)[0]
-    competing = names if truth.columns is None else tuple(names[number] for number in truth.columns)
-    for labels, scores in done.scores.items():
-        mistakes = tuple(done.mistakes.get(labels, ()))
-        yield Row(label, name_of(model.spec), name, labels, str(how), competing, scores, done.account, mistakes)
+        where = "the account of each row" if progress is None else progress.parent / "quarantine.json"
+        on = f"{printable(pair.data)}, {printable(pair.label)}"
+        told = f"{bad:,} of {len(pair.source):,} not evaluated ({on}): {where} names them"
+        say(console, told, "yellow")
+    names, columns = class_names(pair.model)[0], pair.truth.columns
+    competing = names if columns is None else tuple(names[number] for number in columns)
+    about = (str(pair.how), competing)
+    for kind, scores in done.scores.items():
+        mistakes = tuple(done.mistakes.get(kind, ()))
+        yield Row(pair.label, name_of(pair.model.spec), pair.data, kind, *about, scores, done.account, mistakes)
 
 
 class _Scored(Images):
@@ -250,22 +294,21 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _identity(
-    model: Model, how: Preprocessing, name: str, source: Source, truth: Truth, options: EvaluateOptions
-) -> dict[str, object]:
+def _identity(pair: Pair, threshold: float, labels: Labels) -> dict[str, object]:
     """Everything that determines the numbers, besides the state of the files.
 
     The name is part of it because drawn pictures of different seeds have the same ids.
     """
-    identity: dict[str, object] = {
-        "spec": name,
+    model, numbers = pair.model, pair.truth.numbers
+    return {
+        "spec": pair.data,
         "weights": fingerprint_of(model),
-        "preprocessing": json.loads(json.dumps(to_json(how), allow_nan=False)),
-        "data": fingerprint(source),
-        "real": sha256(options.real) if options.real else "",
-        "label_map": sha256(options.label_map) if options.label_map else "",
-        "restrict": options.restrict,
-        "by_number": options.by_number,
+        "preprocessing": json.loads(json.dumps(to_json(pair.how), allow_nan=False)),
+        "data": fingerprint(pair.source),
+        "real": sha256(labels.real) if labels.real else "",
+        "label_map": sha256(labels.label_map) if labels.label_map else "",
+        "restrict": labels.restrict,
+        "by_number": labels.by_number,
+        **({"numbers": list(numbers)} if numbers else {}),
+        **({"task": model.task, "threshold": threshold} if model.task == "multi-label" else {}),
     }
-    identity |= {"numbers": list(truth.numbers)} if truth.numbers else {}
-    return identity | ({"task": model.task, "threshold": options.threshold} if model.task == "multi-label" else {})

@@ -13,13 +13,14 @@ from vitlab.metrics.scores import Scores
 from vitlab.report.ledger import Entry, append, check_ledger, versions
 from vitlab.report.tables import Cell, Results
 from vitlab.require import require
-from vitlab.store import json_writer, replacing
+from vitlab.store import write_json, write_text
 
 TASKS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}  # tasks of the paper
 DETAILS = re.compile(r"(\d{2,})-(classes|confusion)\.csv")
 WHAT = ("model", "data", "labels")
-SINGLE = ("top-1 %", "top-5 %", "class mean %")
-MULTI = ("mAP %", "F1 micro %", "F1 macro %", "threshold")
+SINGLE = {"top-1 %": "top1", "top-5 %": "top5", "class mean %": "class_mean"}
+MULTI = {"mAP %": "map", "F1 micro %": "f1_micro", "F1 macro %": "f1_macro", "threshold": ""}
+LOSS = ("loss", "ECE %")
 COUNTS = ("count", "skipped", "bad")
 
 
@@ -42,17 +43,34 @@ class Row:
         """The headline numbers by name, fractions between 0 and 1: top1, top5, loss, ece, ...; or map, f1_micro, ..."""
         return self.scores.numbers()
 
+    def to_json(self) -> dict[str, object]:
+        """The headline numbers and the account, as JSON values."""
+        named = {name: getattr(self, name) for name in ("model", "architecture", "data", "labels", "preprocessing")}
+        numbers = {name: None if value != value else value for name, value in self.numbers.items()}
+        return {**named, "numbers": numbers, "account": self.account.to_json()}
+
     @property
     def classes(self) -> Results:
         """The results of each class."""
-        if isinstance(self.scores, MultiLabelScores):
-            return _precision_by_class(self, self.scores)
-        return _by_class(self, self.scores)
+        scores, rows = self.scores, []
+        if isinstance(scores, Scores):
+            rows = [(c, self.names[c], right, n, 100 * right / n) for c, (right, n) in scores.by_class().items()]
+            return Results(("class", "name", "right", "count", "accuracy %"), tuple(rows))
+        for number, one in scores.by_class().items():
+            shares = [_percent(one[name]) for name in ("ap", "f1", "precision", "recall")]
+            rows.append((number, self.names[number], int(one["samples"]), int(one["predicted"]), *shares))
+        at = f"at {scores.threshold:g}"
+        shown = ("samples", f"predicted {at}", "AP %", f"F1 % {at}", f"precision % {at}", f"recall % {at}")
+        return Results(("class", "name", *shown), tuple(rows))
 
     @property
     def confusion(self) -> Results | None:
         """Pairs of label and prediction with their counts, the most frequent first; None for a multi-label model."""
-        return None if isinstance(self.scores, MultiLabelScores) else _confusion(self, self.scores)
+        if isinstance(self.scores, MultiLabelScores):
+            return None
+        cells = sorted(self.scores.confusion.items(), key=lambda cell: (-cell[1], cell[0]))
+        lines = ((a, self.names[a], b, self.names[b], count) for (a, b), count in cells)
+        return Results(("class", "name", "predicted", "predicted name", "count"), tuple(lines))
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,8 +91,24 @@ class Evaluation:
         return self.rows[0].numbers
 
     def save(self, out: str | Path) -> None:
-        """Write the table (CSV, Markdown, JSON), the classes, the confusion matrices and the unreadable images."""
-        write(Path(out), self.rows, self.table)
+        """Write the table (CSV, Markdown, JSON), the classes, the confusion matrices and the unreadable images.
+
+        The details of an earlier, longer table in the same folder are removed.
+        """
+        out, rows = Path(out), self.rows
+        write_text(out / "results.csv", self.table.to_csv())
+        write_text(out / "results.md", self.table.to_markdown())
+        write_json(out / "results.json", [row.to_json() for row in rows])
+        bad = [(row, sample) for row in rows for sample in row.account.quarantined.values()]
+        named = [{"model": row.model, "data": row.data, **asdict(sample)} for row, sample in bad]
+        write_json(out / "quarantine.json", named)
+        details = {f"{number:02d}-classes.csv": row.classes for number, row in enumerate(rows, 1)}
+        details |= {f"{number:02d}-confusion.csv": row.confusion for number, row in enumerate(rows, 1) if row.confusion}
+        for name, table in details.items():
+            write_text(out / name, table.to_csv())
+        for file in out.iterdir():
+            if DETAILS.fullmatch(file.name) and file.name not in details:
+                file.unlink()
 
     def __repr__(self) -> str:
         return repr(self.table)
@@ -84,94 +118,24 @@ class Evaluation:
 
 
 def results(rows: Sequence[Row]) -> Results:
-    """The table of the headline numbers; it has the columns of both tasks if there are models of both."""
-    is_multi = [isinstance(row.scores, MultiLabelScores) for row in rows]
-    columns = [*WHAT, *(() if all(is_multi) and rows else SINGLE), *(MULTI if any(is_multi) else ()), "loss"]
-    columns += [*(() if all(is_multi) and rows else ["ECE %"]), *COUNTS]
+    """The table of the headline numbers, in percent; it has the columns of both tasks if there are models of both."""
+    is_multi = {isinstance(row.scores, MultiLabelScores) for row in rows}
+    single, multi = is_multi != {True}, True in is_multi
+    columns = [*WHAT, *(SINGLE if single else ()), *(MULTI if multi else ()), *(LOSS if single else LOSS[:1]), *COUNTS]
     return Results(tuple(columns), tuple(tuple(_cells(row).get(column) for column in columns) for row in rows))
 
 
 def _cells(row: Row) -> dict[str, Cell]:
     """The cells of a row by column."""
-    numbers, bad = row.numbers, len(row.account.quarantined)
-    cells: dict[str, Cell] = {"model": row.model, "data": row.data, "labels": row.labels, "loss": numbers["loss"]}
-    named = {
-        **dict(zip(SINGLE, ("top1", "top5", "class_mean"), strict=True)),
-        **dict(zip(MULTI, ("map", "f1_micro", "f1_macro"), strict=False)),
-        "ECE %": "ece",
-    }
-    cells |= {column: 100 * numbers[name] for column, name in named.items() if name in numbers}
-    return cells | {"threshold": numbers.get("threshold"), "count": row.scores.count, "bad": bad,
-                    "skipped": int(numbers.get("skipped", 0))}  # fmt: skip
-
-
-def write(out: Path, rows: Sequence[Row], table: Results) -> None:
-    """Write the table in all forms and the details of every row; removes those of an earlier, longer table."""
-    details = [
-        {
-            "model": row.model,
-            "architecture": row.architecture,
-            "data": row.data,
-            "labels": row.labels,
-            "preprocessing": row.preprocessing,
-            "numbers": {name: None if value != value else value for name, value in row.numbers.items()},
-            "account": row.account.to_json(),
-        }
-        for row in rows
-    ]
-    bad = [
-        {"model": row.model, "data": row.data, **asdict(sample)}
-        for row in rows
-        for sample in row.account.quarantined.values()
-    ]
-    _put(out / "results.csv", table.to_csv())
-    _put(out / "results.md", table.to_markdown())
-    with replacing(out / "results.json") as temporary:
-        json_writer(details)(temporary)
-    with replacing(out / "quarantine.json") as temporary:
-        json_writer(bad)(temporary)
-    for file in out.iterdir():
-        if (match := DETAILS.fullmatch(file.name)) and int(match[1]) > len(rows):
-            file.unlink()
-    for number, row in enumerate(rows, 1):
-        _put(out / f"{number:02d}-classes.csv", row.classes.to_csv())
-        confusion, path = row.confusion, out / f"{number:02d}-confusion.csv"
-        if confusion is None:
-            path.unlink(missing_ok=True)  # of an earlier evaluation
-        else:
-            _put(path, confusion.to_csv())
-
-
-def _precision_by_class(row: Row, scores: MultiLabelScores) -> Results:
-    lines = []
-    for number, one in scores.by_class().items():
-        shares = [_percent(one[name]) for name in ("ap", "f1", "precision", "recall")]
-        lines.append((number, row.names[number], int(one["samples"]), int(one["predicted"]), *shares))
-    at = f"at {scores.threshold:g}"
-    shown = ("samples", f"predicted {at}", "AP %", f"F1 % {at}", f"precision % {at}", f"recall % {at}")
-    columns = ("class", "name", *shown)
-    return Results(columns, tuple(lines))
+    numbers, shares = row.numbers, {**SINGLE, **MULTI, "ECE %": "ece"}
+    cells: dict[str, Cell] = {column: getattr(row, column) for column in WHAT}
+    cells |= {column: 100 * numbers[name] for column, name in shares.items() if name in numbers}
+    cells |= {"loss": numbers["loss"], "threshold": numbers.get("threshold"), "count": row.scores.count}
+    return cells | {"skipped": int(numbers.get("skipped", 0)), "bad": len(row.account.quarantined)}
 
 
 def _percent(share: float) -> float | None:
     return None if share != share else 100 * share
-
-
-def _by_class(row: Row, scores: Scores) -> Results:
-    found = scores.by_class().items()
-    lines = ((label, row.names[label], right, count, 100 * right / count) for label, (right, count) in found)
-    return Results(("class", "name", "right", "count", "accuracy %"), tuple(lines))
-
-
-def _confusion(row: Row, scores: Scores) -> Results:
-    cells = sorted(scores.confusion.items(), key=lambda cell: (-cell[1], cell[0]))
-    lines = ((a, row.names[a], b, row.names[b], count) for (a, b), count in cells)
-    return Results(("class", "name", "predicted", "predicted name", "count"), tuple(lines))
-
-
-def _put(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def record(

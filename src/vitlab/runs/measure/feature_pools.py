@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +11,6 @@ from urllib.parse import unquote
 
 import numpy as np
 from rich.console import Console
-from rich.text import Text
 
 from vitlab.data.class_names import renumbered
 from vitlab.data.feature_files import FeatureFolder, Vectors, is_vectors, open_vectors, read_card, read_folder
@@ -19,47 +19,48 @@ from vitlab.data.loading.accounting import SHOWN, Account
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import take
-from vitlab.metrics.fewshot import SHOTS, ChooseL2
 from vitlab.models.build import Model
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
 from vitlab.require import require
 from vitlab.runs.measure.features import SHARD, making, write_features
-from vitlab.runs.measure.model_options import ModelLike, ModelOptions, load
-from vitlab.runs.measure.scoring import fingerprint_of
-from vitlab.runs.measure.session import DataLike, open_set
+from vitlab.runs.measure.inputs import DataLike, ModelLike, ModelOptions, load, open_set
+from vitlab.runs.measure.scoring import Reading, fingerprint_of
+from vitlab.runs.progress import say
 from vitlab.shots import Draw, shot_numbers
 from vitlab.strict_json import to_json
-from vitlab.world.group import ALONE, World
-
-FEW_SHOT = ModelOptions(preprocessing="few-shot")
 
 
 @dataclass(frozen=True)
-class FewShotOptions:
-    """How to evaluate features; see `fewshot_table`."""
+class Shots:
+    """Which training samples are learned from: numbers of samples per class, each drawn with every seed."""
 
-    model: ModelOptions = FEW_SHOT
-    shots: tuple[int, ...] = SHOTS
-    seeds: tuple[int, ...] = ()  # none: the first samples of every class
-    draw: Draw = "big-vision"
-    l2: ChooseL2 = "mean-rank"
-    neighbours: int = 0  # k; 0: none
-    probe: int = 0  # steps; 0: none
-    batch: int = 32
-    workers: int = 0
-    max_bad: float = 0.0  # share of a set's images
+    numbers: tuple[int, ...]
+    seeds: tuple[int | None, ...]  # None: the first samples of every class
+    draw: Draw
+    needs_all: bool  # for nearest neighbours and the linear probe
 
-    def __post_init__(self) -> None:
-        require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is a share of the images, between 0 and 1")
-        require(bool(self.shots or self.neighbours or self.probe), "nothing to do: give shots, neighbours or probe")
-        counts = f"neighbours {self.neighbours} and probe {self.probe}"
-        require(min(self.neighbours, self.probe) >= 0, f"{counts} must not be negative")
+    def needed(self, labels: np.ndarray, is_usable: np.ndarray) -> np.ndarray:
+        """The numbers of the samples that are needed."""
+        if self.needs_all:
+            return np.flatnonzero(is_usable)
+        most = max(self.numbers)
+        drawn = [shot_numbers(labels, most, seed, is_usable, self.draw) for seed in self.seeds]
+        return np.unique(np.concatenate(drawn))
 
-    @property
-    def draws(self) -> tuple[int | None, ...]:
-        """The seeds, or None for the first samples of every class."""
-        return self.seeds or (None,)
+    def check(self, labels: np.ndarray, class_names: Sequence[str], name: str) -> None:
+        """Raise if a class has fewer samples than the largest number of shots; called before anything is computed."""
+        present, counts = np.unique(labels, return_counts=True)
+        rarest = int(counts.argmin())
+        fitting = [number for number in self.numbers if number <= counts[rarest]]
+        label = int(present[rarest])
+        called = repr(class_names[label]) if 0 <= label < len(class_names) else label
+        advice = f"--shots {' '.join(map(str, fitting))}" if fitting else "data with more samples"
+        require(
+            len(fitting) == len(self.numbers),
+            f"class {called} of {name!r} has {counts[rarest]} samples; {max(self.numbers, default=0)} shots per class "
+            f"are asked for: give {advice}",
+        )
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,9 @@ class Maker:
     """Reads features, or computes them from images once and keeps them in folders under `out`."""
 
     def __init__(
-        self, model: ModelLike | None, out: Path, options: FewShotOptions, console: Console, world: World = ALONE
+        self, model: ModelLike | None, loading: ModelOptions, out: Path, reading: Reading, console: Console
     ) -> None:
-        self.given, self.out, self.options, self.console, self.world = model, out, options, console, world
+        self.given, self.loading, self.out, self.reading, self.console = model, loading, out, reading, console
         self.sources: dict[str, Source] = {}
         self.loaded: tuple[Model, Preprocessing] | None = None
 
@@ -99,7 +100,7 @@ class Maker:
         self.sources[name] = source
         return name
 
-    def pool(self, name: str) -> Pool:
+    def pool(self, name: str, shots: Shots) -> Pool:
         """The training samples that are needed: only the shots, unless neighbours or probe need all."""
         if is_vectors(name):
             found = open_vectors(name)
@@ -108,7 +109,7 @@ class Maker:
         labels, account = _labels(source, name), Account(len(source))
         is_usable, is_read = np.ones(len(labels), bool), np.zeros(len(labels), bool)
         parts: list[tuple[np.ndarray, np.ndarray]] = []
-        while len(asked := np.setdiff1d(self._needed(labels, is_usable), np.flatnonzero(is_read))):
+        while len(asked := np.setdiff1d(shots.needed(labels, is_usable), np.flatnonzero(is_read))):
             found, has_features = self._features(take(source, asked), name, account)
             parts.append((asked[has_features], found.x))
             is_read[asked] = True
@@ -127,11 +128,12 @@ class Maker:
         self._tell(account, name)
         return found
 
-    def check(self, train: str, test: str) -> None:
-        """Raise unless both have the same classes, model and preprocessing, as far as their files state them.
+    def check(self, train: str, test: str, shots: Shots) -> None:
+        """Raise unless both have the same classes, model and preprocessing, and training enough samples for the shots.
 
         Classes of images are matched by name, so a test set may lack some of them.
         """
+        self._check_shots(train, shots)
         if not is_vectors(train) and not is_vectors(test):
             with contextlib.suppress(ValueError):  # reported below, with both lists of classes
                 self.sources[test] = renumbered(self._source(test), self._source(train).class_names)
@@ -141,20 +143,18 @@ class Maker:
                 a, b = shown(ours, theirs), shown(theirs, ours)
                 raise ValueError(f"{problem}: {train!r} has {a}, {test!r} has {b}; {advice}")
 
-    def _needed(self, labels: np.ndarray, is_usable: np.ndarray) -> np.ndarray:
-        """The numbers of the training samples that are needed."""
-        if self.options.neighbours or self.options.probe:
-            return np.flatnonzero(is_usable)
-        most = max(self.options.shots)
-        draw = self.options.draw
-        drawn = [shot_numbers(labels, most, seed, is_usable, draw) for seed in self.options.draws]
-        return np.unique(np.concatenate(drawn))
+    def _check_shots(self, name: str, shots: Shots) -> None:
+        if is_vectors(name):
+            found = open_vectors(name)
+            shots.check(found.y, found.class_names, name)
+        else:
+            shots.check(_labels(self._source(name), name), self._source(name).class_names, name)
 
     def _tell(self, account: Account, name: str) -> None:
         if bad := account.quarantined:
             named = ", ".join(printable(sample) for sample in list(bad)[:SHOWN]) + ", ..." * (len(bad) > SHOWN)
             told = f"{printable(name)}: {len(bad):,} of {account.found:,} images are unreadable and left out: {named}"
-            self.console.print(Text(told, style="yellow"))
+            say(self.console, told, "yellow")
 
     def _making(self, name: str) -> dict[str, Any]:
         if not is_vectors(name):
@@ -173,25 +173,14 @@ class Maker:
         identity = [fingerprint_of(model), to_json(how), name, fingerprint(source)]
         path = self.out / "features" / hashlib.sha256(json.dumps(identity, allow_nan=False).encode()).hexdigest()[:16]
         folder = FeatureFolder(path, len(source), SHARD)
-        write_features(
-            model,
-            how,
-            source,
-            folder,
-            spec=name,
-            batch=self.options.batch,
-            workers=self.options.workers,
-            max_bad=self.options.max_bad,
-            account=account,
-            world=self.world,
-            console=self.console,
-        )
+        how_read = {"spec": name, "reading": self.reading, "account": account, "console": self.console}
+        write_features(model, how, source, folder, **how_read)
         return read_folder(path), folder.numbers()
 
     def _model(self, name: str) -> tuple[Model, Preprocessing]:
         require(self.given is not None, f"{name!r} are images; give the model that computes their features (--model)")
         if self.loaded is None:
-            self.loaded = load(cast(ModelLike, self.given), self.options.model, self.console)
+            self.loaded = load(cast(ModelLike, self.given), self.loading, self.console)
         return self.loaded
 
 
@@ -222,8 +211,6 @@ AGREEMENT = (  # what a pair must share: the entry in the card, the problem, how
 def _labels(source: Source, name: str) -> np.ndarray:
     """(n,) class numbers, without reading an image."""
     labels = [source.label(number) for number in range(len(source))]
-    require(
-        all(len(of) == 1 for of in labels),
-        f"{name!r} has samples with several labels or none; few-shot needs exactly one",
-    )
+    has_one = all(len(of) == 1 for of in labels)
+    require(has_one, f"{name!r} has samples with several labels or none; few-shot needs exactly one")
     return np.array([label for (label,) in labels], np.int64)

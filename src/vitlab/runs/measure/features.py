@@ -11,7 +11,6 @@ from typing import cast
 
 import numpy as np
 from rich.console import Console
-from rich.text import Text
 
 from vitlab.data.feature_files import CARD, FeatureFolder, Vectors, read_folder
 from vitlab.data.fingerprint import fingerprint, state
@@ -23,15 +22,23 @@ from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
+from vitlab.report.tables import Results
 from vitlab.require import require
-from vitlab.runs.measure.model_options import ImageSize, ModelLike, ModelOptions, PreprocessingName, load
-from vitlab.runs.measure.scoring import fingerprint_of, outputs
-from vitlab.runs.measure.session import DataLike, measuring, open_set
-from vitlab.runs.progress import Images
+from vitlab.runs.measure.inputs import (
+    DataLike,
+    ImageSize,
+    ModelLike,
+    ModelOptions,
+    PreprocessingName,
+    load,
+    measuring,
+    open_set,
+)
+from vitlab.runs.measure.scoring import ALL_GOOD, Reading, fingerprint_of, outputs
+from vitlab.runs.progress import Images, say
 from vitlab.spec import ConventionName
 from vitlab.store import refuse_strange
 from vitlab.strict_json import to_json
-from vitlab.world.group import ALONE, World
 
 SHARD = 4096  # samples; 12 MB of ViT-B
 
@@ -45,6 +52,10 @@ class Features:
     width: int
     bad: tuple[Quarantined, ...] = field(repr=False)
     in_memory: Vectors | None = field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        cells = (None if self.path is None else str(self.path), self.samples, self.width, len(self.bad))
+        return Results(("folder", "samples", "features each", "without features"), (cells,))._repr_html_()
 
     @property
     def vectors(self) -> Vectors:
@@ -72,13 +83,13 @@ def features(
     """Compute the features of every image: what the model's head would receive.
 
     `model` is a name of released weights, a path or a module; `data` is a spec such as "folder:photos", a source, or a
-    map-style torch Dataset. The features are written to the folder `out` in shards of `shard` samples; without
-    `out` they are held in memory. Called again with the same folder, it computes the shards that are missing or
-    outdated. `max_bad` is the share of images that may be unreadable; see `ModelOptions` for how the
-    model is loaded. Under torchrun all ranks share the work. `quiet` prints no progress.
+    map-style torch Dataset. The features are written to the folder `out` in shards of `shard` samples, or held in
+    memory. Called again with the same folder, it computes the shards that are missing or outdated. `max_bad` is the
+    share of images that may be unreadable; see `ModelOptions` for how the model is loaded. Under torchrun all ranks
+    share the work. `quiet` prints no progress.
     """
-    require(0 <= max_bad <= 1, f"max_bad {max_bad} is a share of the images, between 0 and 1")
     with measuring(device, console, quiet=quiet) as (world, screen), contextlib.ExitStack() as stack:
+        reading = Reading(batch, workers, max_bad, world)
         require(out is not None or world.ranks == 1, "several ranks need a common folder; give out")
         path = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         world.first(partial(refuse_strange, path, (CARD,)))
@@ -86,12 +97,11 @@ def features(
         name, source = open_set(data, max_pixels)
         folder = FeatureFolder(path, len(source), shard)
         there = folder.shards - len(folder.missing())
-        screen.print(Text(f"{there:,} of {folder.shards:,} shards exist already"))
-        how_much = {"batch": batch, "workers": workers, "max_bad": max_bad}
-        write_features(loaded, how, source, folder, spec=name, **how_much, world=world, console=screen)
+        say(screen, f"{there:,} of {folder.shards:,} shards exist already")
+        write_features(loaded, how, source, folder, spec=name, reading=reading, console=screen)
         bad = folder.bad()
         if bad:
-            screen.print(Text(f"{len(bad):,} of {len(source):,} images have no features: the arrays `bad` name them"))
+            say(screen, f"{len(bad):,} of {len(source):,} images have no features: the arrays `bad` name them")
         found = Features(None if out is None else path, len(source) - len(bad), loaded.spec.width, tuple(bad))
         return replace(found, in_memory=read_folder(path)) if out is None else found
 
@@ -103,11 +113,8 @@ def write_features(
     folder: FeatureFolder,
     *,
     spec: str,
-    batch: int = 32,
-    workers: int = 0,
-    max_bad: float = 0.0,
+    reading: Reading = ALL_GOOD,
     account: Account | None = None,
-    world: World = ALONE,
     console: Console | None = None,
 ) -> None:
     """Compute the shards of a folder that are missing or whose image files have changed; ranks take turns.
@@ -115,22 +122,20 @@ def write_features(
     Where the source is part of a larger set, `account` is that of the set, whose share of bad images counts. Without a
     `console` nothing is printed.
     """
-    console = console or Console(quiet=True)
-    card = {
-        **making(model, how, source),
-        "data": fingerprint(source),
-        "spec": spec,
-        "width": model.spec.width,
-    }
+    console, world, max_bad = console or Console(quiet=True), reading.world, reading.max_bad
+    card = {**making(model, how, source), "data": fingerprint(source), "spec": spec, "width": model.spec.width}
     world.first(partial(folder.open, card))
-    parts = {number: _part(source, folder.part(number)) for number in range(world.rank, folder.shards, world.ranks)}
+    parts = {}
+    for number in range(world.rank, folder.shards, world.ranks):
+        own = folder.part(number)
+        parts[number] = Subset(source, len(own), partial(add, own.start))
     states = {number: state(part) for number, part in parts.items()}
     outdated = [number for number in parts if folder.state(number) not in (None, states[number])]
     for number in outdated:
         folder.file(number).unlink()
     if number := world.total(len(outdated)):  # all ranks have removed theirs before one looks for missing shards
         again = f"{number:,} of {folder.shards:,} shards are computed again"
-        console.print(Text(f"files have changed since their features were computed: {again}", style="yellow"))
+        say(console, f"files have changed since their features were computed: {again}", "yellow")
     account = account or Account(len(source))
     account.add((), [(0, sample) for sample in folder.bad()], max_bad)
     device = next(model.parameters()).device
@@ -142,19 +147,18 @@ def write_features(
         for number in missing:
             batches = evaluation_batches(
                 parts[number],
-                batch=batch,
+                batch=reading.batch,
                 size=model.spec.image,
                 preprocessing=how,
-                workers=workers,
+                workers=reading.workers,
                 account=account,  # of the whole set, whose share of bad images counts
                 max_bad=max_bad,
             )
             made = outputs(model, on_device(batches, device), as_model_input(source, how), model.features)
             arrays = []
             for one, x in made:
-                require(
-                    bool(x.isfinite().all()), "the features contain NaN or infinity: the model diverged in training"
-                )
+                is_finite = bool(x.isfinite().all())
+                require(is_finite, "the features contain NaN or infinity: the model diverged in training")
                 arrays.append((one, x.float().cpu().numpy().astype(np.float32)))
                 done += len(arrays[-1][0].ids) + len(arrays[-1][0].bad)
                 display.show(done, total)
@@ -172,7 +176,3 @@ def making(model: Model, how: Preprocessing, source: Source) -> dict[str, object
         "preprocessing": json.loads(json.dumps(to_json(how), allow_nan=False)),
         "class_names": list(source.class_names),
     }
-
-
-def _part(source: Source, numbers: range) -> Subset:
-    return Subset(source, len(numbers), partial(add, numbers.start))

@@ -1,11 +1,11 @@
 """Few-shot, nearest neighbours and linear probe on one or several data sets: `vitlab fewshot`."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from vitlab.data.feature_files import Vectors
 from vitlab.metrics.feature_sets import FeatureSet, checked
@@ -13,12 +13,20 @@ from vitlab.metrics.fewshot import SHOTS, ChooseL2, Draw, fewshot_sets
 from vitlab.metrics.probe import linear_probe, nearest_neighbours
 from vitlab.report.tables import Cell, Results, printable
 from vitlab.require import require
-from vitlab.runs.measure.feature_pools import FewShotOptions, Maker, Pool
-from vitlab.runs.measure.model_options import ImageSize, ModelLike, ModelOptions, PreprocessingName
-from vitlab.runs.measure.session import DataLike, listed, measuring
+from vitlab.runs.measure.feature_pools import Maker, Pool, Shots
+from vitlab.runs.measure.inputs import (
+    DataLike,
+    ImageSize,
+    ModelLike,
+    ModelOptions,
+    PreprocessingName,
+    listed,
+    measuring,
+)
+from vitlab.runs.measure.scoring import Reading
+from vitlab.runs.progress import say
 from vitlab.spec import ConventionName
-from vitlab.store import refuse_strange, replacing
-from vitlab.world.group import World
+from vitlab.store import refuse_strange
 
 COLUMNS = ("data", "method", "seed", "accuracy %", "l2 or rate", "chosen by", "train", "count")
 OPTIMISTIC = (
@@ -52,77 +60,78 @@ def fewshot_table(
     """Measure frozen features on pairs of training and test sets: few-shot, nearest neighbours, linear probe.
 
     A set is a file or folder of features, or images (a spec, a source or a map-style torch Dataset) whose features the
-    `model` computes. `shots` are the
-    samples per class to learn from: the first ones, or drawn with each of `seeds` (see `shot_numbers` for `draw`). `l2`
-    is a rule or a number (see `fewshot_sets`). `neighbours` also measures so many nearest neighbours, `probe` also a
-    linear classifier trained for so many steps. See `ModelOptions` for how the model is loaded. Table and features are
-    written to the folder `out`. Under torchrun all ranks share the features; only rank 0 returns the rows. `quiet`
-    prints no progress.
+    `model` computes. `shots` are the samples per class to learn from: the first ones, or drawn with each of `seeds`
+    (see `shot_numbers` for `draw`). `l2` is a rule or a number (see `fewshot_sets`). `neighbours` also measures this
+    many nearest neighbours, `probe` a linear classifier trained for this many steps. See `ModelOptions` for how the
+    model is loaded. Table and features are written to the folder `out`. Under torchrun all ranks share the features;
+    only rank 0 returns the rows. `quiet` prints no progress.
     """
     given = listed(train), listed(test)
     pairs = f"{len(given[0])} training and {len(given[1])} test sets"
     require(bool(given[0]) and len(given[0]) == len(given[1]), f"{pairs}: give them in pairs")
-    loading = ModelOptions(conventions, image, preprocessing, device)
-    options = FewShotOptions(loading, tuple(shots), tuple(seeds), draw, l2, neighbours, probe, batch, workers, max_bad)
+    require(bool(shots or neighbours or probe), "nothing to do: give shots, neighbours or probe")
+    require(min(neighbours, probe) >= 0, f"neighbours {neighbours} and probe {probe} must not be negative")
+    loading, drawn = ModelOptions(conventions, image, preprocessing, device), tuple(seeds) or (None,)
     with measuring(device, console, quiet=quiet) as (world, screen):
+        reading = Reading(batch, workers, max_bad, world)
+        wanted = Shots(tuple(shots), drawn, draw, needs_all=neighbours + probe > 0)
         world.first(partial(refuse_strange, Path(out), ("features", "fewshot.json")))
-        maker = Maker(model, Path(out), options, screen, world)
+        maker = Maker(model, loading, Path(out), reading, screen)
         trains, tests = ([maker.name_of(one) for one in sets] for sets in given)
         for name in (name for name, other in zip(trains, tests, strict=True) if name == other):
             warn(screen, f"{printable(name)} is both training and test set: the accuracy says little about new images")
-        if l2 == "mean-rank" and options.shots:
+        if l2 == "mean-rank" and shots:
             warn(screen, OPTIMISTIC)
-        return _measured(maker, trains, tests, Path(out), options, world)
+        pairs = _read(maker, trains, tests, wanted)
+        if not world.leads:
+            return Results(COLUMNS, ())
+    rows = list(_few_shots(pairs, wanted, l2))
+    for name, (pool, tested) in pairs.items():
+        rows += _others(name, pool, tested, neighbours, probe)
+    table = Results(COLUMNS, tuple(rows))
+    table.save(Path(out) / "fewshot")
+    return table
 
 
 def warn(console: Console, line: str) -> None:
     """Print a warning."""
-    console.print(Text(f"warning: {line}", style="yellow"), soft_wrap=True)
+    say(console, f"warning: {line}", "yellow")
 
 
-def _measured(
-    maker: Maker, train: Sequence[str], test: Sequence[str], out: Path, options: FewShotOptions, world: World
-) -> Results:
+def _read(maker: Maker, train: list[str], test: list[str], shots: Shots) -> dict[str, tuple[Pool, Vectors]]:
+    """The features of every pair of sets, by the name that the table gives it."""
     for name, other in zip(train, test, strict=True):
-        maker.check(name, other)
-    pools = {name: maker.pool(name) for name in train}
+        maker.check(name, other, shots)
+    pools = {name: maker.pool(name, shots) for name in train}
     tests = {name: maker.vectors(name) for name in test}
-    if not world.leads:
-        return Results(COLUMNS, ())
     pairs = {
         (name if train.count(name) == 1 else f"{name}, {other}"): (pools[name], tests[other])
         for name, other in zip(train, test, strict=True)
     }
     for name, (pool, tested) in pairs.items():
         checked(FeatureSet(pool.x, pool.labels[pool.numbers], tested.x, tested.y), name)
-    rows: list[tuple[Cell, ...]] = []
-    for shots in options.shots:
-        for seed in options.draws:
-            sets = {}
-            for name, (pool, tested) in pairs.items():
-                x, y = pool.shots(shots, seed, options.draw)
-                sets[name] = FeatureSet(x, y, tested.x, tested.y)
-            for name, result in fewshot_sets(sets, None, l2=options.l2).items():
-                found = (100 * result.accuracy, result.l2, result.chosen_by, result.train, result.count)
-                rows.append((name, f"{shots}-shot", "first" if seed is None else seed, *found))
-    for name, (pool, tested) in pairs.items():
-        rows += _others(name, pool, tested, options)
-    table = Results(COLUMNS, tuple(rows))
-    forms = {"json": table.to_json(), "csv": table.to_csv(), "md": table.to_markdown()}  # JSON marks the folder: first
-    for suffix, text in forms.items():
-        with replacing(out / f"fewshot.{suffix}") as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    return table
+    return pairs
 
 
-def _others(name: str, pool: Pool, test: Vectors, options: FewShotOptions) -> Iterable[tuple[Cell, ...]]:
-    """Rows of nearest neighbours and linear probe, which use all training samples."""
+def _few_shots(pairs: dict[str, tuple[Pool, Vectors]], shots: Shots, l2: ChooseL2) -> Iterable[tuple[Cell, ...]]:
+    """A row for each number of shots, seed and pair; the pairs share their l2."""
+    for number, seed in itertools.product(shots.numbers, shots.seeds):
+        sets = {
+            name: FeatureSet(*pool.shots(number, seed, shots.draw), tested.x, tested.y)
+            for name, (pool, tested) in pairs.items()
+        }
+        for name, result in fewshot_sets(sets, None, l2=l2).items():
+            found = (100 * result.accuracy, result.l2, result.chosen_by, result.train, result.count)
+            yield (name, f"{number}-shot", "first" if seed is None else seed, *found)
+
+
+def _others(name: str, pool: Pool, test: Vectors, k: int, steps: int) -> Iterable[tuple[Cell, ...]]:
+    """Rows of k nearest neighbours and of a linear probe, which use all training samples."""
     x, y = pool.x, pool.labels[pool.numbers]
-    if k := options.neighbours:
-        predicted = nearest_neighbours(x, y, test.x, k=k)
-        right = 100 * float((predicted == test.y).mean())
+    if k:
+        right = 100 * float((nearest_neighbours(x, y, test.x, k=k) == test.y).mean())
         yield name, f"{k} nearest neighbours", None, right, None, None, len(x), len(test.x)
-    if options.probe:
-        result = linear_probe(x, y, test.x, test.y, steps=options.probe)
+    if steps:
+        result = linear_probe(x, y, test.x, test.y, steps=steps)
         rest = (100 * result.accuracy, result.rate, "held-out samples", result.train, result.count)
         yield (name, "linear probe", None, *rest)

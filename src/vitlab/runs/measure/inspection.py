@@ -1,10 +1,11 @@
 """See what a model attends to: `vitlab.inspect`, `vitlab inspect`, with every figure of the paper's section 4.5."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from torch import Tensor
 from vitlab.data.images.pictures import Named, Pictures, named_pictures, read_picture
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
-from vitlab.deploy.predict import class_names
 from vitlab.drawing.canvas import Drawn, coloured, require_matplotlib
 from vitlab.drawing.page import Card, Section, page
 from vitlab.inspection.attention import batch_size, even_distance
@@ -40,7 +40,7 @@ from vitlab.models.classifier import evaluating
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
 from vitlab.require import require
-from vitlab.runs.measure.model_options import ImageSize, ModelLike, ModelOptions, label_of, open_model
+from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model
 from vitlab.runs.measure.prediction import named
 from vitlab.runs.progress import Images, default_console
 from vitlab.spec import ConventionName, ViTSpec
@@ -48,6 +48,7 @@ from vitlab.store import Writer, json_writer, refuse_existing, refuse_unwritable
 
 REPORT = "report.html"
 FILTERS_NAME, POSITIONS_NAME = "principal components of the embedding filters", "similarity of position embeddings"
+SHOWN_BAD = 5  # unreadable pictures that an error names
 SHOWN = 128  # pictures that are drawn, as in figure 14; all count for the attention distance
 HALF_PAGE = 6  # layers whose head maps fit half the width of the page
 THUMBNAIL = 112  # pixels of a picture in a large sheet
@@ -55,11 +56,10 @@ THUMBNAIL = 112  # pixels of a picture in a large sheet
 
 @dataclass
 class Findings:
-    """Results over the pictures: `cards` and `maps` of the first ones, the attention distance over all."""
+    """Results over the pictures: `cards`, `numbers` and `maps` of the first ones, the attention distance over all."""
 
     cards: list[Card] = field(default_factory=list)
-    sizes: list[tuple[int, int]] = field(default_factory=list)  # height and width of the cards' files
-    ranges: list[tuple[float, float]] = field(default_factory=list)  # of the cards' rollouts, relative to their mean
+    numbers: list[dict[str, object]] = field(default_factory=list)  # of each card
     maps: list[np.ndarray] = field(default_factory=list)
     distance: np.ndarray | None = None  # (L, h), summed over `images`
     images: int = 0
@@ -88,12 +88,11 @@ class Inspection:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of the files that `save` writes; none if no picture could be read."""
+        """The names of the files that `save` writes."""
         return tuple(self._files())
 
     def save(self, out: str | Path) -> None:
         """Write figures, numbers and report to a new folder."""
-        require(bool(self.figures), "no picture could be read, so there is nothing to save")
         write_folder(Path(out), self._files())
 
     def __repr__(self) -> str:
@@ -103,14 +102,9 @@ class Inspection:
         return f'<iframe srcdoc="{escape(self.page)}" width="100%" height="800" style="border: 0"></iframe>'
 
     def _files(self) -> dict[str, Writer]:
-        contents = {
-            f"{name}.{kind}": content
-            for name, drawn in self.figures.items()
-            for kind, content in zip(("svg", "png"), drawn, strict=True)
-        }
-        if not contents:
-            return {}
-        contents[REPORT] = self.page.encode()
+        contents = {REPORT: self.page.encode()}
+        for name, drawn in self.figures.items():
+            contents |= {f"{name}.svg": drawn.svg, f"{name}.png": drawn.png}
         files: dict[str, Writer] = {name: partial(_write, content) for name, content in contents.items()}
         return files | {"inspection.json": json_writer(self.numbers)}
 
@@ -136,8 +130,8 @@ def inspect(
 
     `model` is a name of released weights, a path or a module; `images` are those of `vitlab.predict`, and without any
     only the weights are drawn. Attention maps of all heads are drawn for the first `maps` pictures. A picture that
-    cannot be read is named in `bad`, and the others are used. With `out`, figures, numbers and report are written to
-    that new folder, unless no picture could be read. `name` is the model's name in the title. See `ModelOptions` for
+    cannot be read is named in `bad`, and the others are used; it is an error if none can be read. With `out`, figures,
+    numbers and report are written to that new folder. `name` is the model's name in the title. See `ModelOptions` for
     how weights are loaded. `quiet` prints no progress.
     """
     screen = default_console(console, quiet=quiet)
@@ -152,18 +146,15 @@ def inspect(
     loaded = open_model(model, options, screen)
     if not isinstance(loaded, ViT):
         raise ValueError("this model has no attention between patches; inspect a ViT or a hybrid")
-    found = Findings()
-    if pictures:
-        with evaluating(loaded), Images(screen, "inspected") as display:
-            display.show(0, len(pictures))
-            for done in examine(loaded, pictures, found, maps, max_pixels):
-                display.show(done, len(pictures))
-    is_drawn = bool(found.images) or not pictures
-    figures, sections, numbers = _found(loaded, found) if is_drawn else ({}, [], {})
+    with Images(screen, "inspected") as display:
+        found = examine(loaded, pictures, maps, max_pixels, display)
+    problem = f"none of {len(pictures):,} pictures could be read: {'; '.join(found.bad[:SHOWN_BAD])}"
+    require(bool(found.images) or not pictures, problem)
+    figures, sections, numbers = _found(loaded, found)
     title = f"Inside {name or label_of(model)}"
     about, numbers = _about(loaded, found), _numbers(found) | numbers
     result = Inspection(title, about, figures, sections, numbers, found.images, tuple(found.bad))
-    if out is not None and is_drawn:
+    if out is not None:
         result.save(out)
     return result
 
@@ -174,11 +165,7 @@ def _write(content: bytes, path: Path) -> None:
 
 def sections_of(model: ViT, pictures: Pictures, maps: int = 1) -> list[Section]:
     """The sections of the report of `inspect`, for a page of your own."""
-    found = Findings()
-    with evaluating(model):
-        for _ in examine(model, pictures, found, maps):
-            pass
-    return _found(model, found)[1]
+    return _found(model, examine(model, pictures, maps))[1]
 
 
 def _found(model: ViT, found: Findings) -> tuple[dict[str, Drawn], list[Section], dict[str, object]]:
@@ -190,20 +177,22 @@ def _found(model: ViT, found: Findings) -> tuple[dict[str, Drawn], list[Section]
     return figures, sections, numbers
 
 
-def examine(model: ViT, pictures: Pictures, found: Findings, maps: int, max_pixels: int | None = None) -> Iterator[int]:
-    """Process every picture into `found`; yields how many are done. Memory does not grow with their number."""
-    names = class_names(model)[0] if model.spec.classes else ()
-    batch, listed = batch_size(model), list(named_pictures(pictures))
-    for start in range(0, len(listed), batch):
-        chosen = listed[start : start + batch]
-        good = _read(model, chosen, found, max_pixels)
-        if good:
-            _see(model, good, names, found, maps)
-        yield start + len(chosen)
+def examine(
+    model: ViT, pictures: Pictures, maps: int, max_pixels: int | None = None, display: Images | None = None
+) -> Findings:
+    """Process every picture, a few at a time; memory does not grow with their number."""
+    found, batch, listed = Findings(), batch_size(model), list(named_pictures(pictures))
+    with evaluating(model):
+        for start in range(0, len(listed), batch):
+            if display is not None:
+                display.show(start, len(listed))
+            good = _read(model, listed[start : start + batch], found, max_pixels)
+            if good:
+                _see(model, good, found, maps)
+    return found
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(NamedTuple):
     """A picture's path, the (height, width) of its file, and its pixels (3, H, W) of uint8 for the model."""
 
     path: str
@@ -219,33 +208,32 @@ def _read(model: ViT, pictures: Sequence[Named], found: Findings, max_pixels: in
             pixels = evaluation_pixels(image, model.spec.image, model.spec.conventions.preprocessing)
             good.append(Read(name, (image.height, image.width), pixels))
         except BadImage as bad:
-            found.bad.append(f"{name}: {bad.reason}: {bad.detail}")
+            found.bad.append(f"{name} {bad.detail}")
     return good
 
 
 @torch.no_grad()
-def _see(model: ViT, good: list[Read], names: tuple[str, ...], found: Findings, maps: int) -> None:
+def _see(model: ViT, good: list[Read], found: Findings, maps: int) -> None:
     """Process one small batch."""
     weight, pixels = model.norm.weight, torch.stack([read.pixels for read in good])
     images = normalised(pixels.to(weight.device), model.spec.conventions.preprocessing).to(weight.dtype)
     saw = look(model, images)
     distance = saw.distance.double().sum(dim=0).cpu().numpy()
     found.distance = distance if found.distance is None else found.distance + distance
-    for number in range(len(good)):
-        if len(found.cards) >= SHOWN:
-            break
+    for number, (path, size, _) in enumerate(good[: SHOWN - len(found.cards)]):
         if len(found.maps) < maps:
             found.maps.append(saw.maps[number].float().cpu().numpy())
         mask = rendered(saw.rollout[number], model.spec).float().cpu().numpy()  # (H, W)
         picture = pixels[number].permute(1, 2, 0).numpy()
-        answer = _answer(model, images[number : number + 1], names) if names else ""
+        answer = _answer(model, images[number : number + 1])
         # As the authors draw it: the mask is an alpha over a dark background, here black.
         seen = np.rint(picture * mask[..., None]).astype(np.uint8)
         rolled = saw.rollout[number].float() / saw.rollout[number].float().mean()
-        found.sizes.append(good[number].size)
-        found.ranges.append((rolled.min().item(), rolled.max().item()))
-        notes = (_resizing(good[number].size, model.spec), rollout_range(*found.ranges[-1]))
-        found.cards.append(Card(Path(good[number].path).name, picture, coloured(mask), seen, answer, notes))
+        extremes = rolled.min().item(), rolled.max().item()
+        notes = (_resizing(size, model.spec), rollout_range(*extremes))
+        found.cards.append(Card(Path(path).name, picture, coloured(mask), seen, answer, notes))
+        about = {"number": len(found.cards), "image": Path(path).name, "answer": answer}
+        found.numbers.append({**about, "size": list(size), "rollout_range": list(extremes)})
     found.images += len(good)
 
 
@@ -262,9 +250,11 @@ def _resizing(size: tuple[int, int], spec: ViTSpec) -> str:
     return f"{size[0]}x{size[1]} pixels (height x width), {done} {height}x{width}{cut}"
 
 
-def _answer(model: ViT, image: Tensor, names: tuple[str, ...]) -> str:
+def _answer(model: ViT, image: Tensor) -> str:
+    if not model.spec.classes:
+        return ""
     probability, index = model.probabilities(model(image).float())[0].max(dim=-1)
-    return f"{names[int(index)]}, {probability.item():.1%}"
+    return f"{class_names(model)[0][int(index)]}, {probability.item():.1%}"
 
 
 def _weights(model: ViT) -> tuple[dict[str, Drawn], list[Section], dict[str, object]]:
@@ -345,9 +335,4 @@ def _about(model: ViT, found: Findings) -> str:
 def _numbers(found: Findings) -> dict[str, object]:
     """The numbers behind the figures, for plots of your own."""
     distance = [] if found.distance is None else (found.distance / found.images).tolist()
-    shown = zip(found.cards, found.sizes, found.ranges, strict=True)
-    pictures = [
-        {"number": n, "image": card.name, "answer": card.answer, "size": list(size), "rollout_range": list(extremes)}
-        for n, (card, size, extremes) in enumerate(shown, 1)
-    ]
-    return {"images": found.images, "attention_distance": distance, "pictures": pictures, "bad": found.bad}
+    return {"images": found.images, "attention_distance": distance, "pictures": found.numbers, "bad": found.bad}

@@ -1,26 +1,103 @@
-"""Classify pictures with a model given by name, path or module: `vitlab.predict`, `vitlab predict`."""
+"""Classify pictures: class names and probabilities, or the reason why a picture cannot be read."""
 
+import itertools
 import sys
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
 import numpy as np
+import torch
 from rich.console import Console
 from torch import Tensor
 
 from vitlab.data.images.files import image_files
-from vitlab.data.images.pictures import KINDS, Named, Pictures
-from vitlab.data.images.refusals import LARGEST_FILE
+from vitlab.data.images.pictures import KINDS, Named, Pictures, named_pictures, read_picture
+from vitlab.data.images.refusals import LARGEST_FILE, BadImage
 from vitlab.data.loading.accounting import Excluded
-from vitlab.deploy.predict import Answer, Answers, answers
-from vitlab.report.tables import printable
+from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
+from vitlab.models.build import Model
+from vitlab.models.classifier import check_model
+from vitlab.report.tables import Cell, Results, printable
 from vitlab.require import require
-from vitlab.runs.measure.model_options import ImageSize, ModelLike, ModelOptions, label_of, open_model
+from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model
 from vitlab.runs.progress import Images, default_console, say
 from vitlab.spec import ConventionName
 
+BATCH = 16
+COLUMNS = ("picture", "class", "probability %")
 STANDARD_INPUT = "-"
+NONE_GIVEN = f"no picture was given; give {KINDS}"
+MEANING = {  # of the probabilities, by the model's task
+    "single-label": "a softmax over the classes: they sum to 1",
+    "multi-label": "a sigmoid of each class: an image may have several classes or none, and they do not sum to 1",
+}
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A class with its probability."""
+
+    index: int
+    name: str
+    probability: float
+
+
+@dataclass(frozen=True, repr=False)
+class Answer:
+    """The guesses for one picture, most probable first, or the reason why it could not be read.
+
+    `image` is the path, or "picture 1" and so on. `notes` say what is unusual about the file.
+    """
+
+    image: str
+    guesses: tuple[Guess, ...] = ()
+    notes: tuple[str, ...] = ()
+    reason: str = ""
+    detail: str = ""
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{guess.name!r} {guess.probability:.1%}" for guess in self.guesses)
+        return f"Answer({self.image!r}: {said or self.detail})"
+
+    @property
+    def table(self) -> Results:
+        """A row for each guess, or one that says why there is none."""
+        rows: list[tuple[Cell, ...]] = [(self.image, one.name, 100 * one.probability) for one in self.guesses]
+        return Results(COLUMNS, tuple(rows or [(self.image, self.detail, None)]))
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+class Answers(list[Answer]):
+    """A list of answers, with what their probabilities mean; a notebook displays it as a table."""
+
+    def __init__(self, found: Iterable[Answer], model: Model, label: str) -> None:
+        super().__init__(found)
+        self.model, self.task, self.meaning = label, model.task, MEANING[model.task]
+        self.preprocessing = str(model.spec.conventions.preprocessing)
+        self.names_from = class_names(model)[1]
+
+    @property
+    def failed(self) -> int:
+        """How many pictures could not be read."""
+        return sum(bool(answer.reason) for answer in self)
+
+    @property
+    def table(self) -> Results:
+        """A row for each picture and guess."""
+        return Results(COLUMNS, tuple(row for answer in self for row in answer.table.rows))
+
+    def to_json(self) -> dict[str, object]:
+        """Everything as JSON values."""
+        about = {"model": self.model, "task": self.task, "probabilities": self.meaning}
+        listed = [asdict(answer) for answer in self]
+        return {**about, "preprocessing": self.preprocessing, "class_names": self.names_from, "answers": listed}
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
 
 
 def predict(
@@ -53,17 +130,48 @@ def predict(
     pictures = named(images, screen)
     options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite)
     loaded = open_model(model, options, screen)
-    found = Answers(
-        _shown(answers(loaded, pictures, top, max_pixels=max_pixels), pictures, screen), loaded, label_of(model)
-    )
-    require(bool(found), f"no picture was given; give {KINDS}")
+    found = Answers((), loaded, label_of(model))
+    with Images(screen, "classified") as display:
+        for answer in answers(loaded, pictures, top, max_pixels=max_pixels):
+            found.append(answer)
+            display.show(len(found), len(pictures) if isinstance(pictures, list) else 0)
+    require(bool(found), NONE_GIVEN)
     return found
+
+
+def answers(model: Model, images: Pictures, top: int = 5, *, max_pixels: int | None = None) -> Iterator[Answer]:
+    """Yield an answer for each picture, a batch at a time; see `vitlab.predict`."""
+    check_model(model)
+    require(model.spec.classes > 0, "this model has no classes, only features; load it with classes=... and train it")
+    require(top >= 1, f"top {top} must be at least 1")
+    names, top = class_names(model)[0], min(top, model.spec.classes)
+    if isinstance(images, Tensor) and images.is_floating_point():
+        for start in range(0, len(_checked_batch(images)), BATCH):
+            said = _guesses(model, images[start : start + BATCH], names, top)
+            yield from (Answer(f"picture {start + place}", guesses) for place, guesses in enumerate(said, 1))
+        return
+    pictures = named_pictures(images)
+    while batch := list(itertools.islice(pictures, BATCH)):
+        yield from _answer_batch(model, batch, names, top, max_pixels)
+
+
+def preprocess(model: Model, images: Pictures, *, max_pixels: int | None = None) -> Tensor:
+    """Prepare one or several pictures, as `predict` takes them, as a (B, 3, H, W) batch for the model.
+
+    Raises BadImage for the first picture that cannot be read.
+    """
+    check_model(model)
+    how = model.spec.conventions.preprocessing
+    read = (read_picture(picture, name, max_pixels).image for name, picture in named_pictures(images))
+    pixels = [evaluation_pixels(image, model.spec.image, how) for image in read]
+    require(bool(pixels), NONE_GIVEN)
+    return normalised(torch.stack(pixels), how)
 
 
 def named(images: Pictures, console: Console) -> Pictures:
     """Expand paths, folders and patterns to image files, and "-" to standard input; reports the files left out."""
     if isinstance(images, Sized) and not isinstance(images, bytes | np.ndarray | Tensor):
-        require(len(images) > 0, f"no picture was given; give {KINDS}")
+        require(len(images) > 0, NONE_GIVEN)
     words = images if isinstance(images, list | tuple) else [images]
     if not all(isinstance(word, str | Path) for word in words):
         return images
@@ -80,17 +188,49 @@ def named(images: Pictures, console: Console) -> Pictures:
 
 
 def _standard_input() -> bytes:
-    is_terminal = sys.stdin is None or sys.stdin.isatty()
-    require(
-        not is_terminal, "- reads an image from standard input, which is a terminal; pipe one: cat cat.jpg | vitlab ..."
-    )
+    is_pipe = sys.stdin is not None and not sys.stdin.isatty()
+    require(is_pipe, "- reads an image from standard input, which is a terminal; pipe one: cat cat.jpg | vitlab ...")
     return sys.stdin.buffer.read(LARGEST_FILE + 1)
 
 
-def _shown(found: Iterator[Answer], pictures: Pictures, console: Console) -> Iterator[Answer]:
-    """The same answers, counted on the console."""
-    total = len(pictures) if isinstance(pictures, list) else 0
-    with Images(console, "classified") as display:
-        for done, answer in enumerate(found, 1):
-            display.show(done, total)
-            yield answer
+def _checked_batch(images: Tensor) -> Tensor:
+    given = tuple(images.shape)
+    form = f"a float tensor must be a preprocessed batch (B, 3, H, W), not {given}; one picture is (3, H, W) of uint8"
+    require(images.ndim == 4, form)
+    bad = int((~images.isfinite()).flatten(1).any(dim=1).sum())
+    require(not bad, f"{bad} of {len(images)} images contain NaN or infinity; give finite pixels")
+    return images
+
+
+def _answer_batch(
+    model: Model, images: Sequence[Named], names: tuple[str, ...], top: int, max_pixels: int | None
+) -> Iterator[Answer]:
+    how = model.spec.conventions.preprocessing
+    pixels: list[Tensor] = []
+    answers: list[Answer] = []
+    for name, picture in images:
+        try:
+            decoded = read_picture(picture, name, max_pixels)
+            pixels.append(evaluation_pixels(decoded.image, model.spec.image, how))
+            answers.append(Answer(name, notes=tuple(map(str, decoded.notes))))
+        except BadImage as bad:
+            answers.append(Answer(name, reason=str(bad.reason), detail=bad.detail))
+    device = next(model.parameters()).device
+    guesses = iter(_guesses(model, normalised(torch.stack(pixels).to(device), how), names, top) if pixels else ())
+    for answer in answers:
+        yield answer if answer.reason else replace(answer, guesses=next(guesses))
+
+
+@torch.inference_mode()
+def _guesses(model: Model, images: Tensor, names: tuple[str, ...], top: int) -> list[tuple[Guess, ...]]:
+    """(B, 3, H, W), preprocessed -> the `top` guesses for each picture."""
+    weight = next(model.parameters())
+    logits = model(images.to(weight.device, weight.dtype)).float()
+    bad = len(logits) - int(logits.isfinite().all(dim=-1).sum())
+    count = f"{bad} of {len(logits)} pictures" if len(logits) > 1 else "the picture"
+    require(not bad, f"the model returned NaN or infinity for {count}: it diverged in training, or its file is damaged")
+    best = model.probabilities(logits).topk(top)  # (B, top)
+    return [
+        tuple(Guess(index, names[index], probability) for index, probability in zip(indices, values, strict=True))
+        for indices, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]

@@ -29,7 +29,7 @@ from vitlab.pixels import Preprocessing
 from vitlab.require import require
 from vitlab.runs.progress import Images
 from vitlab.spec import Task
-from vitlab.store import replacing
+from vitlab.store import write_text
 from vitlab.strict_json import from_json, parse_json, to_json
 from vitlab.user_files import read_regular
 from vitlab.world.group import ALONE, World
@@ -49,15 +49,29 @@ class Progress:
     next: int = 0
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How images are read: in batches, by worker processes, by all ranks; `max_bad` of them may be unreadable."""
+
+    batch: int = 32
+    workers: int = 0
+    max_bad: float = 0.0  # share of the images
+    world: World = ALONE
+
+    def __post_init__(self) -> None:
+        require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is a share of the images, between 0 and 1")
+
+
+ALL_GOOD = Reading()
+
+
 def score_source(
     model: Model,
     source: Source,
     targets: Mapping[str, Target] = OWN,
     *,
     how: Preprocessing,
-    batch: int = 32,
-    workers: int = 0,
-    max_bad: float = 0.0,
+    reading: Reading = ALL_GOOD,
     account: Account | None = None,
     columns: Sequence[int] | None = None,
     task: Task = "single-label",
@@ -65,23 +79,27 @@ def score_source(
     saved: Path | None = None,
     identity: Mapping[str, object] | None = None,
     save_every: float = SAVE,
-    world: World = ALONE,
     display: Images | None = None,
 ) -> Progress:
     """Score every sample against each kind of labels in `targets`, in one pass over the images.
 
-    All ranks of `world` return the same results. With `columns`, only these classes of the model compete, in this
-    order. A `multi-label` model predicts the classes whose probability is at least `threshold`. Bad images are booked
-    in `account`; more than a share of `max_bad` raises TooManyBadImages on every rank. With `saved`, progress is
-    written to that file and continued from there, provided that `identity`, the description of the evaluation, agrees.
+    All ranks return the same results. With `columns`, only these classes of the model compete, in this order. A
+    `multi-label` model predicts the classes whose probability is at least `threshold`. Bad images are booked in
+    `account`; too many raise TooManyBadImages on every rank. With `saved`, progress is written to that file and
+    continued from there, provided that `identity`, the description of the evaluation, agrees.
     """
+    batch, workers, max_bad, world = reading.batch, reading.workers, reading.max_bad, reading.world
     blank = empty_scores(task, model.spec.classes if columns is None else len(columns), threshold)
-    progress = Progress({name: deepcopy(blank) for name in targets}, account or _account_of(source))
+    if account is None:
+        account = Account(len(source) + source.excluded.total(), Counter(source.excluded))
+    progress = Progress({name: deepcopy(blank) for name in targets}, account)
     if saved is not None:
         # All ranks continue from what rank 0 has read: starting from different places, they would wait for each other
         # or count twice. `gather`, because the launcher's store takes at most 8 MiB.
         read, *_ = world.gather(_read(saved, identity or {}) if world.leads else None)
-        _restore(progress, read)
+        if read is not None:
+            _book(progress, [read], 1.0)
+            progress.next = read["next"]
     progress.account.add((), (), max_bad)  # the file may already hold too many bad images
     if display is not None:
         display.show(progress.next, len(source))
@@ -143,13 +161,9 @@ def fingerprint_of(model: Model) -> str:
     digest = hashlib.sha256(repr(model.spec).encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_bytes(tensor))
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(cast(np.ndarray, flat.numpy()).data)
     return digest.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return cast(np.ndarray, flat.numpy()).data
 
 
 # -- What the ranks exchange, and what the progress file holds -------------------------------------
@@ -210,9 +224,7 @@ def _save(path: Path, identity: Mapping[str, object], progress: Progress) -> Non
         "used": progress.account.used[0],
         "quarantined": [asdict(sample) for sample in progress.account.quarantined.values()],
     }
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")))
 
 
 def _read(path: Path, identity: Mapping[str, object]) -> dict[str, Any] | None:
@@ -228,13 +240,3 @@ def _read(path: Path, identity: Mapping[str, object]) -> dict[str, Any] | None:
     require(given["identity"] == dict(identity), f"{path} is the progress of another evaluation; {advice}")
     require(given["used"] + len(given["quarantined"]) == given["next"], f"{path} is inconsistent; {advice}")
     return given
-
-
-def _account_of(source: Source) -> Account:
-    return Account(len(source) + source.excluded.total(), Counter(source.excluded))
-
-
-def _restore(progress: Progress, read: dict[str, Any] | None) -> None:
-    if read is not None:
-        _book(progress, [read], 1.0)
-        progress.next = read["next"]

@@ -13,7 +13,6 @@ from vitlab.data.images.pictures import Named
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.source import Source, decode
 from vitlab.data.transforms.evaluation import evaluation_pixels
-from vitlab.deploy.predict import class_names
 from vitlab.drawing.canvas import require_matplotlib
 from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed, thinned
 from vitlab.drawing.page import Photo, Section, page
@@ -21,11 +20,11 @@ from vitlab.inspection.captions import ROLLOUT
 from vitlab.inspection.figures import draw_scale
 from vitlab.metrics.answers import Answers, ClassResult, Mistake, finite_numbers
 from vitlab.models.build import Model
-from vitlab.models.classifier import evaluating
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
 from vitlab.run_dir import MODEL, REPORT, RunDir, RunSpec, answers_file
-from vitlab.runs.measure.inspection import Findings, examine
+from vitlab.runs.measure.inputs import class_names
+from vitlab.runs.measure.inspection import examine
 from vitlab.runs.progress import describe, say
 from vitlab.runs.training.data import RunData
 from vitlab.store import replacing
@@ -216,10 +215,7 @@ def _pictures(model: Model, name: str, judged: Answers, source: Source, names: S
         if len(looked_at) < LOOKED_AT and source.id(number) not in {one.name for one in looked_at}:
             looked_at += [Named(source.id(number), image) for image in [_image(source, number)] if image]
     if isinstance(model, ViT) and looked_at:
-        found = Findings()
-        with evaluating(model):
-            for _ in examine(model, looked_at, found, maps=0):
-                pass
+        found = examine(model, looked_at, maps=0)
         scale = [("colours of the rollout, from least to most", draw_scale().svg)]
         sections.append(Section("Attention rollout", ROLLOUT, scale, cards=found.cards, wide=True))
     return sections

@@ -14,7 +14,7 @@ from vitlab.errors import TooManyBadImages
 from vitlab.metrics.answers import answers_of
 from vitlab.models.build import Model
 from vitlab.run_dir import PICTURE, RunSpec, answers_file
-from vitlab.runs.measure.scoring import score_source
+from vitlab.runs.measure.scoring import Reading, score_source
 from vitlab.runs.progress import Images
 from vitlab.runs.training.account import Books, tell_bad, write_quarantine
 from vitlab.runs.training.data import RunData
@@ -91,12 +91,9 @@ def score_set(session: Session, task: Task, name: str, source: Source, module: n
                 cast(Model, module),
                 source,
                 how=spec.model.conventions.preprocessing,
-                batch=batch,
-                workers=spec.execution.workers,
-                max_bad=1.0,
+                reading=Reading(batch, spec.execution.workers, 1.0, world),
                 account=account,
                 task=task,
-                world=world,
             )
             scores, mistakes = done.scores["own"], done.mistakes.get("own", [])
             numbers = scores.numbers()

@@ -14,8 +14,9 @@ from pictures import exif, jpeg, with_exif
 from vitlab import load_model, predict, save_model
 from vitlab.cli import main
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
-from vitlab.deploy.predict import answers, class_names, preprocess
 from vitlab.models.build import build_from_spec
+from vitlab.runs.measure.inputs import class_names
+from vitlab.runs.measure.prediction import answers, preprocess
 from vitlab.spec import CONVENTIONS, ViTSpec
 
 
@@ -131,7 +132,7 @@ class TestWhatIsGiven:
         first, second = good.guesses
         said = f"{first.name!r} {first.probability:.1%}, {second.name!r} {second.probability:.1%}"
         assert repr([good]) == f"[Answer({str(pictures[0])!r}: {said})]"
-        assert repr(bad).startswith(f"Answer({str(tmp_path / 'page.jpg')!r}: not_an_image, starts with")
+        assert repr(bad).startswith(f"Answer({str(tmp_path / 'page.jpg')!r}: starts with")
 
     def test_answers_come_a_batch_at_a_time(self, model, pictures, tmp_path):
         made = []
@@ -311,7 +312,7 @@ class TestCommand:
         assert main(["predict", str(folder), str(strange), str(tmp_path / "gone.jpg")]) == 1
         captured = capsys.readouterr()
         assert "[red]cat" in captured.out  # not read as markup
-        assert "missing" in captured.out
+        assert "does not exist" in captured.out
         assert "1 of 2 pictures could not be read" in captured.err
         for text in (captured.out, captured.err):
             assert "\x1b[31m" not in text

@@ -1,15 +1,17 @@
-"""The model of a measurement, as a user gives it: a name, a path or a module, with options for loading it."""
+"""What a user gives to measure: a model and data in any form, with the ranks that share the work and the console."""
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from rich.console import Console
-from rich.text import Text
 from torch import nn
+from torch.utils.data import Dataset
 
-from vitlab.data.class_names import are_whole, matched, numbers_of
-from vitlab.deploy.predict import class_names
+from vitlab.data.source import Source
+from vitlab.data.sources.catalogue import open_data, with_max_pixels
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.paper.imagenet import imagenet_classes
@@ -17,14 +19,45 @@ from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import printable
 from vitlab.require import require
-from vitlab.runs.progress import announced
+from vitlab.runs.progress import announced, default_console, say
 from vitlab.spec import CONVENTIONS, ConventionName
 from vitlab.weights.load import load_model
 from vitlab.world.device import pick_device
+from vitlab.world.group import World, join
 
+T = TypeVar("T")
 ModelLike = str | Path | nn.Module  # a name of released weights, a file or folder of weights, or a vitlab model
+DataLike = str | Source | Dataset[Any]  # a spec such as "folder:photos", a source, or a map-style torch Dataset
 ImageSize = int | tuple[int, int]
 PreprocessingName = Literal["own", "few-shot", "paper", "timm", "hf", "torchvision", "deit"]
+PATIENCE = 600.0  # seconds between two exchanges of the ranks; a slow disk may take long
+
+
+@contextlib.contextmanager
+def measuring(device: str, console: Console | None, *, quiet: bool) -> Iterator[tuple[World, Console]]:
+    """Join the ranks that a launcher such as torchrun started; only rank 0 prints, to standard error by default."""
+    with join(device, PATIENCE) as world:
+        yield world, default_console(console, quiet=quiet or not world.leads)
+
+
+def listed(given: T | Sequence[T]) -> list[T]:
+    """One or several, as a list."""
+    return list(given) if isinstance(given, list | tuple) else [cast(T, given)]
+
+
+def optional_path(given: str | Path | None) -> Path | None:
+    """A path if one is given."""
+    return None if given is None else Path(given)
+
+
+def open_set(data: DataLike, max_pixels: int | None = None) -> tuple[str, Source]:
+    """Open data; returns the name that tables give it, its spec or the kind of source, and the source."""
+    if isinstance(data, str):
+        spec = with_max_pixels(data, max_pixels)
+        return spec, open_data(spec)
+    require(max_pixels is None, "max_pixels is for data given as a spec; set it when you open the source")
+    source = open_data(data)
+    return source.spec or type(source).__name__, source
 
 
 @dataclass(frozen=True)
@@ -51,20 +84,11 @@ def open_model(given: ModelLike, options: ModelOptions, console: Console) -> Mod
     device = pick_device(options.device)  # raises before the weights take their time
     if not isinstance(given, nn.Module):
         with announced(console, f"loading {printable(str(given))} ...", is_brief=True):
-            loaded = load_model(
-                given,
-                conventions=options.conventions,
-                image=options.image,
-                heads=options.heads,
-                allow_partial=options.allow_partial,
-                allow_nonfinite=options.allow_nonfinite,
-            )
-        return loaded.to(device)
+            names = ("conventions", "image", "heads", "allow_partial", "allow_nonfinite")
+            return load_model(given, **{name: getattr(options, name) for name in names}).to(device)
     check_model(given)
-    blank = replace(options, preprocessing="own", device="auto") == ModelOptions()
-    require(
-        blank, "conventions, image and heads are options for loading weights; give a name or a path instead of a module"
-    )
+    is_plain = replace(options, preprocessing="own", device="auto") == ModelOptions()
+    require(is_plain, "conventions, image and heads apply to weights; give a name or a path instead of a module")
     model = cast(Model, given)
     return model if options.device == "auto" else model.to(device)
 
@@ -74,7 +98,7 @@ def load(given: ModelLike, options: ModelOptions, console: Console) -> tuple[Mod
     model = open_model(given, options, console)
     how = preprocessing_of(model, options.preprocessing)
     names = dict.fromkeys((printable(label_of(given)), name_of(model.spec)))  # the same for a module
-    console.print(Text(f"{': '.join(names)}, preprocessing: {how}", style="dim"), soft_wrap=True)
+    say(console, f"{': '.join(names)}, preprocessing: {how}", "dim")
     return model, how
 
 
@@ -96,40 +120,11 @@ def preprocessing_of(model: Model, name: PreprocessingName) -> Preprocessing:
     return CONVENTIONS[name].preprocessing
 
 
-def match_classes(model: Model, data_names: tuple[str, ...], *, by_number: bool) -> tuple[tuple[int, ...], str]:
-    """Return the model's class number of each class of the data, and a note on how they were matched.
-
-    Classes are matched by name; the data may lack some of the model's. With `by_number`, the data's class numbers are
-    taken for the model's, where a name that is a whole number stands for that number.
-    """
-    require(model.spec.classes > 0, "this model has no classification head, only features; use vitlab fewshot")
-    names, origin = class_names(model)
-    if by_number:
-        return _by_number(names, data_names), "classes matched by number, as requested, without comparing names"
-    wordnet_ids, imagenet = zip(*imagenet_classes(), strict=True)
-    if names == imagenet and data_names and set(data_names) <= set(wordnet_ids):
-        note = f"classes: ImageNet's, matched by WordNet id; class names: {origin}"
-        return matched(wordnet_ids, data_names), note
-    try:
-        numbers = matched(names, data_names)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}; or give --label-map FILE from the data's classes to the model's, or --by-number if the numbers "
-            f"agree (class names: {origin})"
-        ) from None
-    note = f"class names: {origin}"
-    if numbers != tuple(range(len(names))):
-        note += f"; the data has {len(numbers):,} of {len(names):,} classes or another order: matched by name"
-    return numbers, note
-
-
-def _by_number(names: tuple[str, ...], data_names: tuple[str, ...]) -> tuple[int, ...]:
-    """The model's output for each class number of the data."""
-    theirs = numbers_of(data_names)
-    own = numbers_of(names) if are_whole(data_names) else range(len(names))
-    place = {number: output for output, number in enumerate(own)}
-    outside = [number for number in theirs if number not in place]
-    counts = f"the data has {len(data_names)} classes, the model {len(names)}"
-    missing = f"the model has no class number {outside[0] if outside else 0}"
-    require(not outside, f"{missing} ({counts}), so the data's numbers cannot be the model's; give a label map")
-    return tuple(place[number] for number in theirs)
+def class_names(model: Model) -> tuple[tuple[str, ...], str]:
+    """The names of the model's classes, and where they come from."""
+    if model.class_names is not None:
+        return model.class_names, "the model"
+    if model.spec.classes == 1000:
+        names = tuple(name for _, name in imagenet_classes())
+        return names, "assumed ImageNet-1k: the model has 1000 classes without names"
+    return tuple(f"class {i}" for i in range(model.spec.classes)), "numbers: the model has no class names"
