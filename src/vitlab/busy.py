@@ -126,13 +126,11 @@ def choose_before_torch(look: Callable[[], Reading | None] = read) -> None:
 
 
 def choose(here: Place, others: float, environment: MutableMapping[str, str]) -> None:
-    """Let threads sleep if spinning would be slow, and print so; a user's own setting is kept."""
+    """Let threads sleep if spinning would be slow; `vitlab doctor` shows why. A user's own setting is kept."""
     why = here.crowd(others)
     if why and not is_decided(environment):
         environment[POLICY] = "PASSIVE"
         chosen.append(why)
-        sys.stderr.write(f"vitlab: {why}, so threads sleep while they wait ({POLICY}=PASSIVE; set it to choose)\n")
-        sys.stderr.flush()
 
 
 # -- While something runs ------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from vitlab.errors import (
     Stopped,
     VitlabError,
     WeightsWarning,
+    did_you_mean,
     is_raised_on_one_rank,
 )
 from vitlab.interrupts import raise_when_interrupted
@@ -168,8 +169,7 @@ def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> 
     near = [full[name] for name in difflib.get_close_matches(given, full, n=2, cutoff=0.65)]
     if known := ALSO_CALLED.get(given.lower()):
         near = [full[name] for name in known]
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise ValueError(f"{program} has no command {given!r:.80}; {hint}{listed}")
+    raise ValueError(f"{program} has no command {given!r:.80}; {did_you_mean(near)}{listed}")
 
 
 @contextlib.contextmanager

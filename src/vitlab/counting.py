@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from vitlab.paper.models import model_spec
 from vitlab.paper.names import MODELS
@@ -102,38 +102,23 @@ def count_models(
     return rows, left_out
 
 
-@dataclass(frozen=True)
-class RecipeCost:
-    """A recipe's length and cost. None is unknown without data: images, steps and pixels of the recipe `quick`.
+def count_recipes() -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Rows of every recipe of pre-training and of fine-tuning: its length, and its exaFLOPs or its held-out share.
 
-    `exaflops` are for pre-training, `held_out` is the development share of fine-tuning.
+    `images` counts those seen, repeats included. None is unknown without data: length and pixels of the recipe `quick`.
     """
-
-    recipe: str
-    images: int | None  # seen, repeats included
-    steps: int | None
-    batch: int
-    pixels: int | None
-    optimizer: str
-    peak: float
-    exaflops: float | None
-    held_out: float | None
-    source: str
+    before = [_row(find_recipe(name), exaflops=_recipe_exaflops(name)) for name in pretraining_names()]
+    after = [_row(find_recipe(name), held_out=development_share(name)) for name in (*finetuning_names(), QUICK)]
+    more = f"; {QUICK_EPOCHS} epochs, at least {QUICK_LEAST} steps; the default without an accelerator"
+    after[-1] |= {"images": None, "steps": None, "pixels": None, "source": f"{after[-1]['source']}{more}"}
+    return before, after
 
 
-def count_recipes() -> tuple[list[RecipeCost], list[RecipeCost]]:
-    """Count every recipe: those of pre-training, and those of fine-tuning."""
-    before = [_recipe_cost(find_recipe(name), exaflops=_recipe_exaflops(name)) for name in pretraining_names()]
-    after = [_recipe_cost(find_recipe(name), held_out=development_share(name)) for name in finetuning_names()]
-    quick = _recipe_cost(find_recipe(QUICK), held_out=development_share(QUICK))
-    source = f"{quick.source}; {QUICK_EPOCHS} epochs, at least {QUICK_LEAST} steps; the default without an accelerator"
-    return before, [*after, replace(quick, images=None, steps=None, pixels=None, source=source)]
-
-
-def _recipe_cost(recipe: Recipe, *, exaflops: float | None = None, held_out: float | None = None) -> RecipeCost:
-    steps, kind, peak = recipe.schedule.total, recipe.optimizer.kind, recipe.schedule.peak
-    numbers = (steps * recipe.batch, steps, recipe.batch, recipe.image[0])
-    return RecipeCost(recipe.name, *numbers, kind, peak, exaflops, held_out, recipe.source)
+def _row(recipe: Recipe, **more: float | None) -> dict[str, object]:
+    steps, peak = recipe.schedule.total, recipe.schedule.peak
+    length = {"images": steps * recipe.batch, "steps": steps, "batch": recipe.batch, "pixels": recipe.image[0]}
+    kind = {"optimizer": recipe.optimizer.kind, "peak": peak}
+    return {"recipe": recipe.name, **length, **kind, **more, "source": recipe.source}
 
 
 def _recipe_exaflops(name: str) -> float | None:

@@ -6,6 +6,7 @@ handles these errors before torch is imported.
 
 import shlex
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 # ruff: noqa: N818 - a class says what is wrong or what happened, as in `except Diverged`
@@ -84,6 +85,11 @@ class Stopped(KeyboardInterrupt):
 
 class WeightsWarning(UserWarning):
     """A weights file does not state something that changes the answers; the message says what is assumed."""
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    """A question for an error, such as "did you mean A, B or C? "; empty without names."""
+    return f"did you mean {', '.join(names[:-1])}{' or ' * (len(names) > 1)}{names[-1]}? " if names else ""
 
 
 def mark_raised_on_one_rank(error: BaseException) -> None:

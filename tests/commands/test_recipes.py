@@ -112,4 +112,4 @@ def test_a_recipe_or_release_of_a_misspelt_model_is_that_of_the_model_meant(caps
     told = capsys.readouterr().err
     assert "did you mean R50x1@jft300m or R50x1@jft300m-sgd? R50x1 alone gets the row" in told
     assert main(["download", "resnet50"]) == 2
-    assert "did you mean BiT-S-R50x1 or BiT-M-R50x1 or " in capsys.readouterr().err
+    assert "did you mean BiT-S-R50x1, BiT-M-R50x1 or " in capsys.readouterr().err

@@ -7,13 +7,18 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import crashes
 from vitlab.cli import main
 from vitlab.commands.training import finetune, pretrain, resume
 from vitlab.commands.words import read_words
+from vitlab.data.fingerprint import describe as describe_data
+from vitlab.data.sources.catalogue import open_source
 from vitlab.recipe import AUTOMATIC, Execution
+from vitlab.runs.training.request import Request, pretraining_spec
 
+QUIET = Console(quiet=True)
 SMALL = [
     *("pretrain", "ViT-Ti/4", "--data", "digits?split=test", "--image", "8", "--batch", "32"),
     *("--schedule.total", "6", "--schedule.warmup", "2", "--augmentation.crop", "none"),
@@ -129,9 +134,19 @@ def test_a_mistake_is_one_line_that_says_what_exists(tmp_path, capsys, change, c
     assert not (tmp_path / "run").exists()  # the corrected command gets the folder
 
 
+def test_the_resolution_in_the_name_of_a_model_is_that_of_the_run(tmp_path, capsys):
+    words = ["--data", "digits", "--batch", "4000", "--epochs", "1", "--out", str(tmp_path / "run")]
+    told = refusal(capsys, "pretrain", "vit_tiny_patch16_244", *words, "--epochs", "9")
+    assert "image 244x244 is not a whole number of 16x16 patches; the nearest sizes are 240x240 or 256x256" in told
+    spec = pretraining_spec(
+        "vit_tiny_patch16_384", describe_data(open_source("digits"), "digits"), Request("digits"), AUTOMATIC, QUIET
+    )
+    assert spec.model.image == spec.recipe.image == (384, 384)
+
+
 def test_epochs_are_one_or_more(tmp_path, capsys):
     assert main(["pretrain", "ViT-Ti/4", "--data", "digits", "--epochs", "0", "--out", str(tmp_path / "run")]) == 2
-    assert "--epochs 0 must be 1 or more" in capsys.readouterr().err
+    assert "--epochs is 0; expected a whole number, 1 or more" in capsys.readouterr().err
 
 
 def test_a_run_folder_may_be_called_like_a_switch(tmp_path, capsys, monkeypatch):
@@ -149,7 +164,7 @@ def test_a_teacher_that_has_moved_may_be_released_weights(tmp_path, capsys, monk
 
 def test_other_mistakes(tmp_path, capsys):
     assert "holds no run: there is no run.json" in refusal(capsys, "resume", str(tmp_path))
-    assert "no pre-training is named 'ViT-B/16@mars'" in refusal(
+    assert "no recipe of pre-training is named 'ViT-B/16@mars'" in refusal(
         capsys, "pretrain", "ViT-B/16@mars", "--data", "digits"
     )
     assert "x.npz" in refusal(capsys, "finetune", str(tmp_path / "x.npz"), "--data", "digits")

@@ -93,18 +93,18 @@ class TestPretraining:
 
 class TestSelfSupervision:
     def test_a_million_steps_are_about_fourteen_epochs(self):
-        recipe = pretraining.MASKED_PATCHES
-        assert recipe.steps * recipe.batch / pretraining.DATA[recipe.data].images == pytest.approx(14, abs=0.5)
+        images = pretraining.DATA[pretraining.MASKED_PATCHES.data].images
+        assert pretraining.MASKED_STEPS * pretraining.BATCH / images == pytest.approx(14, abs=0.5)
 
     def test_settings_are_those_of_supervised_runs_on_jft_but_for_rate_and_decay(self):
         recipe, row = pretraining.MASKED_PATCHES, pretraining.pretraining_row("ViT-B/16", "JFT-300M")
-        shared = recipe.batch, recipe.image, recipe.warmup, recipe.weight_decay, recipe.dropout
+        shared = pretraining.BATCH, pretraining.IMAGE, pretraining.WARMUP, recipe.weight_decay, recipe.dropout
         assert shared == (4096, 224, 10_000, 0.1, 0.0)
         assert recipe.learning_rate != row.learning_rate
         assert recipe.decay != row.decay
 
     def test_targets_follow_from_patch_and_colour_bits(self):
-        masking, patch = pretraining.MASKED_PATCHES.masking, 16
+        masking, patch = pretraining.MASKING, 16
         targets = {"mean-colour": 512, "colours-4x4": 4 * 4 * 512, "pixels": 3 * patch**2}
         assert {target: replace(masking, target=target).outputs(patch) for target in targets} == targets
         assert masking.target == "mean-colour"
@@ -114,7 +114,7 @@ class TestSelfSupervision:
     )
     def test_impossible_shares_are_refused(self, change, message):
         with pytest.raises(ValueError, match=message):
-            replace(pretraining.MASKED_PATCHES.masking, **change)
+            replace(pretraining.MASKING, **change)
 
     def test_result_lies_two_points_above_scratch_and_four_below_supervision(self):
         table = results.SELF_SUPERVISION

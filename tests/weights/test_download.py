@@ -494,7 +494,7 @@ def test_released_weights_go_by_their_name_once_they_are_here(tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("ViT-B/16", "it names a model, which vitlab pretrain ViT-B/16 trains; did you mean ViT-B_16-i21k or"),
+        ("ViT-B/16", "it names a model, which vitlab pretrain ViT-B/16 trains; did you mean ViT-B_16-i21k, "),
         (
             "B_16.npz",
             "B_16.npz: no such file or folder, and no released weights have this name; .*vitlab download",

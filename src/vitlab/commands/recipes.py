@@ -1,7 +1,5 @@
 """The command `vitlab recipes`: the list of recipes, and every field of one."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated
 
 from rich.table import Table
@@ -11,7 +9,7 @@ from vitlab.commands import flags
 from vitlab.commands.recipe_fields import MEANINGS, command_of, fields_of, remarks_on
 from vitlab.commands.terminal import console, flag, print_json
 from vitlab.commands.words import Flag
-from vitlab.counting import RecipeCost, count_recipes
+from vitlab.counting import count_recipes
 from vitlab.paper.recipes.augreg import LEVELS
 from vitlab.paper.recipes.named import find_recipe
 from vitlab.recipe import Recipe
@@ -29,21 +27,16 @@ def recipes(name: Annotated[str, Flag("[NAME]", is_positional=True)] = "", json:
         return
     before, after = count_recipes()
     if json:
-        print_json({"pretrain": _rows(before, "held_out"), "finetune": _rows(after, "exaflops")})
+        print_json({"pretrain": before, "finetune": after})
         return
-    _print_table("vitlab pretrain NAME --data SPEC", _rows(before, "held_out"))
-    _print_table("vitlab finetune MODEL --data SPEC --recipe NAME", _rows(after, "exaflops"))
+    _print_table("vitlab pretrain NAME --data SPEC", before)
+    _print_table("vitlab finetune MODEL --data SPEC --recipe NAME", after)
     for line in (
         "Every field is a flag: --schedule.peak 3e-4 --optimizer.weight-decay 0.1 --batch 256",
         "vitlab recipes NAME shows every field of a recipe with its value and meaning: vitlab recipes quick",
         f"After -augreg a level of augmentation may follow, such as -augreg-strong1: {', '.join(LEVELS)}",
     ):
         console().print(line, highlight=False)
-
-
-def _rows(costs: Sequence[RecipeCost], unused: str) -> list[dict[str, object]]:
-    """The rows of a table without its `unused` column."""
-    return [{column: value for column, value in asdict(cost).items() if column != unused} for cost in costs]
 
 
 def _show_fields(recipe: Recipe, json: bool) -> None:

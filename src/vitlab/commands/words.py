@@ -13,7 +13,7 @@ import tyro
 
 from vitlab.commands.recipe_fields import MEANINGS
 from vitlab.commands.terminal import flag
-from vitlab.errors import InvalidValue
+from vitlab.errors import InvalidValue, did_you_mean
 from vitlab.recipe import Recipe
 from vitlab.strict_json import EXPECTED
 
@@ -221,9 +221,8 @@ def _unknown(program: str, given: str, own: list[str], *, has_recipe: bool) -> V
     if not near and ALSO_CALLED.get(given) in known:
         near = [ALSO_CALLED[given]]
     near = near or difflib.get_close_matches(given, known, n=2, cutoff=0.7)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
     more = ", vitlab recipes NAME those of a recipe" if has_recipe else ""
-    return ValueError(f"{program} has no flag {given}; {hint}{program} --help lists the flags{more}")
+    return ValueError(f"{program} has no flag {given}; {did_you_mean(near)}{program} --help lists the flags{more}")
 
 
 # -- Help ----------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def model_spec(
     has a linear head and DeiT's conventions. Options that a family lacks cannot be set.
     """
     known = canonical(name)
-    size = image_size(stated_image(name) if image is None else image)
+    size = image_size((stated_image(name) or 224) if image is None else image)
     asked = {"head": head, "pool": pool, "positions": positions, "positions_at": positions_at}
     given = {key: value for key, value in asked.items() if value is not None}
     rates = {key: value for key, value in (("dropout", dropout), ("stochastic_depth", stochastic_depth)) if value}

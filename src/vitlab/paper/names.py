@@ -3,6 +3,8 @@
 import difflib
 import re
 
+from vitlab.errors import did_you_mean
+
 SIZES = {  # size: layers L, width D, MLP, heads h
     "Ti": (12, 192, 768, 3),  # DeiT and AugReg
     "S": (12, 384, 1536, 6),  # DeiT and AugReg
@@ -130,11 +132,10 @@ def canonical(name: str) -> str:
     """
     found = _known(name) if isinstance(name, str) else None
     if found is None:
-        near = meant(str(name))
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(
-            f"no model is named {name!r:.80}; {hint}names are ViT-SIZE/PATCH with SIZE one of {', '.join(SIZES)}, "
-            f"R(DEPTH)x(WIDTH) with DEPTH one of {', '.join(STAGES)}, and the others of vitlab models"
+            f"no model is named {name!r:.80}; {did_you_mean(meant(str(name)))}names are "
+            f"ViT-SIZE/PATCH with SIZE one of {', '.join(SIZES)}, R(DEPTH)x(WIDTH) with "
+            f"DEPTH one of {', '.join(STAGES)}, and the others of vitlab models"
         )
     return found
 
@@ -210,9 +211,7 @@ def _without_idle_zeros(number: str) -> str:
     return (whole.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
 
 
-def stated_image(name: str) -> int:
-    """Return the resolution in a name, such as timm's vit_base_patch16_384; 224 if there is none."""
-    if (match := LONG.fullmatch(name)) and match[7]:
-        return int(match[7])
-    match = TIMM_HYBRID.fullmatch(name)
-    return int(match[4]) if match and match[4] else 224
+def stated_image(name: str) -> int | None:
+    """Return the resolution in a name, such as timm's vit_base_patch16_384, or None."""
+    found = (LONG.fullmatch(name) or [None] * 8)[7] or (TIMM_HYBRID.fullmatch(name) or [None] * 5)[4]
+    return int(found) if found else None

@@ -4,7 +4,7 @@ Section and table numbers are those of the paper. Where it is silent, a comment 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from vitlab.recipe import Decay, Masking
@@ -146,42 +146,10 @@ SGD_JFT: Final = SGDRecipe(0.03, 0.9, 1e-4, warmup=5_000, epochs=40, decay_epoch
 
 # -- Masked patch prediction: section 4.6 and appendix B.1.2, for ViT-B/16 ---------------------------
 
-
-@dataclass(frozen=True)
-class MaskedPatchRecipe:
-    """A self-supervised run: half of the patch embeddings are corrupted, and the loss covers only those."""
-
-    model: str
-    data: DataName
-    masking: Masking
-    batch: int
-    image: int  # pixels
-    steps: int
-    warmup: int  # steps
-    learning_rate: float
-    decay: Decay
-    weight_decay: float
-    dropout: float
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-
 _SUPERVISED = pretraining_row("ViT-B/16", "JFT-300M")
-
-MASKED_PATCHES: Final = MaskedPatchRecipe(  # B.1.2
-    model="ViT-B/16",
-    data="JFT-300M",
-    masking=Masking("mean-colour", corrupted=0.5, masked=0.8, swapped=0.1, kept=0.1),
-    batch=BATCH,
-    image=IMAGE,
-    steps=1_000_000,
-    warmup=WARMUP,
-    learning_rate=2e-4,
-    decay="cosine",
-    weight_decay=_SUPERVISED.weight_decay,  # the paper is silent: the value of its supervised JFT rows
-    dropout=_SUPERVISED.dropout,  # the paper is silent: the value of its supervised JFT rows
-)
-
+# The paper is silent on weight decay and dropout: those of the supervised row. Its length is in steps, not epochs.
+MASKED_PATCHES: Final = replace(_SUPERVISED, models=("ViT-B/16",), epochs=(), learning_rate=2e-4, decay="cosine")
+MASKING: Final = Masking("mean-colour", corrupted=0.5, masked=0.8, swapped=0.1, kept=0.1)  # the loss covers `corrupted`
+MASKED_STEPS: Final = 1_000_000
 MASKED_SHORT_STEPS: Final = 100_000  # steps that already give most of the gain, B.1.2
 BERT_CORRUPTED: Final = 0.15  # the share that BERT corrupts; few-shot results were slightly worse, B.1.2

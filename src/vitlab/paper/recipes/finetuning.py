@@ -6,6 +6,7 @@ A recipe is named after its data, because one row of table 4 covers all models.
 import difflib
 from typing import Final
 
+from vitlab.errors import did_you_mean
 from vitlab.paper import finetuning, vtab
 from vitlab.paper.finetuning import FinetuningRow, TransferName
 from vitlab.paper.recipes.length import OWN, SGD_POWER, Length
@@ -50,8 +51,8 @@ def finetuning_recipe(
     names = finetuning_names()
     if name not in names:
         near = difflib.get_close_matches(name, [*names, QUICK], n=2)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ValueError(f"no fine-tuning is named {name!r}; {hint}known are {', '.join([*names, QUICK])}")
+        known = ", ".join([*names, QUICK])
+        raise ValueError(f"no recipe of fine-tuning is named {name!r}; {did_you_mean(near)}known are {known}")
     if name in BIT_SIZES:
         return _hyper_rule_recipe(name, length, finetuning.hyper_rule_resolution(*pictures, model))
     data, _, side = name.partition("-")

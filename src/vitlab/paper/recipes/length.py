@@ -6,6 +6,7 @@ Unless the user sets them too, the warm-up follows the number of steps, and the 
 from dataclasses import dataclass
 from typing import Final
 
+from vitlab.errors import InvalidValue
 from vitlab.require import require
 from vitlab.strict_json import check_fields
 
@@ -24,11 +25,12 @@ class Length:
     warmup: int | None = None  # steps
 
     def __post_init__(self) -> None:
+        if self.epochs is not None and (type(self.epochs) is not int or self.epochs < 1):
+            raise InvalidValue(f"is {self.epochs!r}; expected a whole number, 1 or more", field="epochs")
         check_fields(self)
-        require(self.epochs is None or self.epochs >= 1, f"--epochs {self.epochs} must be 1 or more")
         require(
             self.epochs is None or self.total is None,
-            f"--epochs {self.epochs} and --schedule.total {self.total} both set the length; give one of them",
+            f"epochs= ({self.epochs}) and schedule.total= ({self.total}) both set the length; give one of them",
         )
 
     @property
@@ -48,8 +50,9 @@ class Length:
         steps = epochs * images // batch
         require(
             steps > 1,
-            f"{epochs} epochs of {images:,} images make {steps} steps of {batch:,} images; give a smaller --batch, "
-            f"such as {max(images // 4, 1):,}, more --epochs, or the steps (--schedule.total)",
+            f"{epochs} epoch{'s' * (epochs > 1)} of {images:,} images make {steps} step{'s' * (steps != 1)} of "
+            f"{batch:,} images; give a smaller batch=, such as {max(images // 4, 1):,}, more epochs=, or the steps "
+            f"(schedule.total=)",
         )
         return steps
 

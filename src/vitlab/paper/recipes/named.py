@@ -3,6 +3,7 @@
 import difflib
 from typing import Final
 
+from vitlab.errors import did_you_mean
 from vitlab.paper.names import meant
 from vitlab.paper.recipes.finetuning import QUICK, finetuning_names, finetuning_recipe, quick_recipe
 from vitlab.paper.recipes.pretraining import pretraining_names, pretraining_recipe
@@ -31,5 +32,4 @@ def find_recipe(name: str) -> Recipe:
     models, names = meant(name), list_recipes()
     begun = [known for known in names if [known.partition("@")[0]] == models]
     near = begun or difflib.get_close_matches(name, names)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise ValueError(f"no recipe is named {name!r:.80}; {hint}vitlab recipes lists all")
+    raise ValueError(f"no recipe is named {name!r:.80}; {did_you_mean(near)}vitlab recipes lists all")

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from vitlab.errors import did_you_mean
 from vitlab.paper import pretraining
 from vitlab.paper.models import model_spec
 from vitlab.paper.names import canonical, meant
@@ -19,7 +20,7 @@ from vitlab.spec import HeadKind, ResNetSpec, ViTSpec, image_size
 
 SGD_MARK: Final = "-sgd"
 JFT: Final = DATA["JFT-300M"].slug
-MASKED: Final = f"{MASKED_PATCHES.model}@{JFT}-masked"  # the only run of masked patch prediction
+MASKED: Final = f"ViT-B/16@{JFT}-masked"  # the only run of masked patch prediction
 TABLE_7: Final = (f"R50x1@{JFT}", f"R152x2@{JFT}")
 
 
@@ -43,7 +44,7 @@ def pretraining_recipe(name: str, length: Length = OWN) -> Recipe:
     rows = rows_by_name()
     plain = name.removesuffix(SGD_MARK)
     if plain not in rows or (plain != name and not _has_sgd(plain)):
-        raise ValueError(f"no pre-training is named {name!r:.80}; {_instead_of(name)}")
+        raise ValueError(f"no recipe of pre-training is named {name!r:.80}; {_instead_of(name)}")
     row, epochs, cited = rows[plain]
     data = DATA[row.data]
     total = length.steps(images=data.training_images, epochs=epochs, batch=pretraining.BATCH)
@@ -82,9 +83,8 @@ def _instead_of(name: str) -> str:
     stems = tuple(f"{found.partition('/')[0]}/" for found in models)
     size = rows or [known for known in pretraining_names() if known.startswith(stems)]
     near = difflib.get_close_matches(name, size or pretraining_names(), n=3, cutoff=0.5 if not rows else 0.0)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
     alone = f"{models[0]} alone gets the row nearest to your data; " if "@" in name and models else ""
-    return f"{hint}{alone}known are those of vitlab recipes, such as ViT-B/16@imagenet"
+    return f"{did_you_mean(near)}{alone}known are those of vitlab recipes, such as ViT-B/16@imagenet"
 
 
 def pretraining_head(name: str) -> HeadKind | None:
@@ -201,24 +201,24 @@ def _sgd_recipe(name: str, row: PretrainingRow, total: int, own_total: int, leng
 
 def _masked_recipe(length: Length) -> Recipe:
     """Section 4.6 and appendix B.1.2; your images are seen as often as those of the paper, about 14 times."""
-    row = MASKED_PATCHES
-    total = row.steps if length.total is None else length.total
+    row, own_batch, own_total = MASKED_PATCHES, pretraining.BATCH, pretraining.MASKED_STEPS
+    total = own_total if length.total is None else length.total
     if length.total is None and (length.images or length.epochs):
         theirs = DATA[row.data].training_images
-        total = length.steps(images=theirs, epochs=round(row.steps * row.batch / theirs), batch=row.batch)
+        total = length.steps(images=theirs, epochs=round(own_total * own_batch / theirs), batch=own_batch)
     return Recipe(
         name=MASKED,
-        source=f"section 4.6, appendix B.1.2: {row.model} on {row.data}, masked patch prediction",
-        batch=length.batch_or(row.batch),
-        image=image_size(row.image),
+        source=f"section 4.6, appendix B.1.2: {row.models[0]} on {row.data}, masked patch prediction",
+        batch=length.batch_or(own_batch),
+        image=image_size(pretraining.IMAGE),
         schedule=Schedule(
-            peak=length.peak_of(row.learning_rate, batch=row.batch, power=ADAM_POWER),
+            peak=length.peak_of(row.learning_rate, batch=own_batch, power=ADAM_POWER),
             total=total,
-            warmup=length.warmup_of(row.warmup, total=total, own_total=row.steps),
+            warmup=length.warmup_of(pretraining.WARMUP, total=total, own_total=own_total),
             decay=row.decay,
             end=0.0,
         ),
         optimizer=_adam(row.weight_decay, clip=None),
         dropout=row.dropout,
-        masking=row.masking,
+        masking=pretraining.MASKING,
     )

@@ -14,6 +14,7 @@ from vitlab.errors import InvalidValue
 from vitlab.models.build import empty_model
 from vitlab.models.masked import check_maskable
 from vitlab.paper.models import model_spec, name_of
+from vitlab.paper.names import stated_image
 from vitlab.paper.recipes.finetuning import (
     BIT_SIZES,
     LARGE_PICTURES,
@@ -85,6 +86,9 @@ def pretraining_spec(
 
     `card` describes the training data. Masked patches have one recipe, which fits any model with patches.
     """
+    stated = stated_image(pretraining_model(name))
+    if request.image is None and stated is not None:
+        request = replace(request, image=(stated, stated))
     held_out = request.held_out or 0.0
     images = max(round(card.samples * (1 - held_out)), 1)
     row = name

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from vitlab.counting import count
+from vitlab.errors import did_you_mean
 from vitlab.paper.names import canonical, meant
 from vitlab.paper.pretraining import DATA
 from vitlab.spec import CONVENTIONS, Conventions
@@ -124,8 +125,7 @@ def suggestion(name: str) -> str:
     near = difflib.get_close_matches(name, releases(), n=1, cutoff=0.9)
     near = near or [release.name for release in releases().values() if [canonical(release.model)] == models][:3]
     near = near or difflib.get_close_matches(name, releases(), n=3, cutoff=0.4)
-    question = f"did you mean {' or '.join(near)}? " if near else ""
-    return f"{question}vitlab download lists all names"
+    return f"{did_you_mean(near)}vitlab download lists all names"
 
 
 def _google() -> list[Release]:
