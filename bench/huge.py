@@ -82,7 +82,7 @@ def load(path):
     from safetensors import safe_open
 
     from vitlab.run_dir import CHECKPOINTS, RunDir
-    from vitlab.runs.training.initial_state import initial_state
+    from vitlab.runs.training.state import initial_state
     from vitlab.train.checkpoints.checkpoints import Checkpoints
     from vitlab.train.checkpoints.files import verify_checkpoint
 

@@ -27,7 +27,7 @@ from vitlab.cli import main
 from vitlab.pixels import Augmentation
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import CHECKPOINTS, EVENTS, REPORT, RunDir, RunSpec
-from vitlab.runs.training import trainer as training
+from vitlab.runs.training import state as training_state
 from vitlab.runs.training.data import open_run_data
 from vitlab.runs.training.trainer import train_run
 from vitlab.spec import ViTSpec
@@ -430,13 +430,13 @@ def signal_twice_as_a_launcher(number: int, folder: Path) -> None:
 
 
 def signal_before_training(number: int) -> None:
-    initial_state = training.initial_state
+    initial_state = training_state.initial_state
 
     def signalled(*arguments: object, **named: object) -> object:
         os.kill(os.getpid(), number)
         return initial_state(*arguments, **named)
 
-    training.initial_state = signalled
+    training_state.initial_state = signalled
 
 
 def own_group_and_wait(step: int) -> None:

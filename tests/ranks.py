@@ -27,7 +27,7 @@ from vitlab.data.loading.batches import share
 from vitlab.models.build import build_from_spec
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import CHECKPOINTS, RunDir, RunSpec
-from vitlab.runs.training.initial_state import initial_state, sharded_state
+from vitlab.runs.training.state import initial_state, sharded_state
 from vitlab.runs.training.trainer import train_run
 from vitlab.spec import ViTSpec
 from vitlab.train.checkpoints.checkpoints import Checkpoints

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from vitlab.runs.measure.prediction import predict, preprocess
     from vitlab.runs.sweep.sweep import sweep
     from vitlab.runs.sweep.transfer import transfer
-    from vitlab.runs.training.reproduce import reproduce
-    from vitlab.runs.training.run import Run, open_run
+    from vitlab.runs.training.run import Run, open_run, reproduce
     from vitlab.runs.training.start import finetune, pretrain
     from vitlab.weights.convert import convert
     from vitlab.weights.load import load_model
@@ -118,7 +117,7 @@ def __getattr__(name: str) -> object:
     elif name == "open_run":
         from vitlab.runs.training.run import open_run as found
     elif name == "reproduce":
-        from vitlab.runs.training.reproduce import reproduce as found
+        from vitlab.runs.training.run import reproduce as found
     elif name == "sweep":
         from vitlab.runs.sweep.sweep import sweep as found
     elif name == "transfer":

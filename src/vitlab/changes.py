@@ -9,12 +9,22 @@ from types import MappingProxyType
 from typing import TypeVar, cast
 
 from vitlab.errors import InvalidValue
-from vitlab.recipe import SGD, AdamW
+from vitlab.recipe import SGD, AdamW, Recipe
 from vitlab.spec import parse_size
 from vitlab.strict_json import from_json, to_json
 
 OPTIMIZERS = {"adamw": AdamW(), "sgd": SGD()}
 NO_CHANGES: Mapping[str, object] = MappingProxyType({})
+LABELS = ("name", "source")  # fields of a recipe that say what it is
+SYNONYMS = {  # names in other libraries
+    "batch_size": "batch",
+    "learning_rate": "schedule.peak",
+    "lr": "schedule.peak",
+    "num_workers": "workers",
+    "steps": "schedule.total",
+    "warmup": "schedule.warmup",
+    "weight_decay": "optimizer.weight_decay",
+}
 Spec = TypeVar("Spec")
 
 
@@ -25,6 +35,20 @@ def flattened(changes: Mapping[str, object], under: str = "") -> tuple[tuple[str
         field = f"{under}{name}"
         found += flattened(value, f"{field}.") if isinstance(value, Mapping) else [(field, value)]
     return tuple(found)
+
+
+def check_names(given: Iterable[str], known: Iterable[str], suggested: Iterable[str] = ()) -> None:
+    """Raise an InvalidValue, with what may have been meant, for a field that no recipe and no model has.
+
+    `known` are other names that may be set; `suggested` ones are arguments.
+    """
+    fields = {field.name for field in dataclasses.fields(Recipe)} | {"model", *known}
+    for field in given:
+        name = field.partition(".")[0]
+        if name not in fields:
+            near = difflib.get_close_matches(name, sorted({*fields, *suggested} - {*LABELS}), n=1)
+            meant = SYNONYMS.get(name, "".join(near))
+            raise InvalidValue("does not exist; `vitlab recipes NAME` lists what can be set", field=field, meant=meant)
 
 
 def with_fields(spec: Spec, changes: Iterable[tuple[str, object]], under: str = "") -> Spec:

@@ -301,6 +301,11 @@ def answers_file(name: str) -> str:
     return f"{name}-answers.json"
 
 
+def weights_name(path: Path) -> str:
+    """What to call weights: by their file or folder, or by the run folder whose model they are."""
+    return path.parent.name if path.name == MODEL and (path.parent / RUN).is_file() else path.name
+
+
 def check_new(path: Path) -> None:
     """Raise unless a new run may begin in `path`: it holds no run and nothing else, and can be written."""
     refuse_unwritable(path)

@@ -13,6 +13,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from vitlab.errors import InvalidValue
+
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -26,6 +28,13 @@ DIRECTORY_ENTRY = 512  # bytes of a member in an archive's directory, at most; f
 
 class NotRegular(OSError, ValueError):  # noqa: N818 - says what is wrong
     """The path is not a regular file."""
+
+
+def as_path(given: object, name: str) -> Path:
+    """The path that the argument `name` gives."""
+    if not isinstance(given, str | os.PathLike):
+        raise InvalidValue(f"is {given!r:.60}; expected a path", field=name)
+    return Path(given)
 
 
 def check_regular(path: str | Path) -> os.stat_result:

@@ -119,7 +119,7 @@ def test_a_reproduction_that_differs_is_told(tmp_path, capsys):
         (["--model.layers", "many"], "--model.layers is 'many'; expected a whole number"),
         (["--image", "9"], "image 9x9 is not a whole number of 4x4 patches"),
         (["--device", "tpu"], "no device is named 'tpu'; known are auto, cpu, cuda, mps"),
-        (["--held-out", "2"], "--held-out 2.0 is not a share of the training images"),
+        (["--held-out", "2"], "--held-out is 2.0; expected a share of the training images"),
         (["--validation", "digits", "--held-out", "0.1"], "not both"),
         (["--frozen", "stem"], "no part of the model is named 'stem'"),
         (["--model.width", "15"], "width 15 is not a multiple of 2 heads"),

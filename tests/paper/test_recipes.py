@@ -374,7 +374,10 @@ def test_the_quick_recipe_follows_what_is_set():
     assert (asked.schedule.total, asked.schedule.warmup, asked.settle_window) == (20, 2, 0)  # as long as was asked for
     assert asked.schedule.peak == pytest.approx(0.01 / 8**0.5)
     assert quick_recipe(46, (224, 224), Length(batch=4)).schedule.peak == pytest.approx(asked.schedule.peak / 2)
-    assert quick_recipe(46, (224, 224), Length(batch=46)).schedule.peak == 0.01  # of table 4
+    for images in (46, 2000):  # the rate of a batch does not depend on the data
+        peaks = [quick_recipe(images, (224, 224), Length(batch=batch)).schedule.peak for batch in (4, 8, 46, 64, 128)]
+        assert peaks == pytest.approx([asked.schedule.peak * times for times in (1 / 2, 1, 1, 1, 2)])
+        assert quick_recipe(images, (224, 224), Length(batch=512)).schedule.peak == 0.01  # of table 4
 
 
 def test_every_recipe_says_where_it_comes_from():

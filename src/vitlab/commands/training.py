@@ -118,7 +118,7 @@ def reproduce(run: Folder, out: flags.MaybePath = None, allow_changed: bool = Fa
         out: Folder of the second run (default: RUN-again); an unfinished one is continued.
         allow_changed: Train even if the data has changed since the first run.
     """
-    from vitlab.runs.training.reproduce import reproduce as train_again
+    from vitlab.runs.training.run import reproduce as train_again
 
     found = train_again(run, out, allow_changed=allow_changed, console=console())
     console().print(Text(found.summary()))

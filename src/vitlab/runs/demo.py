@@ -30,7 +30,7 @@ from vitlab.run_dir import MODEL, RESULT, RUN, VERSION, RunDir, RunSpec
 from vitlab.runs.demo_report import ALL, Accuracies, Story, accuracy_rows, report, shots_name
 from vitlab.runs.measure.scoring import Reading, score_source
 from vitlab.runs.training.data import open_run_data
-from vitlab.runs.training.trainer import Loaded, train_run
+from vitlab.runs.training.trainer import InMemory, train_run
 from vitlab.spec import ViTSpec
 from vitlab.store import replacing
 from vitlab.strict_json import read_json, to_json
@@ -182,7 +182,7 @@ def train(asked: tuple[Path, RunSpec], console: Console) -> int:
     if (path / RUN).exists():
         return train_run(RunDir.open(path), console)
     data = open_run_data(spec)
-    return train_run(RunDir.create(path, spec, to_json(data.card)), console, loaded=Loaded(data))
+    return train_run(RunDir.create(path, spec, to_json(data.card)), console, memory=InMemory(data))
 
 
 def _train_on_digits(folder: Path, start: Path, console: Console) -> Accuracies:

@@ -52,7 +52,11 @@ def supervised(recipe: Recipe, class_weights: Tensor | None = None) -> Objective
         loss = partial(sigmoid_cross_entropy, label_smoothing=recipe.label_smoothing)
     else:
         loss = partial(softmax_cross_entropy, label_smoothing=recipe.label_smoothing, class_weights=class_weights)
-    return lambda call, piece: loss(call(piece.inputs), piece.targets)
+    return partial(_supervised_loss, loss)
+
+
+def _supervised_loss(loss: Callable[[Tensor, Tensor], Tensor], call: Call, piece: Piece) -> Tensor:
+    return loss(call(piece.inputs), piece.targets)
 
 
 def hard_loss(student: Tensor, teacher: Tensor) -> Tensor:

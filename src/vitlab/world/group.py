@@ -71,12 +71,12 @@ class World:
     def spread(self, tensor: Tensor) -> None:
         """Fill the tensor with the values of rank 0."""
 
-    def first(self, act: Callable[[], Any]) -> Any:
+    def first(self, act: Callable[..., Any], *args: object, **options: object) -> Any:
         """Call `act` on rank 0 only and return its result, a JSON value below 8 MiB, on every rank.
 
         The others wait for as long as rank 0 is alive.
         """
-        return act()
+        return act(*args, **options)
 
     def meet(self) -> None:
         """Wait for all ranks, for as long as they are alive: some may be writing."""
@@ -131,10 +131,10 @@ class Ranks(World):
     def spread(self, tensor: Tensor) -> None:
         dist.broadcast(tensor, 0)
 
-    def first(self, act: Callable[[], Any]) -> Any:
+    def first(self, act: Callable[..., Any], *args: object, **options: object) -> Any:
         key = self._turn()
         if self.leads:
-            made = act()
+            made = act(*args, **options)
             self.watch.set(key, json.dumps(made))
             return made
         self.watch.wait_for({key: 0}, self.timeout)

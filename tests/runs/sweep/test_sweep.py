@@ -119,8 +119,8 @@ def test_words_that_mean_nothing_are_refused(options, said):
         ({"rates": 0.1}, r"rates is 0.1; expected a list of learning rates, such as \[0.001, 0.003\]"),
         ({"rates": ("x",)}, "rates is .'x',.; expected a list of learning rates"),
         ({"rates": "0.1"}, "rates is '0.1'; expected a list"),
-        ({"held_out": "x"}, "held_out is 'x'; expected a number"),
-        ({"held_out": 2}, "held_out 2 is not a share of the training images"),
+        ({"held_out": "x"}, "held_out is 'x'; expected a share"),
+        ({"held_out": 2}, "held_out is 2; expected a share of the training images"),
     ],
 )
 def test_values_of_the_wrong_type_are_errors_by_the_name_of_the_argument(tmp_path, given, said):
@@ -257,7 +257,7 @@ def test_a_sweep_learns_from_a_teacher_and_goes_on_with_that_one_alone(model, in
         (["--grid", "validate_every=0,2"], "validate on: give --validation\n"),
         (["--distillation.weight", "0.3"], "give --teacher MODEL"),
         (["--distillation.kind", "hard"], "give --teacher MODEL"),
-        (["--partners", "rolled"], "--partners would be read by nobody: no pictures are mixed"),
+        (["--partners", "rolled"], "--partners has no effect in this run: no images are mixed"),
         (["--grid", "schedule.decay=constant", "--grid", "schedule.end=0,1e-4"], "a constant decay has no such end"),
         (["--teacher", "nowhere"], "nowhere: no such file or folder, and no released weights have this name"),
         (["--test", TEST.replace("classes=3", "classes=4")], "does not fit the training data"),

@@ -57,8 +57,8 @@ def test_images_that_could_not_be_read_are_named_once_and_counted_at_the_end(in_
     assert code == 0
     assert sorted(named(said)) == ["class-0/04.png", "class-1/17.png"]
     telling = [line for line in said if named([line])]
-    assert all(re.search(rf"; all( 2)? are named in {path / 'quarantine.json'}$", line) for line in telling)
-    assert f"2 of 24 images could not be read in training: {path / 'quarantine.json'} names each" in said
+    assert all(re.search(rf"; all( 2)? are listed in {path / 'quarantine.json'}$", line) for line in telling)
+    assert f"2 of 24 images could not be read in training; {path / 'quarantine.json'} lists them" in said
 
 
 def test_the_total_is_that_of_all_steps_where_the_best_weights_are_of_an_early_one(in_memory):
@@ -68,7 +68,7 @@ def test_the_total_is_that_of_all_steps_where_the_best_weights_are_of_an_early_o
     path = new_run(in_memory / "pictures", in_memory / "run", patience=50, **words)
     _, said = go_on(path)
     assert json.loads((path / "result.json").read_text())["step"] < STEPS  # else nothing is shown here
-    assert f"2 of 24 images could not be read in training: {path / 'quarantine.json'} names each" in said
+    assert f"2 of 24 images could not be read in training; {path / 'quarantine.json'} lists them" in said
 
 
 def test_one_that_was_told_before_a_stop_is_not_told_again(in_memory, monkeypatch):
@@ -153,9 +153,9 @@ def test_classes_without_an_image_to_train_on_are_named_when_a_run_begins_and_ke
     path = new_run("", in_memory / "run", classes=4, data=f"csv:{in_memory}/table.csv")
     code, said = go_on(path)
     assert code == 0
-    assert [line for line in said if "no image" in line] == [
-        "1 of 4 classes has no image to train on: '2'; is a label missing or misspelt? "
-        "It keeps its number and is not learnt"
+    assert [line for line in said if "no training image" in line] == [
+        "1 of 4 classes has no training images: '2'; is a label missing or misspelt? "
+        "Classes without images keep their numbers but are not learned"
     ]
     assert load_model(path / "model").class_names == ("0", "1", "2", "3")
 

@@ -15,7 +15,7 @@ from vitlab.paper.recipes.length import Length
 from vitlab.paper.recipes.pretraining import pretraining_recipe
 from vitlab.recipe import Execution
 from vitlab.run_dir import RunDir, RunSpec
-from vitlab.runs.training.distillation import open_teacher
+from vitlab.runs.training.objective import open_teacher
 from vitlab.store import MANIFEST
 from vitlab.train.update import Update
 from vitlab.weights.load import weights_sha256

@@ -19,7 +19,7 @@ import kinds
 from vitlab.cli import main
 from vitlab.data.sources.shards import index_shards
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, MODEL, NOT_EXACT, RESULT, RUN, RunDir
-from vitlab.runs.training.reproduce import reproduce
+from vitlab.runs.training.run import reproduce
 from vitlab.runs.training.trainer import Places, train_run
 from vitlab.train.checkpoints.files import STATE, name_of
 from vitlab.weights.load import load_model
@@ -214,7 +214,7 @@ class TestData:
             crashes.on_step(STEP + 1, os.kill, os.getpid(), signal.SIGTERM)
             code, said = go_on(stopped)
         assert code == 143
-        assert "warning: there is no sound record of what the data held" in said
+        assert "warning: there is no usable record of the data as it was" in said
         write_photos(in_memory / "data", shade=9)
         with pytest.raises(ValueError, match="8 of 8 files of the training data have changed"):
             go_on(stopped)
@@ -281,7 +281,7 @@ class TestRunFile:
             crashes.json_writer(manifest | {STATE: entry})(folder / crashes.MANIFEST)
         code, said = go_on(stopped)
         assert code == 0
-        assert "warning: the checkpoint does not say what was learnt" in said
+        assert "warning: the checkpoint is of an earlier version of vitlab" in said
         assert same_weights(stopped, unbroken)
 
 

@@ -70,9 +70,7 @@ class TestNotFinite:
     def test_weights_that_explode_in_the_last_step_are_found_by_their_answers(self, in_memory, monkeypatch):
         run = crashes.new_run(in_memory / "run", replace(PLAIN, held_out=0.0))
         exploding(crashes.STEPS, monkeypatch)
-        with pytest.raises(
-            Diverged, match=r"the model answers with NaN or infinity.*last good checkpoint is of step 22"
-        ):
+        with pytest.raises(Diverged, match=r"outputs are NaN or infinite.*last good checkpoint is of step 22"):
             go_on(run.path)
         assert not (run.path / MODEL).exists()
         assert not (run.path / RESULT).exists()
@@ -135,7 +133,7 @@ class TestLostModel:
         code, said = go_on(finished)
         assert code == 0
         assert "is finished, but its model cannot be used" in said
-        assert "the model was made again from the checkpoint of step" in said
+        assert "the model was written again from the checkpoint of step" in said
         after, before = crashes.remains(finished), crashes.remains(done)
         assert {name: sha for name, sha in after.items() if not name.startswith("damaged-")} == before
         assert (finished / "damaged-model").exists() == (how != "missing")
@@ -166,7 +164,7 @@ class TestLostModel:
     def test_without_any_checkpoint_an_error_says_what_is_missing(self, finished):
         shutil.rmtree(finished / MODEL)
         shutil.rmtree(finished / CHECKPOINTS)
-        with pytest.raises(ValueError, match=r"cannot be restored.*checkpoints has no checkpoint; bring back .*model"):
+        with pytest.raises(ValueError, match=r"cannot be restored.*checkpoints has no checkpoint; restore .*model"):
             go_on(finished)
         assert (finished / RESULT).exists()
 

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 import crashes
 import vitlab
 from vitlab.cli import main
+from vitlab.data.loading.accounting import Account
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import take
@@ -26,9 +27,10 @@ from vitlab.models.masked import build_masked_model
 from vitlab.recipe import Masking
 from vitlab.run_dir import CHECKPOINTS, MODEL, PICTURE, RESULT, RUN, RunDir, RunSpec
 from vitlab.runs.training.data import open_run_data
-from vitlab.runs.training.initial_state import initial_state
-from vitlab.runs.training.masked_patches import corruption_of, draw_predictions, prediction_of, score_predictions
+from vitlab.runs.training.objective import corruption_of, prediction_of
+from vitlab.runs.training.state import initial_state
 from vitlab.runs.training.trainer import train_run
+from vitlab.runs.training.validation import draw_predictions, score_predictions
 from vitlab.spec import Backbone
 from vitlab.strict_json import from_json, read_json, to_json
 from vitlab.train.checkpoints.files import name_of
@@ -123,18 +125,14 @@ def test_a_validation_is_the_mean_over_images_for_any_batch(target):
     source = take(open_source("digits?split=test"), range(60))
     preprocessing = spec.model.conventions.preprocessing
 
-    def batches(size):
-        return evaluation_batches(
-            source, batch=size, size=(8, 8), preprocessing=preprocessing, corruption=corruption_of(spec)
-        )
-
+    how_read = {"size": (8, 8), "preprocessing": preprocessing, "corruption": corruption_of(spec)}
     losses, right = [], []
     with torch.no_grad():
-        for batch in batches(1):
+        for batch in evaluation_batches(source, batch=1, **how_read):
             answer = module.eval()(how.prepare(batch.pixels), batch.plans)
             losses.append(how.losses(answer, batch.pixels, batch.plans).item())
             right.append(how.right(answer, batch.pixels, batch.plans).item())
-    found = score_predictions(module, batches(50), how)
+    found = score_predictions(spec, source, module, Account(len(source)), batch=50)
     assert (found["count"], found["patches"]) == (60, 60 * 8)
     assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     assert found["top1"] == pytest.approx(np.mean(right), abs=1e-3)
@@ -219,7 +217,7 @@ def test_pictures_without_labels_are_learnt_from_and_the_model_is_fine_tuned(tmp
     masked = ["pretrain", "ViT-Ti/4", "--objective", "masked-patches", "--data", "pictures:flat", *SMALL, *SMALL_MODEL]
     more = ["--epochs", "6", "--held-out", "0.25", "--masking.corrupted", "0.75", "--out", "masked"]
     assert main([*masked, *more]) == 0
-    assert "recipe ViT-B/16@jft300m-masked: the paper's only row for masked patches" in capsys.readouterr().out
+    assert "recipe ViT-B/16@jft300m-masked: the paper's only one for masked patches" in capsys.readouterr().out
     spec = RunDir.open(tmp_path / "masked").spec()
     assert (spec.recipe.masking.corrupted, spec.recipe.schedule.total) == (0.75, 6 * 18 // 16)
     assert json.loads((tmp_path / "masked" / RESULT).read_text())["validation"]["patches"] == 6 * 3
@@ -287,7 +285,7 @@ def test_classes_are_asked_for_where_labels_are_learnt(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     write_pictures(tmp_path / "flat", 3)
     assert main(["pretrain", "ViT-Ti/4", "--data", "pictures:flat", *SMALL, "--schedule.total", "3"]) == 2
-    assert "0 class in the data; at least 2 are needed, or none with" in capsys.readouterr().err
+    assert "the data has 0 classes; at least 2 are needed" in capsys.readouterr().err
 
 
 def test_validation_pictures_may_have_other_classes_or_none(tmp_path):

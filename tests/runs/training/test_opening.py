@@ -6,7 +6,7 @@ import ranks
 from openings import OPENED, READ, Told, start_slowly, told
 from vitlab import save_model
 from vitlab.cli import main
-from vitlab.data.sources.catalogue import KINDS
+from vitlab.data.sources.catalogue import KINDS, Kind
 from vitlab.models.build import build_from_spec
 from vitlab.spec import ViTSpec
 
@@ -27,7 +27,7 @@ SHORT = [
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    monkeypatch.setitem(KINDS, "told", Told)
+    monkeypatch.setitem(KINDS, "told", Kind(Told, "counts how often it is opened"))
     return tmp_path / "data"
 
 

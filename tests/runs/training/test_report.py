@@ -128,7 +128,7 @@ def test_a_report_that_cannot_be_written_is_one_line(in_memory):
     path = in_memory / "run"
     (path / REPORT).mkdir(parents=True)
     said = trained(path, SPEC)
-    assert said.splitlines()[-1].startswith("the report could not be made (")
+    assert said.splitlines()[-1].startswith("the report could not be written (")
     assert said.splitlines()[-1].endswith("the run is complete")
 
 
@@ -179,7 +179,7 @@ def test_a_thousand_classes_make_a_bounded_page():
     cells = tuple((label, (label * 7 + 1) % 1000, 1 + label % 5) for label in range(1000))
     found = Answers({"top1": 0.5}, classes, cells, ())
     confusion, table = run_report._classes("test", found, [f"class {number}" for number in range(1000)])
-    assert "Of 1000 classes the 20 that were confused most often are shown" in confusion.text
+    assert "The 20 classes that were confused most often are shown, of 1000" in confusion.text
     assert len(confusion.figures[0][1]) < 400_000
     assert len(table.table) == 1 + run_report.LISTED
     assert "50 of 1,000 are listed" in table.text

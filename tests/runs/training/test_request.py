@@ -21,11 +21,11 @@ from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.folders import FolderSource
 from vitlab.recipe import Execution
 from vitlab.run_dir import RunDir
-from vitlab.runs.training import creation
-from vitlab.runs.training.creation import create_run
+from vitlab.runs.training import start
 from vitlab.runs.training.data import open_run_data, open_training_data
 from vitlab.runs.training.request import Request, finetuning_spec, pretraining_spec
-from vitlab.runs.training.trainer import Loaded, Places, train_run
+from vitlab.runs.training.start import create_run
+from vitlab.runs.training.trainer import InMemory, Places, train_run
 from vitlab.spec import ViTSpec
 from vitlab.strict_json import to_json
 from vitlab.weights.load import load_start
@@ -105,7 +105,9 @@ def test_the_length_of_a_finetuning_follows_the_data_or_what_is_asked_for(traine
     run = finetuning_run(trained, "pets", replace(asked, changes=(("batch", "16"),)), Execution(), console, epochs=40)
     assert (run.recipe.schedule.total, run.recipe.schedule.warmup) == (55, 11)
     assert run.recipe.schedule.peak == pytest.approx(0.01 / 32)
-    assert "peak    0.0003125, scaled to the batch of 16; --schedule.peak sets it" in said(console)
+    assert "peak    0.0003125, scaled from 0.01 at 512 images to the batch of 16; --schedule.peak sets it" in said(
+        console
+    )
     changes = (("batch", "16"), ("schedule.peak", "0.2"), ("schedule.warmup", "7"))
     run = finetuning_run(trained, "pets", replace(asked, changes=changes), Execution(), quiet(), epochs=40)
     assert (run.recipe.schedule.peak, run.recipe.schedule.warmup) == (0.2, 7)
@@ -140,7 +142,7 @@ def test_a_resolution_that_patches_do_not_divide_is_rounded_and_told(tmp_path, p
     console = quiet()
     run = finetuning_run(tmp_path / "h14", "pets", Request(f"folder:{photos}"), Execution(), console)
     assert run.model.image == (378, 378)
-    assert "378x378, because 384 is no multiple of 14" in said(console)
+    assert "378x378, because 384 is not a multiple of 14" in said(console)
     with pytest.raises(ValueError, match="nearest sizes"):
         finetuning_run(tmp_path / "h14", "pets", Request(f"folder:{photos}", (100, 100)), Execution(), quiet())
 
@@ -217,7 +219,7 @@ def test_a_lost_best_checkpoint_is_told_and_the_last_weights_are_kept(trained, p
     (run.path / "result.json").unlink()
     console = quiet()
     assert train_run(run, console) == 0
-    assert "the best checkpoint cannot be used, the last weights are kept" in said(console)
+    assert "the best checkpoint cannot be used, so the last weights are kept" in said(console)
     assert json.loads((run.path / "result.json").read_text())["weights"] == "last"
 
 
@@ -233,7 +235,7 @@ def test_what_shows_in_the_bits_is_told_when_it_changes(trained, photos, tmp_pat
 
 def test_the_shape_of_loaded_weights_is_not_a_choice(trained, photos):
     asked = Request(f"folder:{photos}", changes=(("model.layers", "3"),))
-    with pytest.raises(ValueError, match=r"the weights decide \['layers'\]; only \['dropout', 'stochastic_depth'\]"):
+    with pytest.raises(ValueError, match=r"the weights decide layers; only dropout, stochastic_depth"):
         finetuning_run(trained, "", asked, Execution(), quiet())
 
 
@@ -357,7 +359,7 @@ class TestBadImages:
         spec = finetuning_run(trained, "", asked, Execution(), quiet())
         run = create(tmp_path / "run", spec, console, is_confirmed=False)
         file = run.path / "validation-quarantine.json"
-        assert f"1 of 6 validation images could not be read: 'red/1.png' (empty); all are named in {file}" in said(
+        assert f"1 of 6 validation images could not be read: 'red/1.png' (empty); all are listed in {file}" in said(
             console
         )
         assert "red/1.png" in file.read_text()
@@ -394,7 +396,7 @@ class TestBadImages:
         console = quiet()
         run = create_run(tmp_path / "run", spec, material, console, is_confirmed=False)
         shutil.rmtree(other)
-        assert train_run(run, console, loaded=Loaded(material)) == 0
+        assert train_run(run, console, memory=InMemory(material)) == 0
         assert "test: none of 6 images could be evaluated" in said(console)
         assert json.loads((run.path / "result.json").read_text())["validation"] == {
             "count": 0,
@@ -439,8 +441,8 @@ class TestBadImages:
         labels = {material.validation.id(i).split("/")[0]: material.validation.label(i) for i in range(4)}
         assert labels == {"green": (1,), "red": (2,)}
         create(tmp_path / "run", spec, console, is_confirmed=False)
-        assert "folders without images are no classes: 'notes'" in said(console)
-        assert "validation data are matched to the training's by name; it has no image of 'blue'" in said(console)
+        assert "folders without images do not become classes: 'notes'" in said(console)
+        assert "validation data are matched to the training classes by name; it has no image of 'blue'" in said(console)
 
     def test_pictures_of_a_format_that_is_not_read_are_named_when_a_run_begins(self, trained, photos, tmp_path):
         (photos / next(iter(COLOURS)) / "IMG_1.HEIC").write_bytes(b"phone")
@@ -503,7 +505,9 @@ class TestPretraining:
         )
         assert "recipe R50x1@jft300m: the paper pre-trains ResNets on JFT-300M only" in said(console)
         assert run.recipe.schedule.peak == pytest.approx(1e-3 * (8 / 4096) ** 0.5)  # as Adam's does
-        assert f"peak    {run.recipe.schedule.peak:g}, scaled to the batch of 8" in said(console)
+        assert f"peak    {run.recipe.schedule.peak:g}, scaled from 0.001 at 4,096 images to the batch of 8" in said(
+            console
+        )
         assert run.recipe.optimizer.weight_decay == 0.1
         assert (run.model.root, run.model.classes) == (16, 3)
 
@@ -512,7 +516,7 @@ class TestPretraining:
             pretraining_run("ViT-B/16@imagenet", Request(f"folder:{photos}"), Execution(), None, quiet())
 
     def test_the_head_starts_at_minus_ten(self, photos):
-        from vitlab.runs.training.initial_state import initial_model
+        from vitlab.runs.training.state import initial_model
 
         changes = (("batch", "8"), ("schedule.warmup", "10"), ("model.layers", "1"))
         asked = Request(f"folder:{photos}", (32, 32), changes=changes)
@@ -523,7 +527,7 @@ class TestPretraining:
 
 def test_a_run_of_days_on_a_cpu_has_to_be_wanted(trained, photos, tmp_path, monkeypatch):
     spec = finetuning_run(trained, "", Request(f"folder:{photos}"), Execution(), quiet())
-    monkeypatch.setattr(creation, "estimated_seconds", lambda *given: 3 * 86_400.0)
+    monkeypatch.setattr(start, "estimated_seconds", lambda *given: 3 * 86_400.0)
     with pytest.raises(ValueError, match=r"about 3.0 days on this CPU; confirm with --yes"):
         create(tmp_path / "run", spec, quiet(), is_confirmed=False)
     assert not (tmp_path / "run").exists()
@@ -553,7 +557,7 @@ def test_weights_that_changed_are_not_taken_for_those_a_run_began_with(trained, 
 
 
 def test_balanced_class_weights_make_every_class_weigh_the_same(trained, photos):
-    from vitlab.runs.training.trainer import class_weights
+    from vitlab.runs.training.objective import class_weights
 
     for number in range(4):
         (photos / "red" / f"{number}.png").unlink()

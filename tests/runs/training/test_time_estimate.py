@@ -17,8 +17,8 @@ from vitlab.models.transformer import Block
 from vitlab.paper.models import model_spec
 from vitlab.run_dir import RunDir
 from vitlab.runs.training.data import open_run_data
-from vitlab.runs.training.time_estimate import Pace, estimated_seconds, learning_pace, reading_seconds
-from vitlab.runs.training.trainer import Loaded, train_run
+from vitlab.runs.training.time_estimate import Pace, estimated_seconds, reading_seconds, training_pace
+from vitlab.runs.training.trainer import InMemory, train_run
 from vitlab.strict_json import to_json
 
 SPEC = crashes.small_run()
@@ -102,13 +102,13 @@ def test_the_estimate_is_within_twice_the_time_of_the_run(validate_every, clock,
         expected = estimated_seconds(spec, CPU, material)
         slow["train"].asked = 0
         run, began = RunDir.create(tmp_path / "run", spec, to_json(material.card)), clock.now
-        assert train_run(run, Console(file=StringIO()), loaded=Loaded(material)) == 0
+        assert train_run(run, Console(file=StringIO()), memory=InMemory(material)) == 0
     assert expected / 2 < clock.now - began < 2 * expected
 
 
 def test_a_small_model_is_tried_whatever_is_expected_of_it(clock):
     with slow_blocks(clock, 0.5):
-        assert learning_pace(SPEC, CPU, 1e-9) == Pace(pytest.approx(0.5), 0.0)
+        assert training_pace(SPEC, CPU, 1e-9) == Pace(pytest.approx(0.5), 0.0)
 
 
 def test_of_a_large_transformer_two_layers_are_tried(clock):
@@ -116,26 +116,26 @@ def test_of_a_large_transformer_two_layers_are_tried(clock):
         SPEC, model=model_spec("ViT-B/16", image=16, classes=2), recipe=replace(SPEC.recipe, image=(16, 16))
     )
     with slow_blocks(clock, 0.5):
-        pace = learning_pace(large, CPU, 1e-9)
+        pace = training_pace(large, CPU, 1e-9)
     assert pace.image == pytest.approx(12 * 0.5, rel=0.2)  # its embedding and head are small
 
 
 def test_a_frozen_backbone_is_tried_as_it_is(clock):
     frozen = replace(SPEC, recipe=replace(SPEC.recipe, frozen=("backbone",)))
     with slow_blocks(clock, 0.5):
-        assert learning_pace(frozen, CPU, 1e-9).image == pytest.approx(0.5)
+        assert training_pace(frozen, CPU, 1e-9).image == pytest.approx(0.5)
 
 
 def test_a_trial_leaves_the_state_of_chance_alone():
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    learning_pace(SPEC, CPU, 1e-9)
+    training_pace(SPEC, CPU, 1e-9)
     reading_seconds(SPEC, DigitsSource("test"))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_what_takes_long_to_try_is_not_tried():
-    assert learning_pace(SPEC, CPU, 0.4) == Pace(0.4)
-    assert learning_pace(SPEC, torch.device("meta"), 1e-9) == Pace(1e-9)
+    assert training_pace(SPEC, CPU, 0.4) == Pace(0.4)
+    assert training_pace(SPEC, torch.device("meta"), 1e-9) == Pace(1e-9)
     huge = replace(SPEC, model=model_spec("R152x4", image=32, classes=2), recipe=replace(SPEC.recipe, image=(32, 32)))
-    assert learning_pace(huge, CPU, 1e-9) == Pace(1e-9)
+    assert training_pace(huge, CPU, 1e-9) == Pace(1e-9)

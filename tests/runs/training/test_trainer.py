@@ -19,7 +19,7 @@ from vitlab.errors import Diverged
 from vitlab.recipe import Execution
 from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, RESULT, RunDir
 from vitlab.runs.training import trainer as training
-from vitlab.runs.training.initial_state import initial_state
+from vitlab.runs.training.state import initial_state
 from vitlab.runs.training.trainer import train_run
 from vitlab.store import Locked
 from vitlab.train.checkpoints.files import name_of

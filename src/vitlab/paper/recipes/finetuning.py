@@ -141,12 +141,13 @@ def quick_recipe(images: int, image: tuple[int, int], length: Length = OWN) -> R
     """Return a recipe that a CPU can finish: table 4 with a small batch, few epochs and the model's own resolution.
 
     The batch depends on the number of all `images`, so that few images still give enough steps; the steps depend on the
-    images of `length`, which are left for training. The run stops early when the training loss has settled, unless
-    `length` sets the epochs or steps.
+    images of `length`, which are left for training. Batches of 8 to 64 images have the same peak learning rate; it is
+    proportional to a batch of `length` beyond these, up to that of table 4. The run stops early when the training loss
+    has settled, unless `length` sets the epochs or steps.
     """
     # Differs from the paper: recipe `quick` has batches of 8 to 64 images instead of 512, 10 epochs (at least 30
     # steps), no higher resolution, and an early stop. It is the default without an accelerator, and the run says so.
-    own = quick_batch(images)
+    own, (least, most) = quick_batch(images), QUICK_BATCHES
     left = length.images or images
     batch = length.batch_or(own)
     total = max(QUICK_EPOCHS * left // batch, QUICK_LEAST)
@@ -158,7 +159,7 @@ def quick_recipe(images: int, image: tuple[int, int], length: Length = OWN) -> R
         batch=batch,
         image=image,
         schedule=Schedule(
-            peak=min(length.peak_of(QUICK_RATE, batch=own, power=SGD_POWER), FINETUNING_RATE),
+            peak=min(QUICK_RATE * batch / (min(max(batch, least), most) if length.batch else own), FINETUNING_RATE),
             total=total,
             warmup=length.warmup_of(total // 10, total=total, own_total=total),
             decay=finetuning.DECAY,

@@ -15,7 +15,7 @@ from vitlab.jobs.job import Here, Job, Ray
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.paper.models import name_of
 from vitlab.require import require
-from vitlab.run_dir import CONTENTS, MODEL, RESULT, RUN, RunSpec
+from vitlab.run_dir import CONTENTS, RESULT, RunSpec, weights_name
 from vitlab.runs.progress import Tally, duration, say
 from vitlab.runs.sweep.grid import Point, SweepOptions, points_of, read_grid
 from vitlab.runs.sweep.point_run import check_same, reached, train_point
@@ -23,10 +23,9 @@ from vitlab.runs.sweep.request import FINGERPRINTS
 from vitlab.runs.sweep.results import Outcome
 from vitlab.runs.sweep.search import corners, read_space, require_optuna, search
 from vitlab.runs.sweep.selection import DIVERGED, METRICS, Judged, divergence, judged, numbers_of
-from vitlab.runs.training.data import NO_SOURCES, Opened, RunData, open_training_data, split_data
-from vitlab.runs.training.request import finetuning_spec
+from vitlab.runs.training.data import NO_SOURCES, RunData, TrainingData, open_training_data, split_data
+from vitlab.runs.training.request import finetuning_spec, unused_settings
 from vitlab.runs.training.time_estimate import DAY, estimated_seconds
-from vitlab.runs.training.unused_settings import unread_fields
 from vitlab.train.loop import measure_of
 from vitlab.weights.load import StartWeights, load_start
 from vitlab.world.device import pick_device
@@ -41,7 +40,7 @@ class Plan:
 
     start: StartWeights
     teacher: StartWeights | None
-    opened: Opened
+    opened: TrainingData
     out: Path
     options: SweepOptions
     base: RunSpec  # without the changes of any point, on the split that points are judged on
@@ -170,7 +169,7 @@ class Plan:
             points=tried,
             metric=METRICS[measure_of(results[0])],
             model=name_of(self.start.model.spec),
-            weights=_weights_name(self.start.path),
+            weights=weights_name(self.start.path),
         )
 
     def train(self, folders: Sequence[Path], runs: Sequence[RunSpec]) -> None:
@@ -265,14 +264,10 @@ def _check_validated(run: RunSpec) -> None:
 def _check_read(runs: Sequence[RunSpec], options: SweepOptions, space: Iterable[str]) -> None:
     """Raise for a setting that has no effect at any point of the sweep."""
     fields = [*dict(options.request.changes), *read_grid(options.grid), *space]
-    unread = [unread_fields(run, fields) for run in runs]
-    for name, why in unread[0].items():
-        require(not all(name in one for one in unread), why)
-
-
-def _weights_name(path: Path) -> str:
-    """The name of the file or folder, or that of the run whose model it is."""
-    return path.parent.name if path.name == MODEL and (path.parent / RUN).exists() else path.name
+    unused = [unused_settings(run, fields) for run in runs]
+    for name, error in unused[0].items():
+        if all(name in one for one in unused):
+            raise error
 
 
 def _images_seen(run: RunSpec) -> int:

@@ -12,10 +12,10 @@ from vitlab.require import require
 from vitlab.run_dir import RESULT, RUN, RunDir, RunSpec
 from vitlab.runs.progress import describe, say
 from vitlab.runs.sweep.selection import DIVERGED
-from vitlab.runs.training.creation import create_run
 from vitlab.runs.training.data import open_run_data
-from vitlab.runs.training.distillation import open_teacher
-from vitlab.runs.training.trainer import Loaded, train_run
+from vitlab.runs.training.objective import open_teacher
+from vitlab.runs.training.start import create_run
+from vitlab.runs.training.trainer import InMemory, train_run
 from vitlab.store import Locked, json_writer, replacing
 from vitlab.strict_json import read_json
 
@@ -50,13 +50,13 @@ def train_point(asked: Argument, console: Console) -> int:
 
 def _trained(folder: Path, spec: RunSpec, known: Path, sources: Mapping[str, Source], console: Console) -> int:
     if (folder / RUN).exists():
-        loaded = Loaded(sources=sources)
-        return train_run(RunDir.open(folder), console, loaded=loaded, execution=spec.execution, known=known)
+        memory = InMemory(sources=sources)
+        return train_run(RunDir.open(folder), console, memory=memory, execution=spec.execution, known=known)
     data = open_run_data(spec, sources=sources)
     teacher = open_teacher(spec, data.card) if spec.teacher else None
     run = create_run(folder, spec, data, console, teacher, is_confirmed=True, is_announced=False)
     with run.withdrawn_unless_begun():
-        return train_run(run, console, loaded=Loaded(data, teacher=teacher), execution=spec.execution, known=known)
+        return train_run(run, console, memory=InMemory(data, teacher=teacher), execution=spec.execution, known=known)
 
 
 def check_same(folder: Path, wanted: RunSpec) -> None:

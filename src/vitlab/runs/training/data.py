@@ -1,30 +1,37 @@
-"""The data of a run: opened, split into training and validation images, and checked against what the run began with."""
+"""The data of a run: opened, split, checked against what the run began with, and accounted for image by image."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from rich.console import Console
 from torch.utils.data import Dataset
 
-from vitlab.data.class_names import renumbered
+from vitlab.data.class_names import Renumbered, renumbered
 from vitlab.data.fingerprint import DataCard
 from vitlab.data.fingerprint import describe as describe_data
+from vitlab.data.loading.accounting import Account, Quarantined, names, training_limit
+from vitlab.data.loading.batches import Batch
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_data, open_source, with_max_pixels
 from vitlab.data.splits import development_split
 from vitlab.metrics.multilabel import check_kept
 from vitlab.require import require
-from vitlab.run_dir import OBJECT, RunSpec
+from vitlab.run_dir import OBJECT, QUARANTINE, RunDir, RunSpec
+from vitlab.runs.progress import say
 from vitlab.spec import Task
+from vitlab.strict_json import from_json, read_json
+from vitlab.world.group import World
 
 Data = str | Source | Dataset[Any]  # how a caller names a data set: see `open_data`
 NO_SOURCES: Mapping[str, Source] = MappingProxyType({})
+NAMED = 3  # bad images or classes that a line names; the quarantine file lists all images
 
 
 @dataclass(frozen=True)
-class Opened:
+class TrainingData:
     """Training images, open and fingerprinted. With millions of files that takes minutes, so it is done once."""
 
     source: Source
@@ -54,10 +61,15 @@ def named_sources(
     return texts | {name: source.spec for name, source in sources.items()}, sources
 
 
-def open_training_data(spec: str, source: Source | None = None) -> Opened:
+def open_training_data(spec: str, source: Source | None = None) -> TrainingData:
     """Open the data that a string such as `folder:photos` names, unless it is open, and fingerprint it."""
     source = open_source(spec) if source is None else source
-    return Opened(source, describe_data(source, spec))
+    return TrainingData(source, describe_data(source, spec))
+
+
+def read_card(run: RunDir) -> DataCard:
+    """What the data was when the run was created."""
+    return from_json(DataCard, run.card())
 
 
 def open_run_data(
@@ -77,13 +89,13 @@ def open_run_data(
         raise ValueError(f"{error}{moved}") from None
     if card is not None:
         source = renumbered(source, card.class_names)  # old runs that sorted class numbers as text continue
-    opened = Opened(source, describe_data(source, spec.data))
+    opened = open_training_data(spec.data, source)
     return split_data(spec, opened, card, sources=sources, allow_changed=allow_changed, command=command)
 
 
 def split_data(
     spec: RunSpec,
-    opened: Opened,
+    opened: TrainingData,
     card: DataCard | None = None,
     *,
     sources: Mapping[str, Source] = NO_SOURCES,
@@ -106,8 +118,8 @@ def split_data(
     elif spec.held_out:
         train, validation = development_split(whole, spec.held_out)
     test = _other_set("test", spec, card, sources) if spec.test else None
-    own = {"data": whole, "validation": validation if spec.validation else None, "test": test}
-    sets = {name: source for name, source in own.items() if source is not None}
+    opened_sets = {"data": whole, "validation": validation if spec.validation else None, "test": test}
+    sets = {name: source for name, source in opened_sets.items() if source is not None}
     if task == "multi-label":
         for source in (one for one in (validation, test) if one is not None):
             check_kept(len(source), spec.model.classes)  # now, not after an epoch
@@ -117,7 +129,7 @@ def split_data(
 def _task(spec: RunSpec, source: Source) -> Task:
     """Multi-label where images have several labels or none; raises where the loss needs exactly one.
 
-    The sigmoid loss alone does not tell: the paper pre-trains with it on images of one label.
+    The sigmoid loss alone does not decide it: the paper pre-trains with it on images of one label.
     """
     number = source.first_not_single
     if number is None or spec.recipe.masking is not None:
@@ -140,3 +152,98 @@ def _other_set(name: str, spec: RunSpec, card: DataCard, sources: Mapping[str, S
         return renumbered(source, card.class_names)
     except ValueError as error:
         raise ValueError(f"{text!r} does not fit the training data: {error}") from None
+
+
+def tell_classes(console: Console, data: RunData) -> None:
+    """Print which files are not read, which folders have no images, and which classes the other sets lack."""
+    for line in data.sets["data"].excluded.unread_pictures():
+        say(console, f"warning: left out {line}")
+    if empty := data.train.empty_folders:
+        say(console, f"warning: folders without images do not become classes: {_named(empty)}; add images or remove "
+                     "them")  # fmt: skip
+    for name, source in (("validation", data.validation), ("test", data.test)):
+        if isinstance(source, Renumbered):
+            missing = source.missing()
+            lacks = f"; it has no image of {_named(missing)}" if missing else ""
+            say(console, f"classes of the {name} data are matched to the training classes by name{lacks}")
+
+
+def tell_unused(console: Console, unused: Sequence[str], classes: int) -> None:
+    """Print which classes have no training images: a mistake, unless the set is part of one with more classes."""
+    if unused:
+        count = f"{len(unused):,} of {classes:,} classes {'has' if len(unused) == 1 else 'have'} no training images"
+        say(console, f"{count}: {_named(unused)}; is a label missing or misspelt? Classes without images keep their "
+                     "numbers but are not learned")  # fmt: skip
+
+
+def _named(classes: Sequence[str]) -> str:
+    more = f" and {len(classes) - NAMED:,} more" * (len(classes) > NAMED)
+    return ", ".join(map(repr, classes[:NAMED])) + more
+
+
+# -- Used and bad images -------------------------------------------------------------------------
+
+
+class RankAccounts:
+    """The account of all ranks, up to date after every `settle`; in one process always."""
+
+    def __init__(self, account: Account, max_bad: float, world: World) -> None:
+        self.account, self.max_bad, self.world = account, training_limit(max_bad, account.samples), world
+        self.local = account if world.ranks == 1 else Account(account.found, account.excluded.copy())
+
+    @property
+    def local_limit(self) -> float:
+        """The share of bad images that stops this rank: one of several never stops alone, as the others would wait."""
+        return self.max_bad if self.world.ranks == 1 else 1.0
+
+    def kept(self, batches: Iterable[Batch]) -> Generator[Batch]:
+        """Pass the batches on; as soon as one rank meets a bad image, all add up their accounts."""
+        for batch in batches:
+            if self.world.ranks > 1 and self.world.agree(bool(batch.bad)):
+                self.settle()
+            yield batch
+
+    def settle(self) -> None:
+        """Add up the accounts of all ranks; all must call it. Raises TooManyBadImages on all of them."""
+        if self.world.ranks == 1:
+            return
+        for part in self.world.gather(self.local.to_json()):
+            self.account.take(Account.from_json(part))
+        self.local.clear()
+        self.account.add((), (), self.max_bad)
+
+
+def write_quarantine(run: RunDir, account: Account, of: str = "") -> list[Quarantined]:
+    """List the bad images, if there are any, in the run's folder; returns those that its file did not list before.
+
+    `of` is what the images are for, if not for training. The file shows what was reported before, also by a process
+    that was stopped.
+    """
+    if not account.quarantined or not run.writes:
+        return []
+    known = _known(run, of)
+    run.write(_file(of), account.to_json())
+    return [sample for sample in account.quarantined.values() if sample.id not in known]
+
+
+def tell_bad(console: Console, run: RunDir, account: Account, fresh: list[Quarantined], of: str = "") -> None:
+    """Print which images turned out to be bad since the last time."""
+    if not fresh:
+        return
+    before = len(account.quarantined) - len(fresh)
+    count = f"{len(fresh):,} {'more ' if before else ''}of {account.samples:,} {of} images".replace("  ", " ")
+    where = f"all {before + len(fresh):,}" if before else "all"
+    say(console, f"{count} could not be read: {names(fresh, NAMED)}; {where} are listed in {run.path / _file(of)}")
+
+
+def _file(of: str) -> str:
+    return f"{of}-{QUARANTINE}" if of else QUARANTINE
+
+
+def _known(run: RunDir, of: str) -> set[str]:
+    """The ids in the file; empty if it is missing or damaged, so that they are reported again."""
+    try:
+        listed = read_json(run.path / _file(of))
+        return set(Account.from_json(listed).quarantined)  # pyrefly: ignore[bad-argument-type] - else it raises
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return set()

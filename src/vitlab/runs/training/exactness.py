@@ -1,6 +1,6 @@
-"""Whether a run that continues is the run that was stopped: what its data holds, and what run.json says to learn.
+"""Check that a run that continues is the run that was stopped: the same data, the same run.json.
 
-The first rank does all of it; nothing here is called by the others.
+Only rank 0 calls these functions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,10 @@ from vitlab.train.checkpoints.files import learnt_in, learnt_sha256
 from vitlab.user_files import read_regular
 
 NAMED = 3  # changed files, or fields, that a message names
+NO_RECORD = (
+    "warning: there is no usable record of the data as it was (earlier versions of vitlab made none), so changes since "
+    "then cannot be noticed; the data is recorded now"
+)
 IN_WORDS = {"data": "training", "validation": "validation", "test": "test"}
 
 
@@ -33,14 +37,17 @@ def check_unchanged(
 ) -> None:
     """Record what the data of a new run holds; raise if a run that continues would not be the same run.
 
-    `cards` are those of the training data as it was and as it is. With `allow_changed` the reasons are printed
-    and recorded instead, and the run continues with the data as it is now. `known` is a record that may have
-    the hashes already.
+    `cards` are those of the training data as it was and as it is. With `allow_changed` the reasons are printed and
+    recorded instead, and the run continues with the data as it is now. `known` is a record that may have the hashes
+    already.
     """
     checkpoint = learnt_in(run.path / CHECKPOINTS)
     before, fresh = read_record(run.path / CONTENTS), read_record(known) if known is not None else {}
-    if checkpoint is not None:
-        _warn_of_unknown(console, has_contents=bool(before), has_learnt=checkpoint[1] is not None)
+    if checkpoint is not None and not before:
+        say(console, NO_RECORD)
+    if checkpoint is not None and checkpoint[1] is None:
+        say(console, f"warning: the checkpoint is of an earlier version of vitlab, which did not record the recipe, so "
+                     f"it is unknown whether {RUN} was edited since then")  # fmt: skip
     prints = {n: cards[1].fingerprint if n == "data" else fingerprint(source) for n, source in sets.items()}
     found = {n: compared(before[n], sets[n], prints[n], console, fresh.get(n)) for n in before if n in sets}
     reasons = [*_edited(run, checkpoint), *differences(found, sets)]
@@ -53,29 +60,16 @@ def check_unchanged(
         _note(run, step, reasons, console)
         run.write(DATA, to_json(cards[1]))
     tell_unchecked(console, found)
-    now = {n: _up_to_date(source, prints[n], console, found.get(n), fresh.get(n)) for n, source in sets.items()}
+    now = {name: one.now for name, one in found.items() if one.is_same}
+    for name in sets.keys() - now.keys():  # what was read to compare a set is not read again
+        read = found[name].now if name in found else fresh.get(name)
+        now[name] = recorded(sets[name], prints[name], console, read)
     if not all(name in before and now[name].is_identical(before[name]) for name in now):
         run.write_bytes(CONTENTS, to_bytes(now))
 
 
-def _warn_of_unknown(console: Console, *, has_contents: bool, has_learnt: bool) -> None:
-    """Say what an earlier version did not record."""
-    if not has_contents:
-        say(
-            console,
-            "warning: there is no sound record of what the data held when this run began (earlier versions of vitlab "
-            "made none), so a change since then cannot be noticed; it is recorded now",
-        )
-    if not has_learnt:
-        say(
-            console,
-            f"warning: the checkpoint does not say what was learnt (it is of an earlier version of vitlab), so it is "
-            f"unknown whether {RUN} was edited since then",
-        )
-
-
 def _note(run: RunDir, step: int, reasons: Sequence[str], console: Console) -> None:
-    """Keep the reasons before anything else changes: a crash must not make a run exact again."""
+    """Write the reasons down before anything else changes, so that a crash does not lose them."""
     known = run.not_exact()
     added = [f"after step {step:,}: {why}" for why in reasons if not any(old.endswith(why) for old in known)]
     run.write(NOT_EXACT, [*known, *added])
@@ -88,30 +82,21 @@ def _note(run: RunDir, step: int, reasons: Sequence[str], console: Console) -> N
 
 
 def recorded(source: Source, fingerprint: str, console: Console, known: Contents | None = None) -> Contents:
-    """What a data set holds, with a bar while it is read."""
+    """Record what a data set holds, with a bar while it is read."""
     with Bytes(console, "recording the data's content") as shown:
         return take(source, fingerprint, known, shown.show)
-
-
-def _up_to_date(
-    source: Source, fingerprint: str, console: Console, found: Comparison | None, known: Contents | None = None
-) -> Contents:
-    """What a data set holds now; what was read to compare it is not read again."""
-    if found is None:
-        return recorded(source, fingerprint, console, known)
-    return found.now if found.is_same else recorded(source, fingerprint, console, found.now)
 
 
 def compared(
     before: Contents, source: Source, fingerprint: str, console: Console, known: Contents | None = None
 ) -> Comparison:
-    """A data set beside what it was, with a bar while files are read."""
+    """Compare a data set with what it was, with a bar while files are read."""
     with Bytes(console, "checking the data's content") as shown:
         return compare(before, source, fingerprint, known, shown.show)
 
 
 def read_record(path: Path) -> dict[str, Contents]:
-    """What data held, by name; nothing where there is no record or a damaged one."""
+    """What data sets held, by name; empty if there is no record or a damaged one."""
     try:
         return from_bytes(read_regular(path, LARGEST_RECORD))
     except (OSError, ValueError):
@@ -130,10 +115,10 @@ def differences(found: Mapping[str, Comparison], sets: Mapping[str, Source]) -> 
 
 
 def tell_unchecked(console: Console, found: Mapping[str, Comparison]) -> None:
-    """Say how many files of a large data set could only be compared by their size."""
+    """Print how many files of a large data set could only be compared by their size."""
     if number := sum(one.unchecked for one in found.values()):
-        say(console, f"{number:,} files have another date and the same size; the data is too large to hash them all, "
-                     "those that were hashed are unchanged")  # fmt: skip
+        say(console, f"{number:,} files have a new date and the same size; the data is too large to hash all of them, "
+                     "and those that were hashed are unchanged")  # fmt: skip
 
 
 def _difference(name: str, found: Comparison, source: Source) -> str:

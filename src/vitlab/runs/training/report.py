@@ -1,4 +1,4 @@
-"""The page that a training ends with: learning curves, confusions, classes, the worst mistakes, what it looks at."""
+"""The report of a finished run: learning curves, confusions, classes, the worst mistakes, attention rollout."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,11 @@ from vitlab.metrics.answers import Answers, ClassResult, Mistake, finite_numbers
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
-from vitlab.run_dir import MODEL, REPORT, RunDir, RunSpec, answers_file
+from vitlab.run_dir import MODEL, REPORT, RunDir, RunSpec, answers_file, weights_name
 from vitlab.runs.measure.inputs import class_names
 from vitlab.runs.measure.inspection import examine
 from vitlab.runs.progress import describe, say
 from vitlab.runs.training.data import RunData
-from vitlab.store import replacing
 from vitlab.strict_json import from_json, read_json
 from vitlab.train.loop import JUDGE
 from vitlab.weights.load import load_model
@@ -38,9 +37,9 @@ NAMES = {JUDGE: "validation", "test": "test"}
 
 
 def tell_report(run: RunDir, spec: RunSpec, data: RunData, console: Console) -> None:
-    """Write the page of a finished run and say where it is, unless the execution asks for none.
+    """Write the report of a finished run and print where it is, if the execution asks for one.
 
-    Whatever goes wrong is one line: the run has ended well. A run of masked patches has no labels to report on.
+    An error is printed in one line: the run itself has succeeded. A run of masked patches has no labels to report on.
     """
     if not spec.execution.report or spec.recipe.masking is not None:
         return
@@ -49,40 +48,39 @@ def tell_report(run: RunDir, spec: RunSpec, data: RunData, console: Console) -> 
         write_report(run, spec, data)
     except ModuleNotFoundError as error:
         say(console, f"no report was written: {error}")
-    except Exception as error:  # a page is no reason to fail after hours of training
-        say(console, f"the report could not be made ({type(error).__name__}: {error!s:.200}); the run is complete")
+    except Exception as error:  # a report is no reason to fail after hours of training
+        say(console, f"the report could not be written ({type(error).__name__}: {error!s:.200}); the run is complete")
     else:
         say(console, f"the report is in {run.path / REPORT}: open it in a browser")
 
 
 def write_report(run: RunDir, spec: RunSpec, data: RunData) -> Path:
-    """Write RUN/report.html: one file, bounded in size whatever the data."""
+    """Write RUN/report.html: a single file whose size does not grow with the data."""
     sets = {"test": data.test, JUDGE: data.validation}
     found = {name: answers for name in sets if (answers := read_answers(run, name)) is not None}
-    name, judged = next(iter(found.items()), ("", None))  # the test data where there are any
-    model = load_model(run.path / MODEL)
-    names = class_names(model)[0]
+    name, answers = next(iter(found.items()), ("", None))  # of the test data if there is any
     sections, source = _curves(run), sets.get(name)
-    if judged is None or source is None:
-        missing = "This run had no images to validate or test on: give --held-out, --validation or --test to see how "
-        sections.insert(0, Section("Results", f"{missing}well it answers images it has not learnt from.", wide=True))
+    if answers is None or source is None:
+        missing = "This run had no images to validate or test on; give --held-out, --validation or --test to see how "
+        sections.insert(0, Section("Results", f"{missing}accurate it is on images it was not trained on.", wide=True))
     else:
-        sections = [_results(found), *sections, *_classes(name, judged, names)]
-        sections += _pictures(model, name, judged, source, names)
-    text = page(f"{_title(spec)}: {run.path.name}", _about(run, spec, data), sections)
-    with replacing(run.path / REPORT) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        model = load_model(run.path / MODEL)
+        names = class_names(model)[0]
+        sections = [_results(found), *sections, *_classes(name, answers, names)]
+        sections += _pictures(model, name, answers, source, names)
+    title = f"{'Fine-tuning' if spec.kind == 'finetune' else 'Pre-training'}: {run.path.name}"
+    run.write_bytes(REPORT, page(title, _about(run, spec, data), sections).encode())
     return run.path / REPORT
 
 
 def has_answers(run: RunDir, name: str, numbers: Mapping[str, float]) -> bool:
-    """Whether the answers that are kept are those of these numbers, not of other weights."""
+    """Whether the answers on disk belong to these numbers, not to other weights."""
     kept = read_answers(run, name)
     return kept is not None and kept.numbers == finite_numbers(numbers)
 
 
 def read_answers(run: RunDir, name: str) -> Answers | None:
-    """The answers of the last evaluation of a set, where there was one."""
+    """The answers of the last evaluation of a set, if there was one."""
     path = run.path / answers_file(name)
     return from_json(Answers, read_json(path), path.name) if path.exists() else None
 
@@ -90,15 +88,11 @@ def read_answers(run: RunDir, name: str) -> Answers | None:
 # -- Sections --------------------------------------------------------------------------------------
 
 
-def _title(spec: RunSpec) -> str:
-    return "Fine-tuning" if spec.kind == "finetune" else "Pre-training"
-
-
 def _about(run: RunDir, spec: RunSpec, data: RunData) -> str:
     model, recipe = spec.model, spec.recipe
     height, width = model.image
-    start = f", from {Path(spec.start).name}" if spec.start else ", from fresh weights"
-    steps = len(run.history("step", "loss")) and max(run.history("step", "loss"))
+    start = f", from {weights_name(Path(spec.start))}" if spec.start else ", from fresh weights"
+    steps = max(run.history("step", "loss"), default=0)
     return (
         f"{name_of(model)} ({count_spec(model).parameters:,} parameters) at {height}x{width} pixels{start}, trained on "
         f"{len(data.train):,} images of {len(data.card.class_names):,} classes ({spec.data}) with the recipe "
@@ -118,51 +112,41 @@ def _curves(run: RunDir) -> list[Section]:
     loss = run.history("step", "loss")
     if not loss:
         return []
-    training = {step: value for step, value in loss.items() if np.isfinite(value)}
+    training, validation = _finite(loss), _finite(run.history(JUDGE, "loss"))
     curves = {"training": thinned(smoothed(training, window=max(len(training) // 50, 1)))}
-    validation = _finite(run.history(JUDGE, "loss"))
+    text = "The training loss is averaged over neighbouring steps."
     if validation:
         curves["validation"] = thinned(validation)
-    text = "The loss of training is a mean over neighbouring steps."
-    if "validation" in curves:
-        text += " It counts what the recipe adds (augmentation, smoothing, dropout), so the two need not meet."
-    sections = [
-        Section("Loss", text, figures=[("loss by step", draw_curves(curves, x="step", y="loss").svg)]),
-    ]
+        text += " It includes what the recipe adds (augmentation, smoothing, dropout), so the two need not meet."
+    sections = [Section("Loss", text, figures=[("loss by step", draw_curves(curves, x="step", y="loss").svg)])]
     for value, label in (("top1", "accuracy"), ("map", "mean average precision")):
-        points = {step: 100 * share for step, share in _finite(_history(run, value)).items()}
-        if points:
+        found = {event["step"]: 100 * float(event[value]) for event in run.events(JUDGE) if value in event}
+        if points := _finite(found):
             drawn = draw_curves({"validation": thinned(points)}, x="step", y=f"{label} (%)")
             best = max(points, key=lambda step: points[step])
-            highest = f"the highest, {points[best]:.1f} %, after step {best:,}"
-            said = f"{label.capitalize()} of the validation images; {highest}."
+            said = f"{label.capitalize()} of the validation images; the best is {points[best]:.1f} % at step {best:,}."
             sections.append(Section("Validation", said, figures=[(f"{label} by step", drawn.svg)]))
     return sections
-
-
-def _history(run: RunDir, value: str) -> dict[int, float]:
-    """A value of the validations that have it; those of other tasks have others."""
-    return {event["step"]: float(event[value]) for event in run.events(JUDGE) if value in event}
 
 
 def _finite(points: Mapping[int, float]) -> dict[int, float]:
     return {step: value for step, value in points.items() if np.isfinite(value)}
 
 
-def _classes(name: str, judged: Answers, names: Sequence[str]) -> list[Section]:
-    """The picture of confusions and the table of classes, the worst first."""
+def _classes(name: str, answers: Answers, names: Sequence[str]) -> list[Section]:
+    """The confusion matrix and the table of classes, the worst first."""
     sections = []
-    cells = Counter({(label, answer): number for label, answer, number in judged.confusion})
+    cells = Counter({(label, answer): number for label, answer, number in answers.confusion})
     if cells:
         chosen = _most_confused(cells)
         counts = np.array([[cells[label, answer] for answer in chosen] for label in chosen])
-        text = f"Each row is a class of the {NAMES[name]} images, each column an answer."
+        text = f"Rows are the classes of the {NAMES[name]} images, columns the predictions."
         occurring = {label for pair in cells for label in pair}
         if len(chosen) < len(occurring):
-            text += f" Of {len(occurring)} classes the {len(chosen)} that were confused most often are shown."
+            text += f" The {len(chosen)} classes that were confused most often are shown, of {len(occurring)}."
         drawn = draw_confusion(counts, [names[label] for label in chosen])
         sections.append(Section("Confusion matrix", text, [("confusion matrix", drawn.svg)]))
-    ordered = sorted(judged.classes, key=lambda one: (_share(one), one.number))
+    ordered = sorted(answers.classes, key=lambda one: (_share(one), one.number))
     text = f"The classes of the {NAMES[name]} images, the worst first."
     if len(ordered) > LISTED:
         text += f" {LISTED} of {len(ordered):,} are listed."
@@ -192,7 +176,7 @@ def _percent(share: float | None) -> str:
 
 
 def _most_confused(cells: Counter[tuple[int, int]]) -> list[int]:
-    """At most DRAWN classes: those with the most wrong answers, given or got; in the order of their numbers."""
+    """At most DRAWN classes, those with the most wrong predictions from or to them, by number."""
     weight: Counter[int] = Counter()
     for (label, answer), number in cells.items():
         for one in (label, answer):
@@ -200,16 +184,16 @@ def _most_confused(cells: Counter[tuple[int, int]]) -> list[int]:
     return sorted(sorted(weight, key=lambda one: (-weight[one], one))[:DRAWN])
 
 
-def _pictures(model: Model, name: str, judged: Answers, source: Source, names: Sequence[str]) -> list[Section]:
-    """The worst mistakes, and what the model looks at in a few images."""
-    mistakes = [(mistake, image) for mistake in judged.mistakes if (image := _image(source, mistake.number))]
+def _pictures(model: Model, name: str, answers: Answers, source: Source, names: Sequence[str]) -> list[Section]:
+    """The worst mistakes, and the attention rollout of a few images."""
+    mistakes = [(mistake, image) for mistake in answers.mistakes if (image := _image(source, mistake.number))]
     sections = []
     if mistakes:
-        text = f"The {NAMES[name]} images whose true class was the least likely to the model, as the model sees them."
+        text = f"The {NAMES[name]} images whose true class got the lowest probability, as the model sees them."
         photos = [_photo(model, mistake, image, names) for mistake, image in mistakes]
         sections.append(Section("Worst mistakes", text, photos=photos, wide=True))
-    elif not any(one.right is None for one in judged.classes):
-        sections.append(Section("Worst mistakes", "There are none: every image was answered right.", wide=True))
+    elif not any(one.right is None for one in answers.classes):
+        sections.append(Section("Worst mistakes", "None: every prediction was correct.", wide=True))
     looked_at = [Named(mistake.id, image) for mistake, image in mistakes[: LOOKED_AT // 2]]
     for number in np.linspace(0, len(source) - 1, LOOKED_AT, dtype=int).tolist():
         if len(looked_at) < LOOKED_AT and source.id(number) not in {one.name for one in looked_at}:
@@ -222,7 +206,7 @@ def _pictures(model: Model, name: str, judged: Answers, source: Source, names: S
 
 
 def _image(source: Source, number: int) -> Image.Image | None:
-    """The picture of a sample; nothing where it has become unreadable."""
+    """The image of a sample; None if it has become unreadable."""
     try:
         return decode(source.item(number), source.max_pixels).image
     except BadImage:

@@ -1,7 +1,7 @@
-"""From what a user asks for to a complete run: which recipe, which model, which data, and why."""
+"""From what a user asks for to a complete run: recipe, model and data, with the reasons for what was chosen."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from numbers import Real
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +24,7 @@ from vitlab.paper.recipes.finetuning import (
     finetuning_row_for,
     quick_recipe,
 )
-from vitlab.paper.recipes.length import Length
+from vitlab.paper.recipes.length import OWN, Length
 from vitlab.paper.recipes.pretraining import (
     MASKED,
     pretraining_head,
@@ -36,22 +36,22 @@ from vitlab.recipe import CHOSEN, Execution, Recipe
 from vitlab.require import require
 from vitlab.run_dir import VERSION, RunSpec
 from vitlab.runs.progress import say
-from vitlab.runs.training.data import Opened
-from vitlab.runs.training.initial_state import adapt
-from vitlab.runs.training.unused_settings import unread_fields
+from vitlab.runs.training.data import TrainingData
+from vitlab.runs.training.state import adapt
 from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.weights.load import StartWeights
 from vitlab.world.device import default_workers, pick_device
 
 OF_MODEL = "model."
 ADJUSTABLE = {"dropout", "stochastic_depth"}  # fields of a model that loaded weights leave open
-FEWEST_TO_SPLIT = 10  # images; fewer are all trained on, unless the user wants some held out
+FEWEST_TO_SPLIT = 10  # images; smaller sets are trained on as a whole unless the user holds some out
+RANDAUGMENT, ERASING, DISTILLATION = "augmentation.randaugment.", "augmentation.erasing.", "distillation."
 Objective = Literal["labels", "masked-patches"]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a user may say about any run; what is empty is left to the recipe."""
+    """What a user may say about any run; the recipe decides what is left empty."""
 
     data: str
     image: tuple[int, int] | None = None
@@ -66,11 +66,20 @@ class Request:
 
     def __post_init__(self) -> None:
         share = self.held_out
-        if share is not None and (isinstance(share, bool) or not isinstance(share, Real)):
-            raise InvalidValue(f"is {share!r}; expected a number from 0 to less than 1", field="held_out")
-        if share is not None and not 0 <= share < 1:
-            problem = f"{share} is not a share of the training images; give a number from 0 to less than 1"
-            raise InvalidValue(f"{problem}, such as 0.1 for a tenth", field="held_out")
+        is_number = isinstance(share, int | float) and not isinstance(share, bool)
+        if share is not None and not (is_number and 0 <= share < 1):
+            problem = f"is {share!r}; expected a share of the training images from 0 to less than 1, such as 0.1"
+            raise InvalidValue(problem, field="held_out")
+
+    @property
+    def recipe_changes(self) -> dict[str, object]:
+        """The changed fields of the recipe."""
+        return {field: value for field, value in self.changes if not field.startswith(OF_MODEL)}
+
+    @property
+    def model_changes(self) -> dict[str, object]:
+        """The changed fields of the model, by their names there."""
+        return {field.removeprefix(OF_MODEL): value for field, value in self.changes if field.startswith(OF_MODEL)}
 
 
 def pretraining_spec(
@@ -82,7 +91,7 @@ def pretraining_spec(
     objective: Objective = "labels",
     teacher: StartWeights | None = None,
 ) -> RunSpec:
-    """A run with fresh weights: `ViT-B/16@imagenet21k`, or a model's name, which gets the nearest row.
+    """A run from fresh weights: `ViT-B/16@imagenet21k`, or a model's name, which gets the nearest row.
 
     `card` describes the training data. Masked patches have one recipe, which fits any model with patches.
     """
@@ -93,18 +102,18 @@ def pretraining_spec(
     images = max(round(card.samples * (1 - held_out)), 1)
     row = name
     if objective == "masked-patches":
-        require("@" not in name or name == MASKED, f"{name!r} learns labels; masked patches have one row, {MASKED}")
+        require("@" not in name or name == MASKED, f"{name!r} learns labels; masked patches have one recipe, {MASKED}")
         row = MASKED
-        say(console, f"recipe {row}: the paper's only row for masked patches, with your {images:,} images")
+        say(console, f"chosen  recipe {row}: the paper's only one for masked patches, with your {images:,} images")
     elif "@" not in name:
         row, why = pretraining_row_for(name, images)
-        say(console, f"recipe {row}: {why}")
+        say(console, f"chosen  recipe {row}: {why}")
     model_name = name if "@" not in name else pretraining_model(name)
     recipe = _changed(pretraining_recipe(row, _length(request, images)), request)
-    _tell_peak(recipe, request, console)
+    _tell_peak(recipe, pretraining_recipe(row), request, console)
     classes = _classes(card) if recipe.masking is None else 0
     model = model_spec(model_name, image=recipe.image, classes=classes, head=pretraining_head(row))
-    model = _changed_model(_with_rates(model, recipe), request)
+    model = with_fields(_with_rates(model, recipe), request.model_changes.items(), OF_MODEL)
     if recipe.masking is not None:
         model = replace(check_maskable(model), head="linear")
     return _run_spec("pretrain", model, recipe, request, execution, held_out, teacher)
@@ -113,44 +122,40 @@ def pretraining_spec(
 def finetuning_spec(
     start: StartWeights,
     recipe_name: str,
-    opened: Opened,
+    opened: TrainingData,
     request: Request,
     execution: Execution,
     console: Console,
     teacher: StartWeights | None = None,
 ) -> RunSpec:
-    """A run that starts from loaded weights; without a recipe's name one is chosen by the size of the data.
+    """A run from loaded weights, which are not changed here; an empty recipe name is chosen from the size of the data.
 
-    `opened` is the training data. The loaded model is not changed here.
+    `opened` is the training data.
     """
     given, images = start.model.spec, opened.card.samples
-    on_cpu = pick_device(execution.device).type == "cpu"
-    row, why = finetuning_row_for(images)
     if not recipe_name:
-        recipe_name = QUICK if on_cpu else row
-        if on_cpu:
-            why = f"the default without an accelerator; the paper's row for this data is --recipe {row}, because {why}"
-        say(console, f"recipe {recipe_name}: {why}")
+        recipe_name, why = finetuning_row_for(images)
+        if pick_device(execution.device).type == "cpu":
+            recipe = f"the paper's recipe for this data is --recipe {recipe_name}, because {why}"
+            recipe_name, why = QUICK, f"the default without an accelerator; {recipe}"
+        say(console, f"chosen  recipe {recipe_name}: {why}")
     held_out = request.held_out
     if held_out is None:
         held_out = 0.0 if request.validation or images < FEWEST_TO_SPLIT else development_share(recipe_name)
     length = _length(request, max(round(images * (1 - held_out)), 1))
-    own = given.image if request.image is None else request.image
     if recipe_name == QUICK:
-        recipe = quick_recipe(images, own, length)
+        image = given.image if request.image is None else request.image
+        recipe, unchanged = quick_recipe(images, image, length), quick_recipe(images, image)
     else:
         pictures = typical_size(opened.source) if recipe_name in BIT_SIZES else LARGE_PICTURES
-        recipe = finetuning_recipe(recipe_name, length, pictures, name_of(given))
+        recipe, unchanged = (finetuning_recipe(recipe_name, one, pictures, name_of(given)) for one in (length, OWN))
     recipe = _changed(_fitting(recipe, given.stride, request, console), request)
-    _tell_peak(recipe, request, console)
-    changed = {field.removeprefix(OF_MODEL) for field, _ in request.changes if field.startswith(OF_MODEL)}
-    require(
-        changed <= ADJUSTABLE,
-        f"the weights decide {sorted(changed - ADJUSTABLE)}; only {sorted(ADJUSTABLE)} can be set",
-    )
-    shapes = empty_model(given)  # what adapting changes, and whether it can, needs no weights
+    _tell_peak(recipe, unchanged, request, console)
+    fixed = sorted(set(request.model_changes) - ADJUSTABLE)
+    require(not fixed, f"the weights decide {', '.join(fixed)}; only {', '.join(sorted(ADJUSTABLE))} can be set")
+    shapes = empty_model(given)  # enough to see whether the model can be adapted, and to what
     adapt(shapes, recipe.image, _classes(opened.card))
-    model = _changed_model(_with_rates(shapes.spec, recipe), request)
+    model = with_fields(_with_rates(shapes.spec, recipe), request.model_changes.items(), OF_MODEL)
     run = _run_spec("finetune", model, recipe, request, execution, held_out, teacher)
     return replace(run, start=str(start.path), start_sha256=start.sha256)
 
@@ -167,7 +172,7 @@ def _run_spec(
     is_two_headed = isinstance(model, ViTSpec) and model.distilled
     require(
         teacher is None or recipe.loss == "softmax" or is_two_headed,
-        "with a teacher, the one head of this model would learn a sigmoid from the labels and a softmax from the "
+        "with a teacher, the single head of this model would learn a sigmoid from the labels and a softmax from the "
         "teacher; give --loss softmax, or use a model with two heads, such as DeiT-S/16-distilled",
     )
     device = pick_device(execution.device)
@@ -187,42 +192,33 @@ def _run_spec(
         teacher="" if teacher is None else str(teacher.path),
         teacher_sha256="" if teacher is None else teacher.sha256,
     )
-    for why in () if request.is_swept else unread_fields(run, dict(request.changes)).values():
-        raise ValueError(why)
+    for error in () if request.is_swept else unused_settings(run, dict(request.changes)).values():
+        raise error
     return run
 
 
 def _length(request: Request, images: int) -> Length:
     """What the user says about the length, with the number of images to train on."""
-    return Length(
-        images=images,
-        epochs=request.epochs,
-        batch=_whole(request, "batch"),
-        total=_whole(request, "schedule.total"),
-        warmup=_whole(request, "schedule.warmup"),
-    )
+    batch, total = _whole(request, "batch", 1), _whole(request, "schedule.total", 1)
+    return Length(images, request.epochs, batch, total, warmup=_whole(request, "schedule.warmup", 0))
 
 
-def _whole(request: Request, field: str) -> int | None:
-    """A number that the recipe's length depends on, where the user gave one."""
-    value = dict(request.changes).get(field)
+def _whole(request: Request, field: str, least: int) -> int | None:
+    """A number that the recipe's length depends on, if the user gave one."""
+    value = request.recipe_changes.get(field)
     if value is None:
         return None
-    least = 0 if field == "schedule.warmup" else 1
-    is_whole = str(value).isdecimal() and int(str(value)) >= least
-    if not is_whole:
+    if not str(value).isdecimal() or int(str(value)) < least:
         raise InvalidValue(f"is {value!r}; expected a whole number, {least} or more", field=field)
     return int(str(value))
 
 
-def _tell_peak(recipe: Recipe, request: Request, console: Console) -> None:
-    """Say that the learning rate has followed the user's batch."""
-    given = dict(request.changes)
-    if "batch" in given and "schedule.peak" not in given and not request.is_swept:
-        say(
-            console,
-            f"peak    {recipe.schedule.peak:g}, scaled to the batch of {recipe.batch:,}; --schedule.peak sets it",
-        )
+def _tell_peak(recipe: Recipe, unchanged: Recipe, request: Request, console: Console) -> None:
+    """Print how the learning rate has followed the user's batch."""
+    peak, before, given = recipe.schedule.peak, unchanged.schedule.peak, request.recipe_changes
+    if "batch" in given and "schedule.peak" not in given and peak != before and not request.is_swept:
+        to = f"from {before:g} at {unchanged.batch:,} images to the batch of {recipe.batch:,}"
+        say(console, f"peak    {peak:g}, scaled {to}; --schedule.peak sets it")
 
 
 def _fitting(recipe: Recipe, patch: int, request: Request, console: Console) -> Recipe:
@@ -232,21 +228,21 @@ def _fitting(recipe: Recipe, patch: int, request: Request, console: Console) -> 
         return recipe
     height, width = (max(side // patch, 1) * patch for side in recipe.image)
     if (height, width) != recipe.image:
-        say(console, f"image   {height}x{width}, because {recipe.image[0]} is no multiple of {patch}")
+        say(console, f"image   {height}x{width}, because {recipe.image[0]} is not a multiple of {patch}")
     return replace(recipe, image=(height, width))
 
 
 def _changed(recipe: Recipe, request: Request) -> Recipe:
     if request.image is not None:
         recipe = replace(recipe, image=request.image)
-    changes = [change for change in request.changes if not change[0].startswith(OF_MODEL)]
-    for field, _ in changes:
+    changes = request.recipe_changes
+    for field in changes if recipe.masking is None else ():
         require(
-            recipe.masking is not None or not field.startswith("masking."),
+            not field.startswith("masking."),
             f"--{field} is for learning without labels: vitlab pretrain; give --objective masked-patches",
         )
-    said = ", ".join(f"{field} {text}" for field, text in changes)
-    return with_fields(replace(recipe, source=f"{recipe.source}; with {said}") if said else recipe, changes)
+    said = ", ".join(f"{field} {text}" for field, text in changes.items())
+    return with_fields(replace(recipe, source=f"{recipe.source}; with {said}") if said else recipe, changes.items())
 
 
 def _with_rates(model: ModelSpec, recipe: Recipe) -> ModelSpec:
@@ -256,15 +252,42 @@ def _with_rates(model: ModelSpec, recipe: Recipe) -> ModelSpec:
     return replace(model, dropout=recipe.dropout, stochastic_depth=recipe.stochastic_depth)
 
 
-def _changed_model(model: ModelSpec, request: Request) -> ModelSpec:
-    changes = [(field.removeprefix(OF_MODEL), text) for field, text in request.changes if field.startswith(OF_MODEL)]
-    return with_fields(model, changes, OF_MODEL)
-
-
 def _classes(card: DataCard) -> int:
+    number = len(card.class_names)
     require(
-        len(card.class_names) >= 2,
-        f"{len(card.class_names)} class in the data; at least 2 are needed, or none with: vitlab pretrain MODEL "
-        "--objective masked-patches",
+        number >= 2,
+        f"the data has {number} class{'es' * (number != 1)}; at least 2 are needed. To learn without labels: vitlab "
+        "pretrain MODEL --objective masked-patches",
     )
-    return len(card.class_names)
+    return number
+
+
+# -- Settings without effect ---------------------------------------------------------------------
+
+
+def unused_settings(run: RunSpec, fields: Iterable[str]) -> dict[str, InvalidValue]:
+    """Of the fields that the user set, an error for each that has no effect in the run; recipes may set such fields."""
+    reasons = {field: _without_effect(run, field) for field in fields}
+    return {
+        field: InvalidValue(f"has no effect in this run: {why}", field=field) for field, why in reasons.items() if why
+    }
+
+
+def _without_effect(run: RunSpec, field: str) -> str:
+    """Why a field has no effect; empty for one that has."""
+    recipe, how = run.recipe, run.recipe.augmentation
+    if field.startswith(DISTILLATION) and not run.teacher:
+        return "distillation needs a teacher; give --teacher MODEL (pretrain, finetune and sweep have it)"
+    if field == f"{DISTILLATION}temperature" and recipe.distillation.kind == "hard":
+        return f"the teacher's top class is the same at any temperature; give --{DISTILLATION}kind soft"
+    if field.startswith(RANDAUGMENT) and field != f"{RANDAUGMENT}layers" and not how.randaugment.layers:
+        return f"RandAugment is off; give --{RANDAUGMENT}layers 2"
+    if field.startswith(ERASING) and field != f"{ERASING}probability" and not how.erasing.probability:
+        return f"random erasing is off; give --{ERASING}probability 0.25"
+    if field == "partners" and not recipe.mixes:
+        return "no images are mixed; give --mixup or --cutmix"
+    if field == "schedule.end" and recipe.schedule.decay not in ("linear", "cosine"):
+        return f"a {recipe.schedule.decay} decay has no such end; give --schedule.decay linear or cosine"
+    if field in ("dropout", "stochastic_depth") and getattr(recipe, field) and not isinstance(run.model, ViTSpec):
+        return f"a ResNet has no {field.replace('_', ' ')}; leave it out"
+    return ""

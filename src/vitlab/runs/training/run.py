@@ -1,25 +1,33 @@
-"""A run from Python: its model, its numbers, every event, and how to continue it."""
+"""A run from Python: its model, its numbers, every event; how to continue it, and how to repeat it."""
 
 import functools
 import html
+import shlex
+import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from rich.console import Console
 
 from vitlab.changes import NO_CHANGES, flattened, with_fields
-from vitlab.errors import Stopped
+from vitlab.errors import SIGNAL_CODES, Stopped
 from vitlab.models.build import Model
 from vitlab.report.tables import Cell, Results
 from vitlab.require import require
-from vitlab.run_dir import MODEL, REPORT, RESULT, RunDir, RunSpec
-from vitlab.runs.progress import default_console
+from vitlab.run_dir import CHECKPOINTS, CONTENTS, LARGEST_RECORD, MODEL, REPORT, RESULT, RUN, RunDir, RunSpec, check_new
+from vitlab.runs.progress import default_console, say
 from vitlab.runs.training.data import Data, named_sources
 from vitlab.runs.training.finishing import read_result
-from vitlab.runs.training.trainer import Loaded, Places, Watcher, train_run
+from vitlab.runs.training.trainer import InMemory, Places, Watcher, check_watcher, train_run
+from vitlab.store import MANIFEST
+from vitlab.strict_json import read_json
+from vitlab.train.checkpoints.files import STATE
 from vitlab.train.loop import JUDGE, measure_of
+from vitlab.user_files import as_path, read_regular
 from vitlab.weights.load import load_model, located
+from vitlab.world.device import differences
 from vitlab.world.group import join
 
 SHOWN = 12  # events in a notebook, the last
@@ -64,7 +72,7 @@ class Run:
     """A run folder, finished or not: `model`, `best`, `result`, `history`, and `resume` to continue it."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = RunDir.open(Path(path)).path
+        self.path = RunDir.open(as_path(path, "path")).path
 
     @functools.cached_property
     def spec(self) -> RunSpec:
@@ -125,26 +133,23 @@ class Run:
         `data`, `validation`, `test` and `teacher` are needed if they have moved, or were torch Datasets. Other keywords
         are fields of the `Execution`, such as `workers=2`. See `vitlab resume --help`.
         """
+        check_watcher(on_event)
         specs, sources = named_sources(data, validation, test)
         places = Places(**specs, teacher="" if teacher is None else str(located(teacher).resolve()))
         run = RunDir(self.path)
         execution = with_fields(run.spec().execution, flattened({**changes, **fields}))
         with join(execution.device, execution.timeout) as world:
             run.writes = world.leads
-            try:
-                code = train_run(
-                    run,
-                    default_console(console, quiet=quiet or not world.leads),
-                    loaded=Loaded(sources=sources),
-                    places=places,
-                    execution=execution,
-                    allow_changed=allow_changed,
-                    world=world,
-                    on_event=on_event if world.leads else None,
-                )
-            except KeyboardInterrupt:
-                raise Stopped(path=self.path if world.leads else None, command=run.command) from None
-        return ended(run, code)
+            return train(
+                run,
+                default_console(console, quiet=quiet or not world.leads),
+                memory=InMemory(sources=sources),
+                places=places,
+                execution=execution,
+                allow_changed=allow_changed,
+                world=world,
+                on_event=on_event if world.leads else None,
+            )
 
     def __repr__(self) -> str:
         state = "finished" if self.is_finished else "not finished"
@@ -164,8 +169,15 @@ def open_run(path: str | Path) -> Run:
     return Run(path)
 
 
-def ended(run: RunDir, code: int) -> Run:
-    """The run that has ended; raises Stopped where a signal stopped it. Only the rank that writes names its folder."""
+def train(run: RunDir, console: Console, **how: Any) -> Run:
+    """Train the run of a folder to its end, see `train_run`; raises Stopped if a signal stopped it.
+
+    Of several ranks, only the one that writes names the folder.
+    """
+    try:
+        code = train_run(run, console, **how)
+    except KeyboardInterrupt:
+        code = SIGNAL_CODES[signal.SIGINT]
     if code:
         raise Stopped(code, run.path if run.writes else None, run.command)
     return Run(run.path)
@@ -179,3 +191,94 @@ def _measured(event: Mapping[str, Any]) -> float:
 
 def _cell(value: object) -> Cell:
     return value if value is None or isinstance(value, int | float | str) else str(value)
+
+
+# -- A second run of the same recipe -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs of the same recipe: how many steps had the same loss, and whether the last states are the same bits."""
+
+    steps: int
+    same_losses: int
+    largest_difference: float
+    same_bits: bool
+    changed: tuple[str, ...]  # reasons why the bits may differ
+
+    @property
+    def is_same(self) -> bool:
+        """Whether every loss and every bit of the last state is the same."""
+        return self.same_bits and self.same_losses == self.steps
+
+    def summary(self) -> str:
+        """The comparison in a sentence or two."""
+        equal = "identical" if self.same_bits else "not identical"
+        said = (
+            f"{self.same_losses:,} of {self.steps:,} losses are equal (largest difference "
+            f"{self.largest_difference:g}); the last weights and optimizer state are {equal}, bit for bit"
+        )
+        reasons = "; ".join(self.changed)
+        return f"{said}\nthey may differ because {reasons}" if reasons and not self.same_bits else said
+
+
+def reproduce(
+    path: str | Path,
+    out: str | Path | None = None,
+    *,
+    allow_changed: bool = False,
+    on_event: Watcher | None = None,
+    quiet: bool = False,
+    console: Console | None = None,
+) -> Comparison:
+    """Train the finished run of `path` again in the folder `out` (default: PATH-again), and compare step by step.
+
+    A second run that was interrupted continues; one that is finished is compared as it is. The data must be what it was
+    in the first run, unless `allow_changed`.
+    """
+    check_watcher(on_event)
+    path, screen = as_path(path, "path"), default_console(console, quiet=quiet)
+    again = path.with_name(f"{path.name}-again") if out is None else as_path(out, "out")
+    run = RunDir.open(path)
+    spec = run.spec()
+    require((path / RESULT).is_file(), f"{path} is not finished; finish it first with: {run.command}")
+    if (again / RUN).is_file():
+        twin = RunDir.open(again)
+        require(twin.spec() == spec, f"{again} holds another run; choose another --out")
+        if (again / RESULT).is_file():
+            say(screen, f"comparing with the existing run in {again}; to train again, choose another --out")
+    else:
+        check_new(again)
+        twin = RunDir.create(again, spec, cast(dict, run.card()))
+    twin.command = f"vitlab reproduce {shlex.quote(str(path))}"
+    if (path / CONTENTS).is_file() and not (again / CHECKPOINTS).exists():
+        twin.write_bytes(CONTENTS, read_regular(path / CONTENTS, LARGEST_RECORD))  # what the data must still hold
+    with twin.withdrawn_unless_begun():
+        train(twin, screen, allow_changed=allow_changed, on_event=on_event)
+    return compare(run, twin)
+
+
+def compare(run: RunDir, twin: RunDir) -> Comparison:
+    """The losses step by step, and the hashes of the last checkpoints."""
+    ours, theirs = run.history("step", "loss"), twin.history("step", "loss")
+    steps = sorted(set(ours) | set(theirs))
+    same = sum(str(ours.get(step)) == str(theirs.get(step)) for step in steps)  # NaN is NaN, a missing step is not
+    largest = max((abs(ours[step] - theirs[step]) for step in steps if step in ours and step in theirs), default=0.0)
+    return Comparison(len(steps), same, largest, _last_hashes(run) == _last_hashes(twin), _changed(run, twin))
+
+
+def _changed(run: RunDir, twin: RunDir) -> tuple[str, ...]:
+    """How the machine of the second run differs from that of the first, and what makes one of them not exact."""
+    machines = [_read_last(one, STATE)["environment"] for one in (run, twin)]
+    first = [f"the first run is not exact ({why})" for why in run.not_exact()]
+    return (*differences(*machines), *first, *(f"the data has changed ({why})" for why in twin.not_exact()))
+
+
+def _last_hashes(run: RunDir) -> dict[str, object]:
+    """SHA-256 of the tensors of the last checkpoint."""
+    return {name: entry for name, entry in _read_last(run, MANIFEST).items() if name.endswith(".safetensors")}
+
+
+def _read_last(run: RunDir, name: str) -> dict[str, Any]:
+    """A JSON file of the newest checkpoint."""
+    return cast(dict[str, Any], read_json(max((run.path / CHECKPOINTS).glob("step-*")) / name))

@@ -1,8 +1,9 @@
-"""How long a run may take: measured on a few of its images, or estimated where measuring would take long."""
+"""How long a run takes: measured on a few of its images, or estimated where measuring would take long."""
 
 import contextlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -16,18 +17,19 @@ from vitlab.spec import ModelSpec, ViTSpec
 from vitlab.train.optimizers import clip_gradients, make_optimizer
 from vitlab.train.update import BACKBONE, freeze
 
+DAY = 86_400  # seconds; a longer run on a CPU must be confirmed
 BUDGET = 0.5  # seconds of each trial, about
-LARGEST = 30_000_000  # parameters of a model that is built for it
-LAYERS = 2  # of a larger Transformer that are built instead; all its layers are alike
-LEARNT, READ = 64, 32  # images, at most
+LARGEST = 30_000_000  # parameters of a model that is built for a trial
+LAYERS = 2  # layers built of a larger Transformer; all its layers are alike
+TRAINED, READ = 64, 32  # images in a trial, at most
 TRAINING_COST = 3  # forward passes that a step costs: one forward, two back
 TYPICAL_SHARE = 0.6  # of the speed of one large matrix product that a training step reaches
-DAY = 86_400  # seconds; a longer run on a CPU must be confirmed
 
 
 def estimated_seconds(spec: RunSpec, device: torch.device, data: RunData, teacher: ModelSpec | None = None) -> float:
-    """The time of a run here: of its steps and validations, measured or from the speed of a matrix product, and of
-    reading its images. Workers read while the model computes.
+    """The time of a run on this device: its steps, its validations, and reading its images.
+
+    Steps are timed, or estimated from the speed of a matrix product. Workers read while the model computes.
     """
     side = 1024
     a = torch.ones(side, side, device=device)
@@ -35,64 +37,58 @@ def estimated_seconds(spec: RunSpec, device: torch.device, data: RunData, teache
     began = time.perf_counter()
     (a @ a @ a @ a).sum().item()
     passed = max(time.perf_counter() - began, 1e-9)
-    speed = TYPICAL_SHARE * 3 * side**3 / passed  # multiply-accumulates a second
-    learnt = spec.recipe.schedule.total * spec.recipe.batch
-    judged = images_judged(spec, data)
-    taught = 0 if teacher is None else count_spec(teacher).macs
+    speed = TYPICAL_SHARE * 3 * side**3 / passed  # multiply-accumulates per second
+    trained = spec.recipe.schedule.total * spec.recipe.batch
+    evaluated = _images_evaluated(spec, data)
+    teaching = 0 if teacher is None else _macs(teacher)
     cost = 1 if BACKBONE in spec.recipe.frozen else TRAINING_COST
-    pace = learning_pace(spec, device, count_spec(spec.model).macs * cost / speed)
-    working = (pace.image + taught / speed) * learnt + pace.step * spec.recipe.schedule.total
-    working += pace.image / cost * judged
-    reading = reading_seconds(spec, data.train) * (learnt + judged)
+    pace = training_pace(spec, device, _macs(spec.model) * cost / speed)
+    working = (pace.image + teaching / speed) * trained + pace.step * spec.recipe.schedule.total
+    working += pace.image / cost * evaluated
+    reading = reading_seconds(spec, data.train) * (trained + evaluated)
     return max(working, reading / spec.execution.workers) if spec.execution.workers else working + reading
 
 
-def images_judged(spec: RunSpec, data: RunData) -> int:
-    """Images that are only evaluated: those of every validation, and those of the test."""
+def _images_evaluated(spec: RunSpec, data: RunData) -> int:
+    """Images of all validations and of the test."""
     total, every = spec.recipe.schedule.total, spec.recipe.validate_every
     validations = (total - 1) // every + 1 if every else 1
     return validations * len(data.validation or ()) + len(data.test or ())
 
 
-@dataclass(frozen=True)
-class Pace:
-    """Seconds that an image takes forward and back, and that the optimizer takes in every step."""
+class Pace(NamedTuple):
+    """Seconds for an image, forward and back, and for the optimizer in every step."""
 
     image: float
     step: float = 0.0
 
 
-def learning_pace(spec: RunSpec, device: torch.device, expected: float) -> Pace:
-    """Measured on a CPU, on the model or on two of its layers; elsewhere an image takes what is `expected`."""
-    tried = _tried(spec.model)
-    part = _macs(tried) / _macs(spec.model)
+def training_pace(spec: RunSpec, device: torch.device, expected: float) -> Pace:
+    """The pace measured on a CPU, with the model or two of its layers; elsewhere an image takes `expected` seconds."""
+    model = spec.model
+    if isinstance(model, ViTSpec) and count_spec(model).parameters > LARGEST and model.layers > LAYERS:
+        model = replace(model, layers=LAYERS)
+    part = _macs(model) / _macs(spec.model)
     most = int(BUDGET / (2 * expected * part))
-    together = min(spec.recipe.batch, spec.execution.micro_batch or LEARNT, LEARNT, most)
-    if device.type != "cpu" or together < 1 or count_spec(tried).parameters > LARGEST:
+    together = min(spec.recipe.batch, spec.execution.micro_batch or TRAINED, TRAINED, most)
+    if device.type != "cpu" or together < 1 or count_spec(model).parameters > LARGEST:
         return Pace(expected)
-    model = build_from_spec(tried).to(device).train()
-    freeze(model, tuple(part for part in spec.recipe.frozen if part == BACKBONE))
-    forward = model if tried.classes else model.pooled
-    optimizer = make_optimizer(model, spec.recipe.optimizer)
+    module = build_from_spec(model).to(device).train()
+    freeze(module, tuple(part for part in spec.recipe.frozen if part == BACKBONE))
+    forward = module if model.classes else module.pooled
+    optimizer = make_optimizer(module, spec.recipe.optimizer)
     images = torch.zeros(together, 3, *spec.model.image)
-    with torch.random.fork_rng(devices=[]):  # of dropout
+    with torch.random.fork_rng(devices=[]):  # dropout draws
         forward(images).sum().backward()  # the first time takes longer
         optimizer.step()
         began = time.perf_counter()
         forward(images).sum().backward()
-        learnt = time.perf_counter()
-        clip_gradients(model.parameters(), spec.recipe.optimizer.clip)
+        computed = time.perf_counter()
+        clip_gradients(module.parameters(), spec.recipe.optimizer.clip)
         optimizer.step()
         updated = time.perf_counter()
-    weights = count_spec(spec.model).parameters / count_spec(tried).parameters
-    return Pace((learnt - began) / together / part, (updated - learnt) * weights)
-
-
-def _tried(model: ModelSpec) -> ModelSpec:
-    """The model, or of a large Transformer a few layers."""
-    if isinstance(model, ViTSpec) and count_spec(model).parameters > LARGEST and model.layers > LAYERS:
-        return replace(model, layers=LAYERS)
-    return model
+    weights = count_spec(spec.model).parameters / count_spec(model).parameters
+    return Pace((computed - began) / together / part, (updated - computed) * weights)
 
 
 def _macs(model: ModelSpec) -> int:
@@ -100,9 +96,9 @@ def _macs(model: ModelSpec) -> int:
 
 
 def reading_seconds(spec: RunSpec, source: Source) -> float:
-    """Seconds an image takes to be read and augmented, measured on the first ones of the run.
+    """Seconds to read and augment an image, measured on the first ones of the run but the very first.
 
-    The very first is not among them: with it come imports, caches and the opening of files, once in a run.
+    The first image includes imports, caches and the opening of files, once in a run.
     """
     recipe, read, began = spec.recipe, 0, time.perf_counter()
     how = {"size": recipe.image, "augmentation": recipe.augmentation, "stop": READ + 1, "max_bad": 1.0}

@@ -37,10 +37,10 @@ def teacher(tmp_path):
 @pytest.mark.parametrize(
     ("model", "changes", "said"),
     [
-        ("ViT-Ti/16", {f"{RANDAUGMENT}magnitude": "9"}, "there is no RandAugment; give --augmentation.randaugment.lay"),
-        ("ViT-Ti/16", {f"{RANDAUGMENT}flavour": "timm"}, "there is no RandAugment"),
-        ("ViT-Ti/16", {"augmentation.erasing.mean": "0,0,0"}, "nothing is erased"),
-        ("ViT-Ti/16", {"partners": "rolled"}, "no pictures are mixed; give --mixup or --cutmix"),
+        ("ViT-Ti/16", {f"{RANDAUGMENT}magnitude": "9"}, "RandAugment is off; give --augmentation.randaugment.lay"),
+        ("ViT-Ti/16", {f"{RANDAUGMENT}flavour": "timm"}, "RandAugment is off"),
+        ("ViT-Ti/16", {"augmentation.erasing.mean": "0,0,0"}, "random erasing is off"),
+        ("ViT-Ti/16", {"partners": "rolled"}, "no images are mixed; give --mixup or --cutmix"),
         ("ViT-Ti/16", {"schedule.decay": "constant", "schedule.end": "0"}, "a constant decay has no such end"),
         ("ViT-Ti/16", {"distillation.kind": "hard"}, "give --teacher MODEL"),
         ("ViT-Ti/16", {"distillation.kind": "soft"}, "give --teacher MODEL"),
@@ -49,7 +49,7 @@ def teacher(tmp_path):
         ("ViT-Ti/16", {"masking.target": "pixels"}, "give --objective masked-patches"),
     ],
 )
-def test_what_nobody_reads_is_refused(model, changes, said):
+def test_a_setting_without_effect_is_refused(model, changes, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         run(model, **changes)
 
