@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from vitlab.paper.models import model_spec
 from vitlab.paper.names import MODELS
@@ -64,27 +65,14 @@ def count_spec(spec: ModelSpec, *, padding: bool = True) -> Count:
     return Count(cells, parameters + 2 * norms + logits + spec.classes, macs + logits)
 
 
-@dataclass(frozen=True)
-class ModelCost:
-    """A model of the paper's list: where it appears in the paper, its sizes, and what it costs.
-
-    The layers of a ResNet are its bottleneck units, its width is that of its features, and it has 0 heads.
-    """
-
-    model: str
-    paper: str  # "" for models of later work
-    layers: int
-    width: int
-    heads: int
-    tokens: int
-    parameters: int
-    macs: int
-
-
 def count_models(
     *, image: Image = 224, classes: int = 1000, head: HeadKind | None = None
-) -> tuple[list[ModelCost], list[str]]:
-    """Count every model of the list; the second list says which models do not take this size, and why."""
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of every model of the list: its place in the paper, its sizes and its cost.
+
+    The layers of a ResNet are its bottleneck units, its width is that of its features, and it has 0 heads. The second
+    list says which models do not take this size, and why.
+    """
     rows, left_out = [], []
     for name, paper in MODELS.items():
         try:
@@ -92,10 +80,10 @@ def count_models(
         except ValueError as error:
             left_out.append(f"{name}: {error}")
             continue
-        cost = count_spec(spec)
         layers = spec.layers if isinstance(spec, ViTSpec) else sum(spec.stages)
         heads = 0 if isinstance(spec, ResNetSpec) else spec.heads
-        rows.append(ModelCost(name, paper, layers, spec.width, heads, cost.tokens, cost.parameters, cost.macs))
+        sizes = {"layers": layers, "width": spec.width, "heads": heads}
+        rows.append({"model": name, "paper": paper, **sizes, **asdict(count_spec(spec))})
     if not rows:
         height, width = image_size(image)
         raise ValueError(f"no model takes images of {height}x{width} pixels with {classes} classes; {left_out[0]}")

@@ -5,8 +5,10 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from vitlab.errors import InvalidValue
@@ -46,6 +48,25 @@ def flag(field: str) -> str:
 def print_json(value: object) -> None:
     """Print JSON in plain ASCII on standard output; raises for NaN and infinity."""
     sys.stdout.write(json_text.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n")
+
+
+def print_rows(rows: Iterable[Mapping[str, object]], title: str = "") -> None:
+    """Print rows with the same keys as a table; columns of numbers are aligned on the right, and None is a dash."""
+    lines = [{name: _cell(value) for name, value in row.items()} for row in rows]
+    table = Table(title=title or None, title_justify="left", box=None, header_style="bold")
+    for name in lines[0]:
+        is_number = all(re.fullmatch(r"[\d.,e-]+", line[name]) for line in lines)
+        no_wrap = is_number or name == "flag"
+        table.add_column(name.replace("_", " "), justify="right" if is_number else "left", no_wrap=no_wrap)
+    for line in lines:
+        table.add_row(*map(Text, line.values()))
+    console().print(table)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 10 else f"{value:g}"
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def console(*, is_error: bool = False) -> Console:

@@ -1,21 +1,15 @@
 """The commands `vitlab models`, `convert` and `download`: models, and weights in all formats."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from rich.table import Table
 from rich.text import Text
 
 from vitlab.commands import flags
-from vitlab.commands.terminal import complain, console, print_json, printable
+from vitlab.commands.terminal import complain, console, print_json, print_rows, printable
 from vitlab.commands.words import Flag
-from vitlab.counting import ModelCost, count_models
+from vitlab.counting import count_models
 from vitlab.spec import HeadKind, SaveFormat, UnsavedPositions
-
-if TYPE_CHECKING:
-    from vitlab.weights.released.catalogue import Release
 
 
 def models(
@@ -31,30 +25,21 @@ def models(
         classes: Number of classes.
         head: mlp is the head of pre-training, linear that of fine-tuning. Default: that of the model family.
     """
-    costs, left_out = count_models(image=flags.size_of(image) or 224, classes=classes, head=head)
+    rows, left_out = count_models(image=flags.size_of(image) or 224, classes=classes, head=head)
     if json:
-        print_json([asdict(cost) for cost in costs])
+        print_json(rows)
     else:
-        _print_models(costs)
+        print_rows(
+            {name: value for name, value in row.items() if name != "macs"}
+            | {"paper": row["paper"] or "later work", "heads": row["heads"] or None}
+            | {"GMACs": f"{row['macs'] / 1e9:,.2f}"}
+            for row in rows
+        )
         heads = f"{head} head" if head else "the pre-training head of each family"
         console().print(f"\nat {image} pixels, {classes} classes, {heads}; other patch sizes and ResNets build too")
         console().print("for a ResNet, layers counts its bottleneck units and width is that of its features")
     for line in left_out:
         complain(f"left out {line}")
-
-
-def _print_models(costs: Sequence[ModelCost]) -> None:
-    table = Table("model", "paper", box=None, header_style="bold")
-    for column in ("layers", "width", "heads", "tokens", "parameters", "GMACs"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for cost in costs:
-        table.add_row(
-            cost.model,
-            cost.paper or "later work",
-            *(str(cost.layers), str(cost.width), str(cost.heads or "-"), f"{cost.tokens:,}", f"{cost.parameters:,}"),
-            f"{cost.macs / 1e9:,.2f}",
-        )
-    console().print(table)
 
 
 def convert(
@@ -114,16 +99,11 @@ def download(
         for note in found.notes:
             complain(note, style="dim")
     else:
-        _print_releases(list_releases())
-
-
-def _print_releases(releases: "Sequence[Release]") -> None:
-    table = Table("name", "model", "source", "licence", "about", box=None, header_style="bold")
-    for release in releases:
-        table.add_row(
-            *map(Text, (release.name, release.model, release.source, release.licence, f"{release.bytes / 1e6:,.0f} MB"))
+        print_rows(
+            {"name": one.name, "model": one.model, "source": one.source, "licence": one.licence}
+            | {"about": f"{one.bytes / 1e6:,.0f} MB"}
+            for one in list_releases()
         )
-    console().print(table)
 
 
 WEIGHTS: dict[str, Any] = {"models": models, "convert": convert, "download": download}

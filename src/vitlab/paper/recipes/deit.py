@@ -19,10 +19,6 @@ LEAST_RATE: Final = 1e-5  # at the end of the cosine; from the released code
 EPOCHS: Final = 300
 WARMUP_EPOCHS: Final = 5
 WEIGHT_DECAY: Final = 0.05
-TOP_1: Final = {  # % on ImageNet at 224 pixels, their table 5
-    **dict(zip(MODELS[:3], (72.2, 79.9, 81.8), strict=True)),
-    **dict(zip(MODELS[3:], (74.5, 81.2, 83.4), strict=True)),
-}
 
 AUGMENTATION: Final = Augmentation(
     crop="uniform-area",
