@@ -62,15 +62,13 @@ class RandAugment:
         check_fields(self)
         require(0 <= self.layers <= 16, f"layers {self.layers} is outside 0..16")
         most = 10 if self.flavour == "timm" else 30
-        require(
-            self.magnitude is not None or not self.layers,
-            f"{self.layers} layers of RandAugment need a magnitude (--augmentation.randaugment.magnitude): AugReg's "
-            "are 10 to 20 with the flavour tf, DeiT's is 9 with timm",
-        )
+        usual = "AugReg's are 10 to 20 with the flavour tf, DeiT's is 9 with timm"
+        given = self.magnitude is not None or not self.layers
+        require(given, f"randaugment.layers {self.layers} needs randaugment.magnitude: {usual}")
         require(0 <= (self.magnitude or 0) <= most, f"magnitude {self.magnitude} is outside [0, {most}]")
         require(0 <= self.probability <= 1, f"probability {self.probability} is outside [0, 1]")
         require(0 <= self.deviation <= 10, f"deviation {self.deviation} is outside [0, 10]")
-        require(all(0 <= part <= 255 for part in self.fill), f"fill {self.fill} is no colour of 0..255")
+        require(all(0 <= part <= 255 for part in self.fill), f"fill {self.fill} has parts outside 0..255")
 
 
 @dataclass(frozen=True)
@@ -92,9 +90,9 @@ class Erasing:
 class Augmentation:
     """Random augmentation in training; the default is the authors' crop and flip.
 
-    `smallest_area` applies to the crops that draw a box, `enlarged` to those that first resize to a larger image. Then
-    follow flip, RandAugment, colour jitter and erasing, in this order. `repeats` is the number of times that a sample
-    is used in a row, augmented anew each time.
+    `smallest_area` applies only to the crops inception and uniform-area, `enlarged` only to those that first resize to
+    a larger image; the others ignore them. Flip, RandAugment, colour jitter and erasing follow, in this order.
+    `repeats` is the number of times that a sample is used in a row, augmented anew each time.
     """
 
     crop: CropKind = "inception"

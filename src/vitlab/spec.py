@@ -67,25 +67,14 @@ class Conventions:
 CONVENTIONS: dict[ConventionName, Conventions] = {
     "paper": Conventions(),
     "timm": Conventions(
-        "exact",
-        1e-6,
-        "timm",
-        Preprocessing("shorter", 0.9, "bicubic", True),
-        bit=Convolutions(1e-8),
-        hybrid=Convolutions(1e-8),
+        "exact", 1e-6, "timm", Preprocessing("shorter", 0.9, "bicubic", True), Convolutions(1e-8), Convolutions(1e-8)
     ),
     "hf": Conventions("exact", 1e-12, "hf", Preprocessing("square", 1.0, "bilinear", True)),
     "torchvision": Conventions(
-        "exact",
-        1e-6,
-        "torchvision",
-        Preprocessing("shorter", 0.875, "bilinear", True, IMAGENET_MEAN, IMAGENET_STD),
+        "exact", 1e-6, "torchvision", Preprocessing("shorter", 0.875, "bilinear", True, IMAGENET_MEAN, IMAGENET_STD)
     ),
     "deit": Conventions(
-        "exact",
-        1e-6,
-        "deit",
-        Preprocessing("shorter", 0.875, "bicubic", True, IMAGENET_MEAN, IMAGENET_STD),
+        "exact", 1e-6, "deit", Preprocessing("shorter", 0.875, "bicubic", True, IMAGENET_MEAN, IMAGENET_STD)
     ),
 }
 
@@ -226,17 +215,12 @@ class ViTSpec:
 
     def _check_variant(self) -> None:
         """Raise for options that exclude each other."""
-        table = self.positions in ("1d", "2d")
-        require(
-            table or self.positions_at == "stem",
-            f"positions {self.positions!r} have no table to add {self.positions_at!r}; leave positions_at out",
-        )
+        added = self.positions in ("1d", "2d") or self.positions_at == "stem"
+        require(added, f"positions_at {self.positions_at!r} needs positions '1d' or '2d', not {self.positions!r}")
         require(self.positions != "2d" or self.width % 2 == 0, f"2d positions need an even width, not {self.width}")
         if self.attention == "axial":
             require(self.pool == "mean", "axial attention has no class token; pool must be 'mean'")
-            require(
-                self.positions != "relative", "axial attention has no relative positions; give '2d', '1d' or 'none'"
-            )
+            require(self.positions != "relative", "axial attention has no relative positions; give 2d, 1d or none")
         if self.distilled:
             require(self.pool == "class", "a distilled model classifies from its class tokens; pool must be 'class'")
             require(self.head == "linear", "a distilled model has two linear heads; head must be 'linear'")
@@ -274,9 +258,7 @@ def image_size(image: Image) -> tuple[int, int]:
     try:
         height, width = (operator.index(side) for side in sides)
     except (TypeError, ValueError):
-        raise ValueError(
-            f"image {image!r} is not a size; give one side (384), or height and width ((384, 512))"
-        ) from None
+        raise ValueError(f"image {image!r} is not a size; give one side, 384, or both, (384, 512)") from None
     return height, width
 
 
@@ -296,9 +278,8 @@ def check_image(image: tuple[int, int], patch: int) -> None:
     below = [max(side // patch, 1) * patch for side in image]
     above = [math.ceil(side / patch) * patch for side in image]
     near = " or ".join(dict.fromkeys(f"{h}x{w}" for h, w in (below, above)))
-    raise ValueError(
-        f"image {height}x{width} is not a whole number of {patch}x{patch} patches; the nearest sizes are {near}"
-    )
+    given = f"image {height}x{width} is not a whole number of {patch}x{patch} patches"
+    raise ValueError(f"{given}; the nearest sizes are {near}")
 
 
 def last_channels(stages: tuple[int, ...], root: int) -> int:
@@ -311,10 +292,7 @@ def _check_stages(stages: tuple[int, ...], root: int, *, fewest: int) -> None:
     most = LIMITS["layers"]
     require(all(1 <= units <= most for units in stages), f"stages {stages} are outside 1..{most} units each")
     require(1 <= root <= 1024, f"root {root} is outside 1..1,024 channels")
-    require(
-        root > 1 or not stages,
-        "root 1 gives the first unit a kernel of one weight, which standardisation turns into 0; give 2 or more",
-    )
+    require(root > 1 or not stages, "root 1 gives kernels of one weight, which standardisation makes 0; give 2 or more")
 
 
 def _check_maps(stages: tuple[int, ...], root: int, image: tuple[int, int]) -> None:
@@ -322,11 +300,9 @@ def _check_maps(stages: tuple[int, ...], root: int, image: tuple[int, int]) -> N
     for stage in range(len(stages)):
         channels = root * 2**stage
         cells = math.prod(math.ceil(side / 2 ** (stage + 2)) for side in image)  # root, pooling and each stage halve
-        require(
-            cells * channels > norm_groups(channels),
-            f"image {image[0]}x{image[1]} shrinks to 1x1 in stage {stage + 1}, where norms of {channels} channels "
-            f"would have one number per group; use images of more than {2 ** (stage + 2)} pixels, or a wider root",
-        )
+        size, advice = f"{image[0]}x{image[1]}", f"use images of more than {2 ** (stage + 2)} pixels, or a wider root"
+        enough = cells * channels > norm_groups(channels)
+        require(enough, f"image {size} leaves one number per group of the norms in stage {stage + 1}; {advice}")
 
 
 def norm_groups(channels: int) -> int:

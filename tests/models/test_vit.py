@@ -1,12 +1,14 @@
 """Facts and properties of the Vision Transformer: initial values, dropout, heads, pooling, sizes."""
 
 import math
+import warnings
 
 import pytest
 import torch
 
 from agreement import randomised
 from vitlab import build_model
+from vitlab.errors import WeightsWarning
 from vitlab.models.build import build_from_spec
 from vitlab.models.embedding import patchify
 from vitlab.models.transformer import Attention, Block
@@ -16,6 +18,27 @@ from vitlab.spec import ViTSpec
 @pytest.fixture(scope="module")
 def fresh():
     return build_model("ViT-S/16", head_bias=-10.0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "google/vit-base-patch16-224",
+        "vit_tiny_patch16_224.augreg_in21k",
+        "BiT-M-R50x1",
+        "facebook/deit-tiny-patch16-224",
+    ],
+)
+def test_a_name_of_released_weights_warns_that_they_are_random(name):
+    with torch.device("meta"), pytest.warns(WeightsWarning, match=r"draws random ones.*vitlab download.*load_model"):
+        build_model(name)
+
+
+@pytest.mark.parametrize("name", ["ViT-Ti/16", "vit_tiny_patch16_224", "R26x0.25", "ViT-B_16"])
+def test_a_name_of_a_model_does_not_warn(name):
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_model(name)
 
 
 class TestInitialValues:

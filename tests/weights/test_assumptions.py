@@ -167,7 +167,7 @@ class TestConfigs:
         else:
             path.write_text("{" if damage == "text" else "[]")
         for given in (hf, hf / "model.safetensors"):
-            with pytest.raises(WeightsError, match=rf"{name} cannot be read: .*restore the file, or remove it"):
+            with pytest.raises(WeightsError, match=rf"{name} cannot be read: .*restore it, or remove it"):
                 load_model(given)
 
     def test_the_file_inside_a_folder_is_loaded_with_the_config_beside_it(self, timm):

@@ -182,10 +182,8 @@ class AxialResNet(Classifier[AxialResNetSpec]):
         """Raise a ValueError for any other size: the offset tables belong to one size."""
         if image_size(image) == self.spec.image:
             return
-        raise ValueError(
-            "an AxialResNet has offset tables for lines of one length and cannot be resized; "
-            f"keep the image at {self.spec.image[0]}x{self.spec.image[1]}, or build another model"
-        )
+        size = "{}x{}".format(*self.spec.image)
+        raise ValueError(f"an AxialResNet cannot be resized; keep the image at {size}, or build another model")
 
     def initialise(self, generator: torch.Generator, head_bias: float = 0.0) -> None:
         """Draw the weights as in the authors' code; the head is zero."""

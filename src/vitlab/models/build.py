@@ -1,9 +1,12 @@
 """Build a model from a name or a spec, with new or copied weights."""
 
+import re
+import warnings
 from typing import TypeVar
 
 import torch
 
+from vitlab.errors import WeightsWarning
 from vitlab.models.axial import AxialResNet
 from vitlab.models.resnet import ResNet
 from vitlab.models.vit import ViT
@@ -23,6 +26,8 @@ from vitlab.spec import (
 
 Model = ViT | ResNet | AxialResNet
 Empty = TypeVar("Empty", bound=Model)
+# Names that say how the weights were trained: of a hub, of BiT, or with one of timm's tags, as in .augreg_in21k.
+RELEASED = re.compile(r"(google|facebook|timm)/|BiT-[SML]-|(vit|deit|resnetv2)_.*\.[a-z]")
 
 
 def build_model(
@@ -44,20 +49,19 @@ def build_model(
 
     `head_bias` is the initial bias of the logits: -10 is the paper's value for pre-training with a sigmoid loss.
     None stands for the default of the model family: see `model_spec`. The weights are the same on every device; under
-    `torch.device("meta")` nothing is allocated.
+    `torch.device("meta")` nothing is allocated. A name of released weights, such as google/vit-base-patch16-224, gives
+    a WeightsWarning, because the weights are random all the same.
     """
-    spec = model_spec(
-        name,
-        image=image,
-        classes=classes,
-        head=head,
-        pool=pool,
-        positions=positions,
-        positions_at=positions_at,
-        dropout=dropout,
-        stochastic_depth=stochastic_depth,
-        conventions=conventions,
-    )
+    options = dict(locals())
+    del options["head_bias"], options["seed"]
+    spec = model_spec(**options)
+    if RELEASED.match(name):
+        warnings.warn(
+            f"{name} names released weights, but build_model draws random ones. To load the released weights, find "
+            "their name with vitlab download, fetch them, and call vitlab.load_model with that name",
+            WeightsWarning,
+            stacklevel=2,
+        )
     return build_from_spec(spec, head_bias=head_bias, seed=seed)
 
 

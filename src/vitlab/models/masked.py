@@ -52,7 +52,7 @@ class MaskedPatchModel(ViT):
     def initialise(self, generator: torch.Generator, head_bias: float = 0.0) -> None:
         """Draw the ViT first, so that a seed gives the same ViT as without masking."""
         super().initialise(generator, head_bias)
-        nn.init.normal_(self.mask_token, std=0.02, generator=generator)  # the paper is silent: as its positions
+        nn.init.normal_(self.mask_token, std=0.02, generator=generator)  # like positions; the paper does not say
 
     def without_mask(self) -> ViT:
         """Return the ViT alone, without classes, for fine-tuning. It shares this model's weights."""
@@ -67,9 +67,7 @@ class MaskedPatchModel(ViT):
 def check_maskable(spec: ModelSpec) -> ViTSpec:
     """Return the spec of a model with patch embeddings, as ViTs and hybrids have; a ValueError for a ResNet."""
     if not isinstance(spec, ViTSpec):
-        raise ValueError(
-            f"masked patches need a model with patch embeddings, which {spec.kind!r} models lack; use a ViT or a hybrid"
-        )
+        raise ValueError(f"masking needs patch embeddings, which {spec.kind!r} models lack; use a ViT or a hybrid")
     return spec
 
 

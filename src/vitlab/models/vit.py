@@ -122,10 +122,8 @@ class ViT(Classifier[ViTSpec]):
         """Change the image size; positions are interpolated according to the model's conventions."""
         spec = replace(self.spec, image=image_size(image))
         if spec.positions == "relative" and spec.grid != self.spec.grid:
-            raise ValueError(
-                "relative positions are offsets in one grid and cannot be resized to another; "
-                f"keep the image at {self.spec.image[0]}x{self.spec.image[1]}, or build with 1d or 2d positions"
-            )
+            keep = "keep the image at {}x{}, or build with 1d or 2d positions".format(*self.spec.image)
+            raise ValueError(f"relative positions cannot be resized to another grid; {keep}")
         for table in self._tables:
             table.resize(spec.grid, spec.conventions.position_resize)
         for block in self.layers:

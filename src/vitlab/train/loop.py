@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass
+from typing import NoReturn
 
 from torch import nn
 
@@ -91,22 +92,18 @@ class Loop:
         if done.skipped or progress.step % self.log_every == 0 or progress.step == self.total:
             self.record("step", {"step": progress.step, **asdict(done)})
         if progress.skipped_in_a_row >= SKIPS_ALLOWED:
-            raise Diverged(
-                f"loss {done.loss} and gradient norm {done.gradient_norm} in step {progress.step:,}, the "
-                f"{SKIPS_ALLOWED}rd in a row that is not finite; {ADVICE}; {self._last_good(progress)}"
-            )
+            found = f"loss {done.loss} and gradient norm {done.gradient_norm} in step {progress.step:,}"
+            self._diverged(progress, f"{found}; {SKIPS_ALLOWED} steps in a row were not finite")
 
     def _check_end(self, progress: Progress) -> None:
         """Raise if the last steps were not finite: the weights are the ones that made them so."""
         if number := progress.skipped_in_a_row:
-            steps = f"last {number} steps were" if number > 1 else "last 1 step was"
-            raise Diverged(
-                f"the {steps} not finite and changed nothing, so the run has no result; {ADVICE}; "
-                f"{self._last_good(progress)}"
-            )
+            steps = f"last {number} steps were" if number > 1 else "last step was"
+            self._diverged(progress, f"the {steps} not finite and changed nothing, so the run has no result")
 
-    def _last_good(self, progress: Progress) -> str:
-        return self.checkpoints.last_good(before=progress.step - progress.skipped_in_a_row)
+    def _diverged(self, progress: Progress, why: str) -> NoReturn:
+        good = self.checkpoints.last_good(before=progress.step - progress.skipped_in_a_row)
+        raise Diverged(f"{why}; {ADVICE}; {good}")
 
     def _measure(self, state: TrainState) -> bool:
         """Call the hooks that are due; returns whether validation improved on the best so far."""
@@ -114,8 +111,7 @@ class Loop:
         for hook in self.hooks:
             if not hook.is_due(state.progress.step, self.total):
                 continue
-            module = state.trained.eval()
-            found = dict(hook.measure(module))
+            found = dict(hook.measure(state.trained.eval()))
             self.record(hook.name, {"step": state.progress.step, **found})
             if hook.name == JUDGE:
                 improved = _judge(state, found[measure_of(found)])

@@ -85,17 +85,13 @@ def _groups(module: nn.Module, weight_decay: float, decay: str, layer_decay: flo
     groups: dict[tuple[float, float], list[Tensor]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            is_decayed = decay == "all" or _is_kernel(name, parameter)
+            # Kernels, in big_vision's words: matrices and convolutions, not tokens and position tables.
+            is_decayed = decay == "all" or (parameter.dim() > 1 and name.endswith("weight"))
             key = (weight_decay if is_decayed else 0.0, layer_decay ** _depth_below_head(name, module))
             groups.setdefault(key, []).append(parameter)
     if not groups:
         raise ValueError("all parameters are frozen; leave at least the head trainable")
     return [{"params": own, "weight_decay": wd, "scale": scale} for (wd, scale), own in groups.items()]
-
-
-def _is_kernel(name: str, parameter: Tensor) -> bool:
-    """Whether this is a matrix or convolution, not a token or position table: what big_vision calls a kernel."""
-    return parameter.dim() > 1 and name.endswith("weight")
 
 
 def _depth_below_head(name: str, module: nn.Module) -> int:

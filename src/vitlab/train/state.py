@@ -162,10 +162,7 @@ def _read_like(parameter: Tensor, stored: str, read: Read) -> Tensor:
 
 
 def progress_from(values: Mapping[str, object]) -> Progress:
-    """Read saved progress; raises for missing or unknown fields.
-
-    Older checkpoints may lack `settling`.
-    """
+    """Read saved progress; raises for missing or unknown fields. Older checkpoints may lack `settling`."""
     names = {f.name for f in fields(Progress)}
     require(set(values) | {"settling"} == names, f"the saved progress has {sorted(values)}, not {sorted(names)}")
     return from_json(Progress, dict(values))

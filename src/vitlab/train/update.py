@@ -38,9 +38,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Step:
-    """The result of one update. A skipped one changed nothing: the loss or gradient was not finite, or no image of the
-    batch could be read.
-    """
+    """The result of one update. A skipped one (not finite, or without an image) changed nothing."""
 
     loss: float
     gradient_norm: float
@@ -134,7 +132,8 @@ class Update:
                 part.backward()
                 loss += part.detach()
             if size:
-                gradients.append(torch.cat([_flat_gradient(parameter) for parameter in trained]))
+                found = (torch.zeros_like(p) if p.grad is None else p.grad for p in trained)
+                gradients.append(torch.cat([gradient.flatten() for gradient in found]))
                 losses.append(loss)
             for parameter in trained:
                 parameter.grad = None
@@ -177,14 +176,11 @@ class Update:
 
     def _call(self, forward: nn.Module, *inputs: Tensor) -> Tensor:
         """The module's output in full precision."""
-        with self._autocast(inputs[0].device):
+        is_cast = self.parallel is not None and self.parallel.is_sharded  # FSDP casts parameters when it gathers them
+        is_plain = is_cast or self.execution.precision == "fp32"
+        with nullcontext() if is_plain else torch.autocast(inputs[0].device.type, dtype=torch.bfloat16):
             answer = forward(*inputs)
         return answer.float() if answer.dtype == torch.bfloat16 else answer
-
-    def _autocast(self, device: torch.device) -> torch.autocast | nullcontext[None]:
-        if self.execution.precision == "fp32" or (self.parallel is not None and self.parallel.is_sharded):
-            return nullcontext()  # FSDP casts parameters when it gathers them
-        return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def recompute_activations(module: nn.Module) -> None:
@@ -193,10 +189,6 @@ def recompute_activations(module: nn.Module) -> None:
     require(bool(blocks), f"{type(module).__name__} has no blocks to recompute; leave --recompute out")
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-
-
-def _flat_gradient(parameter: Tensor) -> Tensor:
-    return (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).flatten()
 
 
 def freeze(module: nn.Module, parts: tuple[str, ...]) -> None:

@@ -15,10 +15,10 @@ from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.spec import ConventionName, Conventions, Image, SaveFormat, UnsavedPositions
 from vitlab.store import sha256
-from vitlab.weights.files.containers import Container, WeightsError, explained, is_pickle, open_container, read_configs
+from vitlab.weights.files.containers import WeightsError, explained, is_pickle, open_container, read_configs
 from vitlab.weights.formats import timm
 from vitlab.weights.load import load_model, located
-from vitlab.weights.released.cache import read_fetched
+from vitlab.weights.released.catalogue import read_fetched
 from vitlab.weights.save import save_model
 
 LONGEST = 900  # seconds allowed for reading a pickle
@@ -62,11 +62,9 @@ def convert(
         if conventions is None and known is not None:
             conventions = known.conventions
             notes.append(f"conventions are those of {known.name}, as which the file was downloaded")
-        elif conventions is None and found == "model" and _may_be_deit(open_container(safe)):
+        elif conventions is None and found == "model" and timm.may_be_deit(open_container(safe)):
             conventions = "deit"
-            notes.append(
-                "DeiT's conventions are assumed (ImageNet mean and std), because the weights are in the entry 'model'"
-            )
+            notes.append("DeiT's conventions (ImageNet mean and std) are assumed because of the entry 'model'")
         with warnings.catch_warnings(record=True) as assumptions:
             warnings.simplefilter("always", WeightsWarning)
             model = load_model(
@@ -87,11 +85,6 @@ def convert(
     if safe != source:
         model.provenance |= {"source": source.name, "sha256": sha256(source)}
     return Converted(model, notes + save_model(model, target, to))
-
-
-def _may_be_deit(container: Container) -> bool:
-    """Whether the tensors have timm's names, which DeiT shares, and nothing states the normalisation."""
-    return timm.matches(container) and not timm.says_normalisation(container)
 
 
 @contextlib.contextmanager

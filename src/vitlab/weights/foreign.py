@@ -14,10 +14,11 @@ from vitlab.require import require
 from vitlab.spec import ModelSpec, Task
 from vitlab.store import sha256
 from vitlab.weights.files.containers import Container, WeightsError, fitting
-from vitlab.weights.formats import bit, google, huggingface, timm, timm_config, timm_resnet, torchvision
-from vitlab.weights.formats.hints import Hints, check_built, heads_of
+from vitlab.weights.formats import bit, google, timm, timm_config, timm_resnet, torchvision
+from vitlab.weights.formats import huggingface as hf
+from vitlab.weights.formats.facts import Hints, check_built, heads_of
 from vitlab.weights.formats.layouts import Entry
-from vitlab.weights.released.cache import Fetched, read_fetched
+from vitlab.weights.released.catalogue import Fetched, read_fetched
 
 
 @dataclass(frozen=True)
@@ -28,32 +29,18 @@ class Format:
     describe: Callable[[Container, Hints], ModelSpec]
     table: Callable[[Any, dict[str, torch.Size], Container | None], list[Entry]]
     normalised: Callable[[Container], Container] = lambda container: container
-    class_names: Callable[[Container], object] = lambda container: None
-    task: Callable[[Container], Task] = lambda container: "single-label"
     assumptions: Callable[..., list[str]] = lambda container, *, is_told: []  # issued as warnings
+    class_names: Callable[[Container], object] = timm_config.class_names
+    task: Callable[[Container], Task] = lambda container: "single-label"
 
 
 FORMATS = {  # the first that matches is used
     "bit-npz": Format(bit.matches, bit.describe, bit.table, bit.normalised),
-    "google-npz": Format(
-        google.matches, google.describe, google.table, google.normalised, assumptions=google.assumptions
-    ),
-    "hf": Format(
-        huggingface.matches,
-        huggingface.describe,
-        huggingface.table,
-        huggingface.normalised,
-        huggingface.class_names,
-        huggingface.task,
-        huggingface.assumptions,
-    ),
+    "google-npz": Format(google.matches, google.describe, google.table, google.normalised, google.assumptions),
+    "hf": Format(hf.matches, hf.describe, hf.table, hf.normalised, hf.assumptions, hf.class_names, hf.task),
     "torchvision": Format(torchvision.matches, torchvision.describe, torchvision.table, torchvision.normalised),
-    "timm": Format(
-        timm.matches, timm.describe, timm.table, class_names=timm_config.class_names, assumptions=timm.assumptions
-    ),
-    "timm-resnet": Format(
-        timm_resnet.matches, timm_resnet.describe, timm_resnet.table, class_names=timm_config.class_names
-    ),
+    "timm": Format(timm.matches, timm.describe, timm.table, assumptions=timm.assumptions),
+    "timm-resnet": Format(timm_resnet.matches, timm_resnet.describe, timm_resnet.table),
 }
 
 

@@ -16,12 +16,11 @@ from vitlab.run_dir import MODEL, RUN
 from vitlab.spec import ConventionName, Conventions, Image, ModelSpec, UnsavedPositions, image_size, named_conventions
 from vitlab.store import sha256
 from vitlab.weights.files import folder
-from vitlab.weights.files.containers import Container, WeightsError, as_path, first_nonfinite, open_container, usable
+from vitlab.weights.files.containers import Container, WeightsError, as_path, open_container, usable
 from vitlab.weights.foreign import Found, read_foreign, read_tensors
-from vitlab.weights.formats.hints import Hints, heads_of
+from vitlab.weights.formats.facts import Hints, heads_of
 from vitlab.weights.formats.layouts import SAME, Entry
-from vitlab.weights.released.cache import cached
-from vitlab.weights.released.catalogue import releases, suggestion
+from vitlab.weights.released.catalogue import cached, releases, suggestion
 
 
 def load_model(
@@ -62,8 +61,8 @@ def load_model(
         raise WeightsError(f"{path.name} has {heads_of(found.spec)} attention heads, not {heads}; leave heads out")
     spec = found.spec if conventions is None else replace(found.spec, conventions=named_conventions(conventions))
     tensors = usable(found.tensors, keep_half=folder.is_own(container))
-    bad = None if allow_nonfinite else first_nonfinite(tensors)
-    if bad:
+    bad = next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)
+    if bad and not allow_nonfinite:
         raise WeightsError(f"{path.name}: {bad!r} contains NaN or infinity; allow_nonfinite loads it anyway")
     model = _assemble(spec, tensors)
     model.class_names = _fitting_names(found.class_names, spec.classes)
@@ -133,10 +132,8 @@ def located(given: str | Path) -> Path:
             near = f"it names a model, which vitlab pretrain {given} trains; {near}"
         raise WeightsError(f"{given}: no such file or folder, and no released weights have this name; {near}")
     if not cached(release).is_file():
-        raise WeightsError(
-            f"{given} names released weights that are not downloaded yet; fetch the "
-            f"{release.bytes / 1e6:,.0f} MB: vitlab download {given}"
-        )
+        size = f"{release.bytes / 1e6:,.0f} MB"
+        raise WeightsError(f"{given} is not downloaded yet; fetch the {size}: vitlab download {given}")
     return cached(release)
 
 

@@ -17,7 +17,7 @@ from vitlab.weights.files import folder
 from vitlab.weights.files.containers import WeightsError, as_path
 from vitlab.weights.files.npz import write_npz
 from vitlab.weights.formats import bit, google, huggingface, timm, timm_resnet
-from vitlab.weights.formats.hints import heads_of, metadata
+from vitlab.weights.formats.facts import heads_of, metadata
 from vitlab.weights.formats.layouts import Entry
 
 
@@ -91,9 +91,7 @@ def _check_name(path: Path, format: SaveFormat) -> None:
     if (path.suffix == ".npz") != (format == "google-npz"):
         raise ValueError(f"{path.name!r} is not a name for {format}; .npz and google-npz belong together")
     if format == "vitlab" and path.suffix == ".safetensors":
-        raise ValueError(
-            f"the format vitlab is a folder, and {path.name!r} names a file; bare files have the format timm or hf"
-        )
+        raise ValueError(f"{path.name!r} names a file, but the format vitlab is a folder; bare files are timm or hf")
 
 
 def _unstated(model: Model, format: SaveFormat, bare: bool) -> list[str]:
@@ -118,8 +116,8 @@ def _unstated(model: Model, format: SaveFormat, bare: bool) -> list[str]:
 def _refusals(spec: ModelSpec, format: SaveFormat, bare: bool) -> list[str]:
     """Return reasons why a format cannot express a model."""
     if (format, spec.kind) not in OUTPUTS:
-        known = [name for name, kind in OUTPUTS if kind == spec.kind]
-        return [f"it has no models of kind {spec.kind}; write {' or '.join([*known, 'vitlab'])}"]
+        known = ["vitlab", *(name for name, kind in OUTPUTS if kind == spec.kind)]
+        return [f"it has no models of kind {spec.kind}; write {', '.join(known)}"]
     reasons = _variant_refusals(spec, format) if isinstance(spec, ViTSpec) else []
     resnet = spec.backbone if isinstance(spec, ViTSpec) else spec
     if not reasons and resnet is not None and resnet.root % GROUPS:
@@ -139,13 +137,11 @@ def _refusals(spec: ModelSpec, format: SaveFormat, bare: bool) -> list[str]:
 
 def _variant_refusals(spec: ViTSpec, format: SaveFormat) -> list[str]:
     """Return the options that the Vision Transformers of other libraries lack."""
-    reasons = []
-    if (spec.positions, spec.positions_at) != ("1d", "stem"):
-        reasons.append(f"its positions are {spec.positions} at {spec.positions_at}, others only have 1d at the stem")
-    if spec.attention != "full":
-        reasons.append("its attention is axial")
-    if spec.distilled and format != "timm":
-        reasons.append("it has a distillation token")
-    if spec.backbone is not None and format == "hf":
-        reasons.append("it is a hybrid")
-    return [f"{reason}; write vitlab" for reason in reasons]
+    where = f"its positions are {spec.positions} at {spec.positions_at}, others only have 1d at the stem"
+    reasons = {
+        where: (spec.positions, spec.positions_at) != ("1d", "stem"),
+        "its attention is axial": spec.attention != "full",
+        "it has a distillation token": spec.distilled and format != "timm",
+        "it is a hybrid": spec.backbone is not None and format == "hf",
+    }
+    return [f"{reason}; write vitlab" for reason, holds in reasons.items() if holds]

@@ -358,9 +358,9 @@ def test_a_picture_depends_on_seed_epoch_sample_and_repeat_alone():
     ("change", "message"),
     [
         ({"randaugment": {"layers": 17}}, r"layers 17 is outside 0\.\.16"),
-        ({"randaugment": {"layers": 2}}, r"2 layers of RandAugment need a magnitude .* 10 to 20 .* 9 with timm"),
+        ({"randaugment": {"layers": 2}}, r"layers 2 needs randaugment\.magnitude.* 10 to 20 .* 9 with timm"),
         ({"randaugment": {"magnitude": 11, "flavour": "timm"}}, r"magnitude 11 is outside \[0, 10\]"),
-        ({"randaugment": {"fill": (0, 0, 256)}}, "is no colour"),
+        ({"randaugment": {"fill": (0, 0, 256)}}, "has parts outside 0..255"),
         ({"erasing": {"probability": 1.5}}, r"probability 1.5 is outside \[0, 1\]"),
         ({"colour_jitter": 2.0}, r"colour_jitter 2.0 is outside \[0, 1\]"),
         ({"repeats": 0}, r"repeats 0 is outside 1\.\.64"),

@@ -290,7 +290,7 @@ class TestNotANumber:
         poison(monkeypatch, {10, 11, 12})
         assert main(["resume", str(stopped)]) == 3
         (line,) = capsys.readouterr().err.splitlines()
-        assert "the 3rd in a row that is not finite; lower the learning rate" in line
+        assert "3 steps in a row were not finite; lower the learning rate" in line
         assert crashes.whole_checkpoints(stopped)[-1] == 10
         assert not any(t.name == "checkpoint writer" for t in threading.enumerate())
 

@@ -15,7 +15,7 @@ from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, LARGEST_RECORD, NOT_EXAC
 from vitlab.runs.progress import Bytes, say
 from vitlab.store import replacing
 from vitlab.strict_json import to_json
-from vitlab.train.checkpoints.files import learnt_in, learnt_sha256
+from vitlab.train.checkpoints.files import learned_in, learned_sha256
 from vitlab.user_files import read_regular
 
 NAMED = 3  # changed files, or fields, that a message names
@@ -41,7 +41,7 @@ def check_unchanged(
     recorded instead, and the run continues with the data as it is now. `known` is a record that may have the hashes
     already.
     """
-    checkpoint = learnt_in(run.path / CHECKPOINTS)
+    checkpoint = learned_in(run.path / CHECKPOINTS)
     before, fresh = read_record(run.path / CONTENTS), read_record(known) if known is not None else {}
     if checkpoint is not None and not before:
         say(console, NO_RECORD)
@@ -146,7 +146,7 @@ def _edited(run: RunDir, checkpoint: tuple[int, Mapping[str, object] | None] | N
     if checkpoint is None or checkpoint[1] is None:
         return []
     before, now = checkpoint[1], run.learnt()
-    if learnt_sha256(before) == learnt_sha256(now):
+    if learned_sha256(before) == learned_sha256(now):
         return []
     fields = list(_fields(before, now))
     more = f" and {len(fields) - NAMED:,} more" if len(fields) > NAMED else ""

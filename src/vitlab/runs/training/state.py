@@ -48,7 +48,7 @@ def open_state(session: Session, start: Model | None = None) -> tuple[TrainState
         say(console, f"ranks   {world.ranks}, {kind}: {why}")
     here = environment(device) | _execution_environment(spec, kind, world)
     keep, learnt = spec.execution.keep, run.learnt()
-    checkpoints = Checkpoints(run.path / CHECKPOINTS, keep=keep, environment=here, learnt=learnt, world=world)
+    checkpoints = Checkpoints(run.path / CHECKPOINTS, keep=keep, environment=here, learned=learnt, world=world)
     is_begun = bool(world.first(checkpoints.steps))
     if kind == "fsdp":
         return sharded_state(spec, device, world, start, is_empty=is_begun), checkpoints

@@ -10,36 +10,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vitlab.store import (
-    Entry,
-    Writer,
-    begin_folder,
-    finish_folder,
-    json_writer,
-    make_folder,
-    remove_folder,
-    remove_leftovers,
-    write_files,
-    write_folder,
-)
-from vitlab.train.checkpoints.files import (
-    BEST,
-    LATEST,
-    LAYOUT,
-    STATE,
-    best_in,
-    damaged_in,
-    layout_of,
-    load_checkpoint,
-    name_of,
-    part_name,
-    point,
-    set_aside,
-    state_values,
-    steps_in,
-    tensor_writers,
-    verify_checkpoint,
-)
+from vitlab import store
+from vitlab.train.checkpoints import files
 from vitlab.train.state import Progress, TrainState
 from vitlab.world.group import ALONE, World
 from vitlab.world.parallel import is_cut, is_sharded, own_part
@@ -57,7 +29,7 @@ class _Pending:
     path: Path
     temporary: Path | None
     layout: dict[str, object]
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, store.Entry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,16 +54,16 @@ class Checkpoints:
         *,
         keep: int,
         environment: Mapping[str, str],
-        learnt: Mapping[str, object] | None = None,
+        learned: Mapping[str, object] | None = None,
         world: World = ALONE,
     ) -> None:
         self.folder, self.keep, self.environment, self.world = folder, keep, dict(environment), world
-        self.learnt = dict(learnt or {})
+        self.learned = dict(learned or {})
         self._writer: threading.Thread | None = None
         self._error: Exception | None = None
         self._pending: _Pending | None = None
-        world.first(partial(make_folder, folder))
-        world.first(partial(remove_leftovers, folder))
+        world.first(partial(store.make_folder, folder))
+        world.first(partial(store.remove_leftovers, folder))
 
     @property
     def has_failed(self) -> bool:
@@ -166,7 +138,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps of all complete checkpoints, ascending."""
-        return steps_in(self.folder)
+        return files.steps_in(self.folder)
 
     def last_good(self, before: int) -> str:
         """A phrase that names the newest checkpoint before a step with NaN, for error messages."""
@@ -174,7 +146,7 @@ class Checkpoints:
         kept = [step for step in self.steps() if step < before]
         if not kept:
             return "no earlier checkpoint is kept"
-        return f"the last good checkpoint is of step {kept[-1]:,}: {self.folder / name_of(kept[-1])}"
+        return f"the last good checkpoint is of step {kept[-1]:,}: {self.folder / files.name_of(kept[-1])}"
 
     def restore(self, state: TrainState) -> Restored | None:
         """Load the newest intact checkpoint into the state; returns None if there is no checkpoint at all.
@@ -183,28 +155,26 @@ class Checkpoints:
         """
         damaged = []
         for step in reversed(self.world.first(self.steps)):
-            path = self.folder / name_of(step)
+            path = self.folder / files.name_of(step)
             if fault := self.fault(path):
                 damaged.append(f"{path.name}: {fault}")
-                self.world.first(lambda path=path: str(set_aside(path)))
+                self.world.first(lambda path=path: str(files.set_aside(path)))
                 continue
-            saved = load_checkpoint(path, state)
-            self.world.first(partial(point, self.folder, LATEST, step))
+            saved = files.load_checkpoint(path, state)
+            self.world.first(partial(files.point, self.folder, files.LATEST, step))
             self.world.first(partial(self._mark_best, state.progress))  # its writer may have died just before
             return Restored(step, saved, tuple(damaged))
-        aside = damaged_in(self.folder)
-        if aside or (self.folder / LATEST).exists():  # never restart silently when checkpoints are lost
+        aside = files.damaged_in(self.folder)
+        if aside or (self.folder / files.LATEST).exists():  # never restart silently when checkpoints are lost
             told = "; ".join(damaged) or ", ".join(aside) or "all are missing"
-            raise ValueError(
-                f"no checkpoint in {self.folder} is intact: {told}; restore one from a copy, or start a new run"
-            )
+            raise ValueError(f"no checkpoint in {self.folder} is intact: {told}; restore a copy, or start a new run")
         return None
 
     def fault(self, path: Path) -> str:
         """What is wrong with a checkpoint, or an empty string; the ranks share the reading and all get the answer."""
         found = ""
         try:
-            verify_checkpoint(path, (self.world.rank, self.world.ranks))
+            files.verify_checkpoint(path, (self.world.rank, self.world.ranks))
         except (OSError, ValueError) as error:
             found = str(error)
         self.world.meet()
@@ -212,24 +182,24 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """The step of the best checkpoint, if one is marked and exists."""
-        return best_in(self.folder)
+        return files.best_in(self.folder)
 
     def _write(self, progress: Progress, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
-        path = self.folder / name_of(progress.step)
+        path = self.folder / files.name_of(progress.step)
         try:
             if not path.exists():  # a repeated save of a step has the same content
-                write_folder(path, tensor_writers(groups) | self._state_writer(progress))
-            verify_checkpoint(path)
+                store.write_folder(path, files.tensor_writers(groups) | self._state_writer(progress))
+            files.verify_checkpoint(path)
             self._announce(progress)
         except Exception as error:  # raised in the main thread by `check`
             self._error = error
 
-    def _state_writer(self, progress: Progress) -> dict[str, Writer]:
-        return {STATE: json_writer(state_values(progress, self.environment, self.learnt))}
+    def _state_writer(self, progress: Progress) -> dict[str, store.Writer]:
+        return {files.STATE: store.json_writer(files.state_values(progress, self.environment, self.learned))}
 
     def _announce(self, progress: Progress) -> None:
         """Point to a complete checkpoint and remove old ones."""
-        point(self.folder, LATEST, progress.step)
+        files.point(self.folder, files.LATEST, progress.step)
         self._mark_best(progress)
         if not progress.skipped_in_a_row:  # a state that may have diverged does not replace good ones
             self._prune()
@@ -246,15 +216,16 @@ class Checkpoints:
 
     def _begin(self, progress: Progress, groups: Mapping[str, Mapping[str, Tensor]]) -> Callable[..., None]:
         """Create a temporary folder for all ranks; returns a function that writes this rank's part."""
-        path = self.folder / name_of(progress.step)
+        path = self.folder / files.name_of(progress.step)
         temporary = self.world.first(lambda: None if path.exists() else self._opened(path))
-        self._pending = _Pending(progress, path, Path(temporary) if temporary else None, layout_of(groups, self.world))
+        layout = files.layout_of(groups, self.world)
+        self._pending = _Pending(progress, path, Path(temporary) if temporary else None, layout)
         return partial(self._write_part, self._pending)
 
     def _opened(self, path: Path) -> str | None:
         """Create the temporary folder of a checkpoint; an error is kept for `check`."""
         try:
-            return str(begin_folder(path))
+            return str(store.begin_folder(path))
         except OSError as error:
             self._error = error
             return None
@@ -262,18 +233,18 @@ class Checkpoints:
     def _write_part(self, pending: "_Pending", groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         if pending.temporary is None:
             return
-        files = tensor_writers(groups, part_name(self.world.rank, self.world.ranks))
+        writers = files.tensor_writers(groups, files.part_name(self.world.rank, self.world.ranks))
         if self.world.leads:
-            files |= self._state_writer(pending.progress) | {LAYOUT: json_writer(pending.layout)}
+            writers |= self._state_writer(pending.progress) | {files.LAYOUT: store.json_writer(pending.layout)}
         try:
-            pending.entries |= write_files(pending.temporary, files)
+            pending.entries |= store.write_files(pending.temporary, writers)
         except Exception as error:  # see `_write`
             self._error = error
 
-    def _publish(self, pending: "_Pending", entries: Mapping[str, Entry]) -> None:
+    def _publish(self, pending: "_Pending", entries: Mapping[str, store.Entry]) -> None:
         try:
             if pending.temporary is not None:
-                finish_folder(pending.path, pending.temporary, entries)
+                store.finish_folder(pending.path, pending.temporary, entries)
             self._announce(pending.progress)
         except Exception as error:  # see `_write`
             self._error = error
@@ -282,14 +253,14 @@ class Checkpoints:
 
     def _mark_best(self, progress: Progress) -> None:
         step = progress.best_step
-        if progress.best is not None and step != self.best() and (self.folder / name_of(step)).is_dir():
-            point(self.folder, BEST, step)
+        if progress.best is not None and step != self.best() and (self.folder / files.name_of(step)).is_dir():
+            files.point(self.folder, files.BEST, step)
 
     def _prune(self) -> None:
         best = self.best()
         for step in self.steps()[: -self.keep]:
             if step != best:
-                remove_folder(self.folder / name_of(step))
+                store.remove_folder(self.folder / files.name_of(step))
 
 
 def _own(tensors: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:

@@ -44,8 +44,7 @@ def name_of(step: int) -> str:
 
 def steps_in(folder: Path) -> list[int]:
     """The steps of all complete checkpoints, ascending."""
-    found = (NAME.fullmatch(path.name) for path in folder.iterdir())
-    return sorted(int(match[1]) for match in found if match)
+    return sorted(int(match[1]) for path in folder.iterdir() if (match := NAME.fullmatch(path.name)))
 
 
 def best_in(folder: Path) -> int | None:
@@ -72,23 +71,25 @@ def tensor_writers(groups: Mapping[str, Mapping[str, Tensor]], part: str = "") -
     return {f"{name}{place}.safetensors": partial(_save, group) for name, group in groups.items()}
 
 
-def state_values(progress: Progress, environment: Mapping[str, str], learnt: Mapping[str, object]) -> dict[str, object]:
-    """The content of `state.json`; `learnt` is the part of run.json that decides what is learnt."""
+def state_values(
+    progress: Progress, environment: Mapping[str, str], learned: Mapping[str, object]
+) -> dict[str, object]:
+    """The content of `state.json`; `learned` is the part of run.json that decides what is learned."""
     return {
         "version": VERSION,
         "progress": asdict(progress),
         "environment": dict(environment),
-        "learnt": {"sha256": learnt_sha256(learnt), "values": dict(learnt)},
+        "learnt": {"sha256": learned_sha256(learned), "values": dict(learned)},
     }
 
 
-def learnt_sha256(learnt: Mapping[str, object]) -> str:
-    """Hash of the settings that decide what is learnt, independent of the order of fields."""
-    return hashlib.sha256(json.dumps(learnt, sort_keys=True, allow_nan=False).encode()).hexdigest()
+def learned_sha256(learned: Mapping[str, object]) -> str:
+    """Hash of the settings that decide what is learned, independent of the order of fields."""
+    return hashlib.sha256(json.dumps(learned, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def learnt_in(folder: Path) -> tuple[int, dict[str, Any] | None] | None:
-    """The step of the newest readable checkpoint and the settings that decided what was learnt.
+def learned_in(folder: Path) -> tuple[int, dict[str, Any] | None] | None:
+    """The step of the newest readable checkpoint and the settings that decided what was learned.
 
     The settings are None for a checkpoint of an older version. Returns None if there is no checkpoint.
     """
@@ -107,7 +108,7 @@ def load_checkpoint(path: Path, state: TrainState) -> dict[str, str]:
     require(isinstance(values, dict), f"{path / STATE} is not an object")
     version = values.get("version")
     require(version == VERSION, f"{path} has format version {version!r}; this vitlab reads {VERSION}")
-    state.load(open_parts(path) if (path / LAYOUT).exists() else open_whole(path), progress_from(values["progress"]))
+    state.load(open_groups(path), progress_from(values["progress"]))
     return values["environment"]
 
 
@@ -128,17 +129,14 @@ def verify_checkpoint(path: Path, part: tuple[int, int] = (0, 1)) -> None:
 
 def set_aside(path: Path) -> Path:
     """Rename a damaged file or folder so that its name says so; returns the new path."""
-    return path.rename(_free(path.with_name(f"{DAMAGED}{path.name}")))
+    name = f"{DAMAGED}{path.name}"
+    tries = (path.with_name(f"{name}-{number}" if number else name) for number in range(10_000))
+    return path.rename(next(candidate for candidate in tries if not candidate.exists()))
 
 
 def damaged_in(folder: Path) -> list[str]:
     """The names of all damaged checkpoints that were renamed."""
     return sorted(path.name for path in folder.glob(f"{DAMAGED}*"))
-
-
-def _free(path: Path) -> Path:
-    tries = (path.with_name(f"{path.name}-{n}") if n else path for n in range(10_000))
-    return next(candidate for candidate in tries if not candidate.exists())
 
 
 # -- Tensors: whole, or the rows of each rank --------------------------------------------------------
@@ -183,23 +181,13 @@ def files_of(layout: Layout) -> list[str]:
     ]
 
 
-def open_whole(path: Path) -> dict[str, tuple[list[str], Read]]:
-    """The groups of a checkpoint of whole tensors: tensor names, and a function that reads one or some rows of it."""
-    files = sorted(path.glob("*.safetensors"))
-    opened: dict[str, Any] = {
-        file.name.removesuffix(".safetensors"): safe_open(file, "pt", device="cpu") for file in files
-    }
-
-    def reader(file: Any) -> Read:
-        return lambda name, rows: file.get_tensor(name) if rows is None else _rows(file, name, rows)
-
-    return {group: (list(file.keys()), reader(file)) for group, file in opened.items()}
-
-
-def open_parts(path: Path) -> dict[str, tuple[list[str], Read]]:
-    """The groups of a checkpoint of split tensors; only the requested rows are read."""
-    layout = read_layout(path)
-    return {group: (list(shapes), _reader(path, group, layout)) for group, shapes in layout.groups.items()}
+def open_groups(path: Path) -> dict[str, tuple[list[str], Read]]:
+    """The groups of a checkpoint: names of tensors, and a function that reads all of one or some rows of it."""
+    if (path / LAYOUT).exists():
+        layout = read_layout(path)
+        return {group: (list(shapes), _reader(path, group, layout)) for group, shapes in layout.groups.items()}
+    files = {file.stem: safe_open(file, "pt", device="cpu") for file in sorted(path.glob("*.safetensors"))}
+    return {group: (list(file.keys()), partial(_rows, file)) for group, file in files.items()}
 
 
 def _reader(path: Path, group: str, layout: Layout) -> Read:
@@ -214,8 +202,7 @@ def _reader(path: Path, group: str, layout: Layout) -> Read:
     def read(name: str, rows: range | None) -> Tensor:
         shape = layout.groups[group][name]
         if shape is None:
-            whole = file(0).get_tensor(name)
-            return whole if rows is None else whole[rows.start : rows.stop]
+            return _rows(file(0), name, rows)
         wanted = range(shape[0]) if rows is None else rows
         parts = []
         for rank in range(layout.ranks):
@@ -232,5 +219,5 @@ def _reader(path: Path, group: str, layout: Layout) -> Read:
     return read
 
 
-def _rows(file: Any, name: str, rows: range) -> Tensor:
-    return file.get_slice(name)[rows.start : rows.stop]
+def _rows(file: Any, name: str, rows: range | None) -> Tensor:
+    return file.get_tensor(name) if rows is None else file.get_slice(name)[rows.start : rows.stop]

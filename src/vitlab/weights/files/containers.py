@@ -5,7 +5,6 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -99,10 +98,8 @@ def _open_file(path: Path) -> Container:
         # The usual name in a folder of the hub, whose config.json describes it; vitlab writes no file of this name.
         configs = read_configs(path.parent, CONFIGS[1:]) if path.name == "model.safetensors" else {}
         return _open_safetensors(path, configs=configs)
-    raise WeightsError(
-        f"{path.name} contains no weights that vitlab can read; supported are .npz of Google, .safetensors of timm, "
-        f"Hugging Face, torchvision or DeiT, folders with config.json, and vitlab's own folders"
-    )
+    known = ".npz of Google, .safetensors of timm, Hugging Face, torchvision or DeiT, and folders of these or of vitlab"
+    raise WeightsError(f"{path.name} contains no weights that vitlab can read; supported are {known}")
 
 
 def _pickled(path: Path) -> str:
@@ -134,11 +131,8 @@ def _open_safetensors(path: Path, *others: Path, configs: Mapping[str, dict[str,
                 raise WeightsError(f"tensor {name!r} is in two files of {path.parent.name}")
             files[name] = file
             shapes[name] = tuple(file.get_slice(name).get_shape())
-    return Container(path, shapes, partial(_tensor, files), configs or {}, metadata)
-
-
-def _tensor(files: Mapping[str, Any], name: str) -> Tensor:
-    return files[name].get_tensor(name).clone()  # independent of the file, which may change later
+    # A clone is independent of the file, which may change later.
+    return Container(path, shapes, lambda name: files[name].get_tensor(name).clone(), configs or {}, metadata)
 
 
 def _open_folder(path: Path) -> Container:
@@ -148,10 +142,10 @@ def _open_folder(path: Path) -> Container:
             return _open_safetensors(path / name, configs=configs)
     if (path / INDEX).is_file():
         parts = _object(path / INDEX).get("weight_map")
-        if not isinstance(parts, dict) or not parts or not all(_is_plain(part) for part in parts.values()):
+        names = parts.values() if isinstance(parts, dict) else ()
+        if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
             raise WeightsError(f"{INDEX} has no usable weight_map of plain file names")
-        files = [path / part for part in sorted(set(parts.values()))]
-        return _open_safetensors(*files, configs=configs)
+        return _open_safetensors(*(path / name for name in sorted(set(names))), configs=configs)
     for file in sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*")):
         raise WeightsError(_pickled(file))
     raise WeightsError(f"{path} contains neither weights.safetensors nor model.safetensors")
@@ -169,15 +163,9 @@ def _object(path: Path) -> dict[str, Any]:
             raise ValueError("it is not a JSON object")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise WeightsError(
-            f"{path} cannot be read: {reason}. It describes the weights beside it, which are not loaded without it; "
-            "restore the file, or remove it if it does not belong to them"
-        ) from None
+        advice = "it describes the weights beside it: restore it, or remove it if it does not belong to them"
+        raise WeightsError(f"{path} cannot be read: {reason}; {advice}") from None
     return cast(dict[str, Any], value)
-
-
-def _is_plain(name: object) -> bool:
-    return isinstance(name, str) and Path(name).name == name
 
 
 def fitting(
@@ -189,14 +177,12 @@ def fitting(
     `allow_partial`.
     """
     shapes = container.shapes
-    missing = [name for name in expected if name not in shapes] + sorted(unmapped)
     fits = {name for name, shape in expected.items() if shapes.get(name) == shape}
     misshaped = [name for name in expected if name in shapes and name not in fits]
-    unexpected = sorted(set(shapes) - set(expected))
     lists = {
-        "missing": [repr(name) for name in missing],
+        "missing": [repr(name) for name in (*(n for n in expected if n not in shapes), *sorted(unmapped))],
         "mis-shaped": [f"{name!r} is {shapes[name]}, not {expected[name]}" for name in misshaped],
-        "unexpected": [repr(name) for name in unexpected],
+        "unexpected": [repr(name) for name in sorted(set(shapes) - set(expected))],
     }
     problems = [f"{len(items)} {kind}: {', '.join(items)}" for kind, items in lists.items() if items]
     if problems and not allow_partial:
@@ -214,8 +200,3 @@ def usable(tensors: Mapping[str, Tensor], *, keep_half: bool) -> dict[str, Tenso
     if kinds == {torch.float64} or (keep_half and len(kinds) == 1):
         return dict(tensors)
     return {name: tensor.float() for name, tensor in tensors.items()}
-
-
-def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
-    """Return the name of a tensor that contains NaN or infinity, or None."""
-    return next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)

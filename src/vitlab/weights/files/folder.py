@@ -36,13 +36,16 @@ def is_own(container: Container) -> bool:
     return CARD in container.configs
 
 
-def read_card(container: Container) -> Card:
-    """Read the folder's card and check every field."""
+def verified_card(path: Path, container: Container) -> Card:
+    """Read the card of the folder at `path` after checking every field, and that every byte is what was written."""
+    if not (path / MANIFEST).is_file():
+        raise WeightsError(f"{path} has no {MANIFEST}; the folder is incomplete")
     value: dict[str, Any] = container.configs[CARD]
     version = value.get("version")
-    if isinstance(version, int) and version > VERSION:
-        raise WeightsError(f"{CARD} has format version {version}, this vitlab reads up to {VERSION}; update vitlab")
     try:
+        verify_folder(path, (CARD, WEIGHTS))
+        if isinstance(version, int) and version > VERSION:
+            raise ValueError(f"{CARD} has format version {version}, this vitlab reads up to {VERSION}; update vitlab")
         card = from_json(Card, value, CARD)
     except ValueError as error:
         raise WeightsError(str(error)) from None
@@ -51,17 +54,6 @@ def read_card(container: Container) -> Card:
     if card.class_names is not None and len(card.class_names) != card.model.classes:
         raise WeightsError(f"{CARD} has {len(card.class_names)} class names for {card.model.classes} classes")
     return card
-
-
-def verified_card(path: Path, container: Container) -> Card:
-    """Read the card of the folder at `path` after checking that every byte is what was written."""
-    if not (path / MANIFEST).is_file():
-        raise WeightsError(f"{path} has no {MANIFEST}; the folder is incomplete")
-    try:
-        verify_folder(path, (CARD, WEIGHTS))
-    except ValueError as error:
-        raise WeightsError(str(error)) from None
-    return read_card(container)
 
 
 def verified_hashes(path: Path) -> dict[Path, str]:

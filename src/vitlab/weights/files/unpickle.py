@@ -13,19 +13,8 @@ from typing import NoReturn
 GIB = 2**30
 ENTRIES = ("model", "state_dict")  # under which training code stores the weights: DeiT, timm
 WRAPPERS = ("module.", "_orig_mod.")  # DistributedDataParallel, torch.compile
-FORBIDDEN = (
-    "socket.",
-    "subprocess.",
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "os.fork",
-    "os.spawn",
-    "pty.",
-    "urllib.",
-    "ftplib.",
-    "smtplib.",
-)
+PROGRAMS = ("subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.spawn", "pty.")  # audit events
+FORBIDDEN = (*PROGRAMS, "socket.", "urllib.", "ftplib.", "smtplib.")
 
 
 def main() -> None:
@@ -48,21 +37,17 @@ def main() -> None:
         what = f"Python objects of {refused[1]}" if refused else "more than plain tensors, or is damaged"
         _fail(f"it contains {what} ({type(error).__name__}); save only its state_dict and try again")
     found, tensors = _tensors(value, entry)
+    tensors = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
     try:
-        save_file(
-            {k: t.contiguous().clone() for k, t in tensors.items()}, target, metadata={"format": "pt", "entry": found}
-        )
+        save_file(tensors, target, metadata={"format": "pt", "entry": found})
     except Exception as error:
         _fail(f"its tensors cannot be written: {type(error).__name__}")
 
 
 def _confine(size: int) -> None:
     """Forbid network access and child processes, and limit memory, time and output, from here on."""
-    used = (
-        int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        if Path("/proc/self/statm").exists()
-        else 8 * GIB
-    )
+    pages = Path("/proc/self/statm")
+    used = int(pages.read_text().split()[0]) * resource.getpagesize() if pages.exists() else 8 * GIB
     for limit, value in (
         (resource.RLIMIT_AS, used + 4 * size + GIB),
         (resource.RLIMIT_CPU, 120 + size // 2**24),

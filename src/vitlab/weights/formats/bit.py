@@ -7,8 +7,8 @@ import torch
 
 from vitlab.spec import CONVENTIONS, ResNetSpec
 from vitlab.weights.files.containers import Container
+from vitlab.weights.formats.facts import Hints, count_units, find_map_image
 from vitlab.weights.formats.google import UNIT, without_prefix
-from vitlab.weights.formats.hints import Hints, count_units, find_map_image
 from vitlab.weights.formats.layouts import CONVOLUTION, FLAX, POINT_KERNEL, SAME, SPREAD, Entry, Parts, entries, under
 
 ROOT = "root_block/standardized_conv2d"

@@ -7,22 +7,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from vitlab.spec import CONVENTIONS, LIMITS, Backbone, ViTSpec, image_size
+from vitlab.spec import CONVENTIONS, LIMITS, Backbone, ViTSpec
 from vitlab.weights.files.containers import Container, WeightsError
-from vitlab.weights.formats.hints import Hints, count_units, find_image, find_map_image, rows_of, vit_sizes
-from vitlab.weights.formats.layouts import (
-    DROPPED_CLASS_ROW,
-    FLAX,
-    OUT_KERNEL,
-    QKV_BIASES,
-    QKV_KERNELS,
-    SAME,
-    WITHOUT_CLASS_ROW,
-    Entry,
-    Layout,
-    entries,
-    under,
-)
+from vitlab.weights.formats import layouts
+from vitlab.weights.formats.facts import Hints, count_units, find_image, find_map_image, rows_of, vit_sizes
+from vitlab.weights.formats.layouts import FLAX, SAME, Entry, entries, under
 
 PREFIXES = ("opt/target/params/", "opt/target/", "params/")
 VECTORS = ("scale", "bias", "gamma", "beta")  # of GroupNorms; older files add three sides of 1
@@ -55,9 +44,9 @@ NAMES = {
     ),
 }
 LAYOUTS = {
-    "blocks.{}.attention.qkv.weight": QKV_KERNELS,
-    "blocks.{}.attention.qkv.bias": QKV_BIASES,
-    "blocks.{}.attention.out.weight": OUT_KERNEL,
+    "blocks.{}.attention.qkv.weight": layouts.QKV_KERNELS,
+    "blocks.{}.attention.qkv.bias": layouts.QKV_BIASES,
+    "blocks.{}.attention.out.weight": layouts.OUT_KERNEL,
 }
 UNIT = {  # of a ResNet
     **{f"conv{number}": f"conv{number}" for number in (1, 2, 3)},
@@ -127,9 +116,7 @@ def without_prefix(container: Container, prefixes: tuple[str, ...]) -> Container
 def _stacked_layers(container: Container, name: str) -> int:
     shape = container.shapes[name]
     if not shape or 0 in shape or shape[0] > LIMITS["layers"]:
-        raise WeightsError(
-            f"{container.path.name}: {name!r} stacks layers in shape {shape}; 1 to {LIMITS['layers']} are read"
-        )
+        raise WeightsError(f"{container.path.name}: {name!r} stacks {shape} layers; 1 to {LIMITS['layers']} are read")
     return shape[0]
 
 
@@ -166,9 +153,8 @@ def _image(container: Container, stride: int, has_class: bool, hints: Hints) -> 
         return find_image(container, rows, stride, None, hints)
     if hints.positions is None:
         raise WeightsError(
-            f"{container.path.name} has no position table: either big_vision computes its positions "
-            "(posemb='sincos2d'), or the model has none. Give positions='sincos2d' or positions='none' (on the command "
-            "line: vitlab convert --positions sincos2d)"
+            f"{container.path.name} has no position table; give positions='sincos2d' if big_vision computes its "
+            "positions, or positions='none' (on the command line: vitlab convert --positions sincos2d)"
         )
     return find_map_image(container, None, hints)
 
@@ -177,7 +163,7 @@ def _has_class_row(rows: int, stride: int, hints: Hints) -> bool:
     """Whether a big_vision table has a row for the class token: one more than a square grid, or than `image`."""
     if math.isqrt(rows) ** 2 == rows:
         return False
-    asked = rows_of(image_size(hints.image), stride) if hints.image is not None else -1
+    asked = rows_of(hints.image, stride) if hints.image is not None else -1
     return rows != asked and (math.isqrt(rows - 1) ** 2 == rows - 1 or rows - 1 == asked)
 
 
@@ -200,9 +186,9 @@ def table(spec: ViTSpec, own: dict[str, torch.Size], container: Container | None
         return [*mapped, Entry("positions.table", (POSITIONS,), SAME)]
     if BARE_POSITIONS not in container.shapes:
         computed = sincos_positions(spec)
-        return [*mapped, Entry("positions.table", (), Layout(lambda t: computed, lambda w, h: []))]
+        return [*mapped, Entry("positions.table", (), layouts.Layout(lambda t: computed, lambda w, h: []))]
     extra = container.shapes[BARE_POSITIONS][1] - math.prod(spec.grid)
-    layout = SAME if extra == spec.prefix else WITHOUT_CLASS_ROW if spec.prefix else DROPPED_CLASS_ROW
+    layout = SAME if extra == spec.prefix else layouts.WITHOUT_CLASS_ROW if spec.prefix else layouts.DROPPED_CLASS_ROW
     return [*mapped, Entry("positions.table", (BARE_POSITIONS,), layout)]
 
 

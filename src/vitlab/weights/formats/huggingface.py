@@ -8,18 +8,7 @@ import torch
 from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS, Conventions, Task, ViTSpec
 from vitlab.weights.files.containers import Container, WeightsError
-from vitlab.weights.formats.hints import (
-    Hints,
-    check_pooling,
-    find_heads,
-    find_image,
-    is_named_deit,
-    normalisation_doubt,
-    rate_of,
-    stated_preprocessing,
-    triple,
-    vit_sizes,
-)
+from vitlab.weights.formats import facts
 from vitlab.weights.formats.layouts import QKV, STACKED, Entry, entries, under
 
 IGNORED = ("embeddings.mask_token",)  # masked image modelling; not used in classification
@@ -79,22 +68,22 @@ def _name_4(name: str) -> str | None:
     return None if name in IGNORED else name
 
 
-def describe(container: Container, hints: Hints) -> ViTSpec:
+def describe(container: Container, hints: facts.Hints) -> ViTSpec:
     """Derive the spec from the shapes, and from config.json if there is one."""
     config = container.configs.get("config.json", {})
     for key, known in (("model_type", "vit"), ("pooler_act", "tanh")):
         if config.get(key, known) != known:
             raise WeightsError(f"config.json has {key} {config[key]!r:.40}; only {known!r} loads")
-    check_pooling(config, has_class=True)
-    sizes = vit_sizes(container, NAMES)
+    facts.check_pooling(config, has_class=True)
+    sizes = facts.vit_sizes(container, NAMES)
     if sizes["classes"]:  # the pooler is the pre-logits layer of ViTModel; ViTForImageClassification has none
         sizes["head"] = "linear"
     rows = container.shape("embeddings.position_embeddings", 3)[1] - 1
     return ViTSpec(
         **sizes,
-        heads=find_heads(container, sizes["width"], config.get("num_attention_heads"), hints),
-        image=find_image(container, rows, sizes["patch"], config.get("image_size"), hints),
-        dropout=rate_of(config, "hidden_dropout_prob"),
+        heads=facts.find_heads(container, sizes["width"], config.get("num_attention_heads"), hints),
+        image=facts.find_image(container, rows, sizes["patch"], config.get("image_size"), hints),
+        dropout=facts.rate_of(config, "hidden_dropout_prob"),
         conventions=_conventions(container, config),
     )
 
@@ -109,19 +98,15 @@ def table(spec: ViTSpec, own: dict[str, torch.Size], container: Container | None
 
 def refusals(spec: ViTSpec, *, bare: bool) -> list[str]:
     """Return reasons why transformers could not run this model unchanged."""
-    reasons = []
-    if spec.head == "mlp" and spec.classes:
-        reasons.append(
-            "ViTForImageClassification has no pre-logits layer; call reset_head, or build with head='linear'"
-        )
-    if spec.pool == "mean":
-        reasons.append("its ViT classifies from the class token, this model from the mean of the patches")
-    own = spec.conventions.preprocessing
-    if own.resize == "shorter" and spec.image[0] != spec.image[1]:
-        reasons.append("its processors crop only squares, and the images of this model are not square")
-    if own.interpolation == "area":
-        reasons.append("its processors do not resize by area")
-    return reasons
+    own, is_square = spec.conventions.preprocessing, spec.image[0] == spec.image[1]
+    advice = "call reset_head, or build with head='linear'"
+    reasons = {
+        f"ViTForImageClassification has no pre-logits layer; {advice}": spec.head == "mlp" and spec.classes,
+        "its ViT classifies from the class token, this model from the mean of the patches": spec.pool == "mean",
+        "its processors crop only squares, which its images are not": own.resize == "shorter" and not is_square,
+        "its processors do not resize by area": own.interpolation == "area",
+    }
+    return [reason for reason, holds in reasons.items() if holds]
 
 
 def configs(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> dict[str, Any]:
@@ -195,14 +180,15 @@ def assumptions(container: Container, *, is_told: bool) -> list[str]:
     """Return assumptions that change the predictions; none if `is_told`: the caller has given the conventions."""
     processor = container.configs.get("preprocessor_config.json", {})
     is_stated = "image_mean" in processor or not processor.get("do_normalize", True)
-    return [] if is_told or is_stated or stated_preprocessing(container) else [normalisation_doubt(container)]
+    is_known = is_told or is_stated or facts.stated_preprocessing(container) is not None
+    return [] if is_known else [facts.normalisation_doubt(container)]
 
 
 def _conventions(container: Container, config: dict[str, Any]) -> Conventions:
     """Return the conventions of transformers with what config.json and preprocessor_config.json state."""
     own = CONVENTIONS["hf"]
     processor = container.configs.get("preprocessor_config.json", {})
-    usual = CONVENTIONS["deit"].preprocessing if is_named_deit(container) else own.preprocessing
+    usual = CONVENTIONS["deit"].preprocessing if facts.is_named_deit(container) else own.preprocessing
     activation = config.get("hidden_act", "gelu")
     if not isinstance(activation, str) or activation not in GELUS:
         raise WeightsError(f"config.json asks for the activation {activation!r:.40}; known are {', '.join(GELUS)}")
@@ -211,7 +197,7 @@ def _conventions(container: Container, config: dict[str, Any]) -> Conventions:
             cast(Any, GELUS[activation]),
             float(config.get("layer_norm_eps", own.norm_eps)),
             own.position_resize,
-            stated_preprocessing(container) or _preprocessing(processor, usual),
+            facts.stated_preprocessing(container) or _preprocessing(processor, usual),
         )
     except (TypeError, ValueError, ArithmeticError, KeyError) as error:
         raise WeightsError(f"config.json or preprocessor_config.json is unusable: {error}") from None
@@ -236,8 +222,8 @@ def _preprocessing(processor: dict[str, Any], own: Preprocessing) -> Preprocessi
         fraction=fraction,
         interpolation=cast(Any, RESAMPLE[resample]),
         antialias=True,
-        mean=triple(processor.get("image_mean", own.mean)) if normalises else (0.0, 0.0, 0.0),
-        std=triple(processor.get("image_std", own.std)) if normalises else (1.0, 1.0, 1.0),
+        mean=facts.triple(processor.get("image_mean", own.mean)) if normalises else (0.0, 0.0, 0.0),
+        std=facts.triple(processor.get("image_std", own.std)) if normalises else (1.0, 1.0, 1.0),
     )
 
 

@@ -7,30 +7,10 @@ from typing import Any
 import torch
 
 from vitlab.paper.names import SIZES, WORDS
-from vitlab.spec import CONVENTIONS, Backbone, Conventions, Task, ViTSpec, image_size
+from vitlab.spec import CONVENTIONS, Backbone, Conventions, Task, ViTSpec
 from vitlab.weights.files.containers import Container, WeightsError
-from vitlab.weights.formats.hints import (
-    Hints,
-    check_pooling,
-    count_units,
-    find_heads,
-    find_image,
-    is_named_deit,
-    normalisation_doubt,
-    rate_of,
-    rows_of,
-    stated_image,
-    stated_preprocessing,
-    vit_sizes,
-)
+from vitlab.weights.formats import facts, timm_config
 from vitlab.weights.formats.layouts import WITHOUT_CLASS_ROW, Entry, entries, under
-from vitlab.weights.formats.timm_config import (
-    arguments_of,
-    check_arguments,
-    config_json,
-    pretrained_of,
-    read_preprocessing,
-)
 from vitlab.weights.formats.timm_resnet import UNIT
 
 DISTILLED = "dist_token"
@@ -43,51 +23,22 @@ HYBRIDS: dict[tuple[int, ...], str] = {  # units of each stage: timm's name for 
     (): "r_s16_p8",
 }
 
-# Arguments of timm's constructor that follow from the tensors, are read below, or only matter in training.
-NEUTRAL = frozenset(
-    (
-        "img_size",
-        "patch_size",
-        "num_classes",
-        "embed_dim",
-        "depth",
-        "num_heads",
-        "mlp_ratio",
-        "global_pool",
-        "no_embed_class",
-        "pool_include_prefix",
-        "dynamic_img_size",
-        "strict_img_size",
-        "weight_init",
-        "fix_init",
-        "drop_rate",
-        "pos_drop_rate",
-        "patch_drop_rate",
-        "proj_drop_rate",
-        "attn_drop_rate",
-        "drop_path_rate",
-        "act_layer",
-    )
-)
-BUILT: dict[str, tuple[object, ...]] = {  # supported values of the other arguments
+# Arguments of timm's constructor: those that follow from the tensors or are read below, those that only matter in
+# training, and the supported values of the others.
+STATED = ("img_size", "patch_size", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio", "act_layer")
+POOLED = ("global_pool", "no_embed_class", "pool_include_prefix", "dynamic_img_size", "strict_img_size")
+RATES = tuple(f"{part}drop_rate" for part in ("", "pos_", "patch_", "proj_", "attn_"))
+NEUTRAL = frozenset((*STATED, *POOLED, *RATES, "drop_path_rate", "weight_init", "fix_init"))
+BUILT: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("qkv_bias", "proj_bias", "final_norm"), (True,)),
+    **dict.fromkeys(("qk_norm", "scale_attn_norm", "scale_mlp_norm", "pre_norm", "dynamic_img_pad"), (False,)),
+    **dict.fromkeys(("init_values", "embed_norm_layer"), (None,)),
     "in_chans": (3,),
-    "qkv_bias": (True,),
-    "proj_bias": (True,),
-    "qk_norm": (False,),
-    "scale_attn_norm": (False,),
-    "scale_mlp_norm": (False,),
-    "init_values": (None,),
     "pos_embed": ("learn",),
     "reg_tokens": (0,),
-    "pre_norm": (False,),
-    "final_norm": (True,),
     "fc_norm": (None, False),
-    "dynamic_img_pad": (False,),
     "norm_layer": (None, "layernorm"),
-    "embed_norm_layer": (None,),
 }
-
-
 NAMES = {
     "patches": "patch_embed.proj",
     "class_token": "cls_token",
@@ -118,16 +69,16 @@ def matches(container: Container) -> bool:
     return "patch_embed.proj.weight" in container.shapes
 
 
-def describe(container: Container, hints: Hints) -> ViTSpec:
+def describe(container: Container, hints: facts.Hints) -> ViTSpec:
     """Derive the spec from the shapes, and from config.json if there is one."""
     backbone = _backbone(container)
-    sizes = vit_sizes(container, NAMES, backbone.channels if backbone else 3)
+    sizes = facts.vit_sizes(container, NAMES, backbone.channels if backbone else 3)
     stride = sizes["patch"] * (backbone.stride if backbone else 1)
     distilled, has_class = DISTILLED in container.shapes, "cls_token" in container.shapes
     config = container.configs.get("config.json", {})
-    arguments = arguments_of(config)
-    check_pooling(config, arguments, has_class=has_class)
-    check_arguments(arguments, NEUTRAL, BUILT | {"class_token": (has_class,)})
+    arguments = timm_config.arguments_of(config)
+    facts.check_pooling(config, arguments, has_class=has_class)
+    timm_config.check_arguments(arguments, NEUTRAL, BUILT | {"class_token": (has_class,)})
     rows = container.shape("pos_embed", 3)[1]
     if distilled:
         rows -= 2
@@ -135,11 +86,11 @@ def describe(container: Container, hints: Hints) -> ViTSpec:
         rows = _patch_rows(container, stride, arguments, hints)
     return ViTSpec(
         **sizes,
-        heads=find_heads(container, sizes["width"], arguments.get("num_heads"), hints),
-        image=find_image(container, rows, stride, arguments.get("img_size"), hints),
+        heads=facts.find_heads(container, sizes["width"], arguments.get("num_heads"), hints),
+        image=facts.find_image(container, rows, stride, arguments.get("img_size"), hints),
         pool="class" if has_class else "mean",
-        dropout=rate_of(arguments, "proj_drop_rate"),
-        stochastic_depth=rate_of(arguments, "drop_path_rate"),
+        dropout=facts.rate_of(arguments, "proj_drop_rate"),
+        stochastic_depth=facts.rate_of(arguments, "drop_path_rate"),
         conventions=_conventions(container, config, arguments),
         backbone=backbone,
         distilled=distilled,
@@ -150,16 +101,16 @@ def _backbone(container: Container) -> Backbone | None:
     """Return the ResNet of a hybrid, or None."""
     for stem in (STEM, BARE_STEM):
         if f"{stem}conv.weight" in container.shapes:
-            stages = count_units(container, r"patch_embed\.backbone\.stages\.(\d)\.blocks\.(\d{1,6})\.", first=0)
+            stages = facts.count_units(container, r"patch_embed\.backbone\.stages\.(\d)\.blocks\.(\d{1,6})\.", first=0)
             return Backbone(stages, container.shape(f"{stem}conv.weight", 4)[0])
     return None
 
 
-def _patch_rows(container: Container, patch: int, arguments: dict[str, Any], hints: Hints) -> int:
+def _patch_rows(container: Container, patch: int, arguments: dict[str, Any], hints: facts.Hints) -> int:
     """Return the number of patch rows in the position table; most models also have one for the class token."""
     rows = container.shape("pos_embed", 3)[1]
-    sizes = (stated_image(container, arguments.get("img_size")), hints.image and image_size(hints.image))
-    if any(size and rows_of(size, patch) == rows - 1 for size in sizes):
+    sizes = (facts.stated_image(container, arguments.get("img_size")), hints.image)
+    if any(size and facts.rows_of(size, patch) == rows - 1 for size in sizes):
         return rows - 1
     return rows if rows > 1 and math.isqrt(rows) ** 2 == rows else rows - 1
 
@@ -177,20 +128,17 @@ def _stem(spec: ViTSpec) -> str:
 
 def refusals(spec: ViTSpec, *, bare: bool) -> list[str]:
     """Return reasons why timm could not run this model unchanged."""
-    reasons = []
-    if spec.head == "mlp":
-        reasons.append("timm dropped the pre-logits layer; call reset_head, or build with head='linear'")
-    if spec.conventions.norm_eps != CONVENTIONS["timm"].norm_eps:
-        epsilon = f"{spec.conventions.norm_eps:g}"
-        reasons.append(f"timm's LayerNorm epsilon is 1e-06, this model's {epsilon}; load it with conventions='timm'")
-    if spec.conventions.preprocessing.interpolation == "area":
-        reasons.append("timm does not resize by area")
-    if spec.backbone is not None:
-        if spec.conventions.hybrid != CONVENTIONS["timm"].hybrid:
-            reasons.append(f"timm runs hybrids with {CONVENTIONS['timm'].hybrid}; load it with conventions='timm'")
-        if spec.backbone.root != 64 or spec.backbone.stages not in HYBRIDS:
-            reasons.append(f"timm has no hybrid with {spec.backbone}")
-    return reasons
+    own, usual, hybrid = spec.conventions, CONVENTIONS["timm"], spec.backbone
+    epsilons = f"timm's LayerNorm epsilon is {usual.norm_eps:g}, this model's {own.norm_eps:g}"
+    reasons = {
+        "timm dropped the pre-logits layer; call reset_head, or build with head='linear'": spec.head == "mlp",
+        f"{epsilons}; load it with conventions='timm'": own.norm_eps != usual.norm_eps,
+        "timm does not resize by area": own.preprocessing.interpolation == "area",
+        f"timm runs hybrids with {usual.hybrid}; load it with conventions='timm'": hybrid
+        and own.hybrid != usual.hybrid,
+        f"timm has no hybrid with {hybrid}": hybrid and (hybrid.root != 64 or hybrid.stages not in HYBRIDS),
+    }
+    return [reason for reason, holds in reasons.items() if holds]
 
 
 def configs(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> dict[str, Any]:
@@ -216,7 +164,7 @@ def configs(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> d
     }
     first = "patch_embed.proj" if spec.backbone is None else f"{_stem(spec)}conv"
     classifier = ["head", "head_dist"] if spec.distilled else "head"
-    return config_json(_architecture(spec, size), spec, class_names, first, classifier, arguments)
+    return timm_config.config_json(_architecture(spec, size), spec, class_names, first, classifier, arguments)
 
 
 def _architecture(spec: ViTSpec, size: str) -> str:
@@ -242,20 +190,25 @@ def assumptions(container: Container, *, is_told: bool) -> list[str]:
     """
     config = container.configs.get("config.json", {})
     is_known = _is_deit(container, config) or _backbone(container) is not None
-    return [] if is_told or is_known or says_normalisation(container) else [normalisation_doubt(container)]
+    return [] if is_told or is_known or _says_normalisation(container) else [facts.normalisation_doubt(container)]
 
 
-def says_normalisation(container: Container) -> bool:
+def may_be_deit(container: Container) -> bool:
+    """Whether the tensors have timm's names, which DeiT shares, and nothing states the normalisation."""
+    return matches(container) and not _says_normalisation(container)
+
+
+def _says_normalisation(container: Container) -> bool:
     """Whether config.json, or the header of a bare file, states the normalisation."""
-    stated = pretrained_of(container.configs.get("config.json", {}))
-    return "mean" in stated or stated_preprocessing(container) is not None
+    stated = timm_config.pretrained_of(container.configs.get("config.json", {}))
+    return "mean" in stated or facts.stated_preprocessing(container) is not None
 
 
 def _conventions(container: Container, config: dict[str, Any], arguments: dict[str, Any]) -> Conventions:
     """Return timm's or DeiT's conventions with the normalisation and activation that the files state."""
-    own = CONVENTIONS["deit" if _is_deit(container, config) or is_named_deit(container) else "timm"]
+    own = CONVENTIONS["deit" if _is_deit(container, config) or facts.is_named_deit(container) else "timm"]
     activation = arguments.get("act_layer", "gelu")
     if activation not in ("gelu", "gelu_tanh"):
         raise WeightsError(f"config.json asks for the activation {activation!r:.40}; gelu and gelu_tanh are known")
-    preprocessing = stated_preprocessing(container) or read_preprocessing(config, own.preprocessing)
+    preprocessing = facts.stated_preprocessing(container) or timm_config.read_preprocessing(config, own.preprocessing)
     return replace(own, gelu="tanh" if activation == "gelu_tanh" else "exact", preprocessing=preprocessing)

@@ -5,14 +5,14 @@ from typing import Any
 from vitlab.pixels import Preprocessing
 from vitlab.spec import ModelSpec
 from vitlab.weights.files.containers import Container, WeightsError
-from vitlab.weights.formats.hints import triple
+from vitlab.weights.formats.facts import triple
 
 
 def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of the model's constructor."""
     found = config.get("model_args", {})
     if not isinstance(found, dict):
-        raise WeightsError(f"config.json has model_args {found!r:.40}; expected an object")
+        raise WeightsError(f"config.json has model_args {found!r:.40}; expected a JSON object")
     return found
 
 
@@ -86,5 +86,5 @@ def config_json(
 
 
 def class_names(container: Container) -> object:
-    """Return the label names of config.json, unchecked."""
+    """Return the label names of config.json, unchecked; None for files without such a config."""
     return container.configs.get("config.json", {}).get("label_names")

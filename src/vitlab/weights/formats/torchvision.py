@@ -4,7 +4,7 @@ import torch
 
 from vitlab.spec import CONVENTIONS, ViTSpec
 from vitlab.weights.files.containers import Container
-from vitlab.weights.formats.hints import Hints, find_heads, find_image, vit_sizes
+from vitlab.weights.formats.facts import Hints, find_heads, find_image, vit_sizes
 from vitlab.weights.formats.layouts import Entry, entries, under
 
 NAMES = {

@@ -1,20 +1,27 @@
-"""Released weights by name: their URL, licence and size.
+"""Released weights by name: their URL, licence and size, and the cache of those that were downloaded.
 
 No SHA-256 hashes are published for these files. DeiT's file names contain the first eight digits. For the others the
 size follows from the number of parameters, and the hash is recorded when a file is downloaded.
 """
 
 import difflib
+import os
 import re
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
+from typing import Literal
 
 from vitlab.counting import count
 from vitlab.errors import did_you_mean
 from vitlab.paper.names import canonical, meant
 from vitlab.paper.pretraining import DATA
-from vitlab.spec import CONVENTIONS, Conventions
+from vitlab.require import require
+from vitlab.spec import CONVENTIONS, Conventions, HeadKind
+from vitlab.store import json_writer, replacing
+from vitlab.strict_json import from_json, read_json, to_json
 
+FORMAT: Literal["vitlab-fetched"] = "vitlab-fetched"  # of the JSON beside a downloaded file
 GOOGLE = "https://storage.googleapis.com"
 HUB = "https://huggingface.co/{}/resolve/main/model.safetensors"
 DEIT = "https://dl.fbaipublicfiles.com/deit"
@@ -34,7 +41,7 @@ AUGREG = {  # recommended file per model: the best in the search on ImageNet-21k
     "R50_L_32": ("aug_medium1-wd_0.1-do_0.1-sd_0.1", "lr_0.01"),
 }
 BIT = ("R50x1", "R50x3", "R101x1", "R101x3", "R152x2", "R152x4")
-DISTILLED = {
+DEIT_FILES = {  # first digits of the SHA-256, which are part of the file name
     "deit_tiny_patch16_224": "a1311bcf",
     "deit_small_patch16_224": "cd65a155",
     "deit_base_patch16_224": "b5f2ef4d",
@@ -43,21 +50,13 @@ DISTILLED = {
     "deit_base_distilled_patch16_224": "df68dfff",
 }
 TIMM = (
-    "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
-    "vit_small_patch16_224.augreg_in21k_ft_in1k",
-    "vit_base_patch16_224.augreg_in21k_ft_in1k",
-    "vit_large_patch16_224.augreg_in21k_ft_in1k",
+    *(f"vit_{size}_patch16_224.augreg_in21k_ft_in1k" for size in ("tiny", "small", "base", "large")),
     "vit_small_r26_s32_224.augreg_in21k_ft_in1k",
     "vit_base_r50_s16_384.orig_in21k_ft_in1k",
     "vit_large_r50_s32_224.augreg_in21k_ft_in1k",
     "resnetv2_50x1_bit.goog_in21k_ft_in1k",
     "resnetv2_101x1_bit.goog_in21k_ft_in1k",
-    "deit_tiny_patch16_224.fb_in1k",
-    "deit_small_patch16_224.fb_in1k",
-    "deit_base_patch16_224.fb_in1k",
-    "deit_tiny_distilled_patch16_224.fb_in1k",
-    "deit_small_distilled_patch16_224.fb_in1k",
-    "deit_base_distilled_patch16_224.fb_in1k",
+    *(f"{name}.fb_in1k" for name in DEIT_FILES),
 )
 IMAGENET21K = DATA["ImageNet-21k"]
 TIMM_BIT_IMAGE = 448  # pixels; not part of the names
@@ -129,47 +128,34 @@ def suggestion(name: str) -> str:
 
 
 def _google() -> list[Release]:
-    found = []
-    for model in ORIGINAL:
-        url, size = f"{GOOGLE}/vit_models/imagenet21k/{model}.npz", _bytes(model, IMAGENET21K.classes, head="mlp")
-        found.append(Release(f"{model}-i21k", url, model, "vision_transformer, ImageNet-21k", size))
-    for model in FINE_TUNED:
-        url, size = f"{GOOGLE}/vit_models/imagenet21k+imagenet2012/{model}.npz", _bytes(model, 1000, image=384)
-        source = "vision_transformer, ImageNet-21k then ImageNet"
-        found.append(Release(f"{model}-i1k-384", url, model, source, size, image=384))
+    stem, many = f"{GOOGLE}/vit_models", IMAGENET21K.classes
+    first, then = "vision_transformer, ImageNet-21k", "vision_transformer, ImageNet-21k then ImageNet"
+    found = [
+        *(_release(f"{m}-i21k", f"{stem}/imagenet21k/{m}.npz", m, first, many, head="mlp") for m in ORIGINAL),
+        *(_release(f"{m}-i1k-384", f"{stem}/imagenet21k+imagenet2012/{m}.npz", m, then, image=384) for m in FINE_TUNED),
+    ]
     for model, (recipe, rate) in AUGREG.items():
-        stem = f"{GOOGLE}/vit_models/augreg/{model}-i21k-300ep-lr_0.001-{recipe}"
-        tuned = f"{stem}--imagenet2012-steps_20k-{rate}-res_224.npz"
+        url = f"{stem}/augreg/{model}-i21k-300ep-lr_0.001-{recipe}"
+        tuned = f"{url}--imagenet2012-steps_20k-{rate}-res_224.npz"
         if not model.startswith("R"):  # the best hybrid before fine-tuning is another file
-            size = _bytes(model, IMAGENET21K.classes)
-            found.append(Release(f"augreg-{model}-i21k", f"{stem}.npz", model, "AugReg, ImageNet-21k", size))
-        size = _bytes(model, 1000)
-        found.append(Release(f"augreg-{model}-i1k-224", tuned, model, "AugReg, ImageNet-21k then ImageNet", size))
+            found.append(_release(f"augreg-{model}-i21k", f"{url}.npz", model, "AugReg, ImageNet-21k", many))
+        found.append(_release(f"augreg-{model}-i1k-224", tuned, model, "AugReg, ImageNet-21k then ImageNet"))
     return found
 
 
 def _bit() -> list[Release]:
-    found = []
-    for letter, data, classes in (("S", "ImageNet", 1000), ("M", "ImageNet-21k", IMAGENET21K.classes)):
-        for model in BIT:
-            name = f"BiT-{letter}-{model}"
-            url, size = f"{GOOGLE}/bit_models/{name}.npz", _bytes(model, classes)
-            found.append(Release(name, url, model, f"big_transfer, {data}", size))
-    return found
+    return [
+        _release(f"BiT-{letter}-{m}", f"{GOOGLE}/bit_models/BiT-{letter}-{m}.npz", m, f"big_transfer, {data}", classes)
+        for letter, data, classes in (("S", "ImageNet", 1000), ("M", "ImageNet-21k", IMAGENET21K.classes))
+        for m in BIT
+    ]
 
 
 def _deit() -> list[Release]:
+    how = CONVENTIONS["deit"]
     return [
-        Release(
-            f"facebook/{name}",
-            f"{DEIT}/{name}-{start}.pth",
-            name,
-            "DeiT, ImageNet",
-            _bytes(name, 1000),
-            sha256=start,
-            conventions=CONVENTIONS["deit"],
-        )
-        for name, start in DISTILLED.items()
+        _release(f"facebook/{m}", f"{DEIT}/{m}-{start}.pth", m, "DeiT, ImageNet", sha256=start, conventions=how)
+        for m, start in DEIT_FILES.items()
     ]
 
 
@@ -177,17 +163,13 @@ def _hubs() -> list[Release]:
     found = []
     for name in TIMM:
         image = int(sizes[0]) if (sizes := re.findall(r"_(\d{3})\.", name)) else TIMM_BIT_IMAGE
-        url, size = HUB.format(f"timm/{name}"), _bytes(name, 1000, image=image)
-        how = _timm_conventions(name)
-        found.append(Release(f"timm/{name}", url, name, "timm on Hugging Face", size, conventions=how, image=image))
+        url, how = HUB.format(f"timm/{name}"), _timm_conventions(name)
+        found.append(_release(f"timm/{name}", url, name, "timm on Hugging Face", image=image, conventions=how))
     for name in HUGGING_FACE:
-        image = int(re.findall(r"-(\d{3})(?:-|$)", name)[0])
-        bare = name.endswith("in21k")  # has a pooler and no classes
-        size = _bytes(name, 0 if bare else 1000, image=image, head="mlp" if bare else "linear")
-        how = CONVENTIONS["hf"]
-        found.append(
-            Release(name, HUB.format(name), name, "Google on Hugging Face", size, conventions=how, image=image)
-        )
+        image, how = int(re.findall(r"-(\d{3})(?:-|$)", name)[0]), CONVENTIONS["hf"]
+        classes, head = (0, "mlp") if name.endswith("in21k") else (1000, "linear")  # a pooler and no classes
+        source = "Google on Hugging Face"
+        found.append(_release(name, HUB.format(name), name, source, classes, image=image, head=head, conventions=how))
     return found
 
 
@@ -203,5 +185,75 @@ def _timm_conventions(name: str) -> Conventions:
     return replace(own, preprocessing=replace(own.preprocessing, fraction=1.0)) if "_384." in name else own
 
 
-def _bytes(model: str, classes: int, *, image: int = 224, head: str = "linear") -> int:
-    return 4 * count(model, classes=classes, image=image, head="mlp" if head == "mlp" else "linear").parameters
+def _release(
+    name: str,
+    url: str,
+    model: str,
+    source: str,
+    classes: int = 1000,
+    *,
+    image: int = 224,
+    head: HeadKind = "linear",
+    sha256: str = "",
+    conventions: Conventions = CONVENTIONS["paper"],
+) -> Release:
+    """Return a release; its size follows from the parameters of its model."""
+    size = 4 * count(model, classes=classes, image=image, head=head).parameters
+    return Release(name, url, model, source, size, sha256=sha256, conventions=conventions, image=image)
+
+
+# -- The cache -----------------------------------------------------------------------------------------
+
+
+def cache_folder() -> Path:
+    """The folder VITLAB_CACHE, or `vitlab/weights` in the user's cache."""
+    if own := os.environ.get("VITLAB_CACHE"):
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "vitlab" / "weights"
+
+
+def cached(release: Release) -> Path:
+    """The path of a release in the cache, downloaded or not."""
+    return cache_folder() / release.file
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Facts about a downloaded file. It was trained with `conventions`, on images of `image` pixels a side."""
+
+    format: Literal["vitlab-fetched"]
+    name: str
+    url: str
+    size: int
+    sha256: str
+    conventions: Conventions
+    image: int
+
+
+def beside(path: Path) -> Path:
+    """The path of the JSON that belongs to a downloaded file."""
+    return path.with_name(f"{path.name}.json")
+
+
+def write_fetched(path: Path, facts: Fetched) -> None:
+    """Write the facts about the file at `path` beside it."""
+    with replacing(beside(path)) as temporary:
+        json_writer(to_json(facts))(temporary)
+
+
+def read_fetched(path: Path) -> Fetched | None:
+    """Read the facts about the file at `path`; None if vitlab did not download it. Any other JSON is ignored."""
+    if not beside(path).is_file():
+        return None
+    try:
+        value = read_json(beside(path))
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            return None
+        facts = from_json(Fetched, value, beside(path).name)
+    except ValueError as error:
+        raise ValueError(f"{error}; remove {beside(path)}, and vitlab download writes it again") from None
+    size = path.stat().st_size
+    advice = f"remove it and download it again, or remove {beside(path).name} if the file is your own"
+    require(facts.size == size, f"{path} is damaged: it has {size:,} bytes instead of {facts.size:,}; {advice}")
+    return facts

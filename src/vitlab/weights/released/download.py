@@ -12,12 +12,20 @@ from typing import Any
 
 from vitlab.require import require
 from vitlab.store import publish, sha256
-from vitlab.weights.released.cache import FORMAT, Fetched, cached, read_fetched, write_fetched
-from vitlab.weights.released.catalogue import Release, find_release
+from vitlab.weights.released.catalogue import (
+    FORMAT,
+    Fetched,
+    Release,
+    cached,
+    find_release,
+    read_fetched,
+    write_fetched,
+)
 
 TIMEOUT = 30  # seconds without a byte
 PIECE = 2**20
 REDIRECTS = 5
+AGAIN = "run the command again to continue"
 Progress = Callable[[int, int], object]  # bytes so far, and in total or 0; first called before the first byte
 
 
@@ -34,10 +42,7 @@ def download(
         _check_cached(path, release)
         return path
     if offline or os.environ.get("VITLAB_OFFLINE", "") not in ("", "0"):
-        raise ValueError(
-            f"{name} is not in the cache and vitlab is offline; download {release.url} on a machine with a network, "
-            f"and put it at {path}"
-        )
+        raise ValueError(f"{name} is not in the cache and vitlab is offline; copy {release.url} to {path}")
     fetch(release, path, progress=progress)
     return path
 
@@ -79,9 +84,9 @@ def _receive(
     try:
         answer = opener.open(urllib.request.Request(release.url, headers=headers), timeout=TIMEOUT)
     except (OSError, http.client.HTTPException) as error:
-        if "Range" not in headers or not _is_behind_the_end(error):
+        if "Range" not in headers or not isinstance(error, urllib.error.HTTPError) or error.code != 416:
             raise ValueError(f"cannot download {release.url}: {_reason(error)}; check the network connection") from None
-        if _stated_total(error) != have:
+        if _length(error.headers.get("Content-Range", "").removeprefix("bytes */")) != have:
             file.truncate(0)
             _receive(release, part, file, opener, progress)
             return
@@ -90,10 +95,8 @@ def _receive(
         have = _append(release, part, file, answer, progress)
     if not release.bytes <= have <= release.largest:
         _forget(part)
-        raise ValueError(
-            f"{release.url} has {have:,} bytes; its parameters alone take {release.bytes:,}, and with their names "
-            f"at most {release.largest:,}"
-        )
+        expected = f"{release.bytes:,} (the parameters) to {release.largest:,} (with their names)"
+        raise ValueError(f"{release.url} has {have:,} bytes instead of {expected}")
 
 
 def _append(release: Release, part: Path, file: Any, answer: Any, progress: Progress) -> int:
@@ -105,7 +108,7 @@ def _append(release: Release, part: Path, file: Any, answer: Any, progress: Prog
             require(answer.status == 200, f"{release.url} answers with status {answer.status} instead of 200")
             file.truncate(0)
             have = 0
-            _write_tag(part, answer.headers.get("ETag", ""))
+            _tag(part).write_text(answer.headers.get("ETag", ""), encoding="utf-8")
         length = _length(answer.headers.get("Content-Length"))
         total = have + length if length else 0
         try:
@@ -120,20 +123,15 @@ def _append(release: Release, part: Path, file: Any, answer: Any, progress: Prog
             file.truncate(0)
             raise
         except (OSError, http.client.HTTPException) as error:
-            raise ValueError(
-                f"the connection broke after {have:,} bytes ({_reason(error)}); run the command again to continue"
-            ) from None
+            raise ValueError(f"the connection broke after {have:,} bytes ({_reason(error)}); {AGAIN}") from None
         finally:
             file.flush()
-    require(have >= total, f"the connection ended after {have:,} of {total:,} bytes; run the command again to continue")
+    require(have >= total, f"the connection ended after {have:,} of {total:,} bytes; {AGAIN}")
     return have
 
 
 def _check_size(release: Release, size: int) -> None:
-    require(
-        size <= release.largest,
-        f"{release.url} has {size:,} bytes or more; {release.name} has at most {release.largest:,}",
-    )
+    require(size <= release.largest, f"{release.url} has {size:,} bytes or more, not at most {release.largest:,}")
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
@@ -159,15 +157,11 @@ def check_url(url: str, loopback: bool = False) -> None:
 def _opener(loopback: bool) -> urllib.request.OpenerDirector:
     """Make an opener without handlers for file:, ftp: and data:."""
     opener = urllib.request.OpenerDirector()
-    handlers = [
-        urllib.request.ProxyHandler({} if loopback else None),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        _SafeRedirects(loopback),
-        urllib.request.HTTPSHandler(),
-    ]
-    for handler in [*handlers, *([urllib.request.HTTPHandler()] if loopback else [])]:
-        opener.add_handler(handler)
+    opener.add_handler(urllib.request.ProxyHandler({} if loopback else None))
+    opener.add_handler(urllib.request.HTTPDefaultErrorHandler())
+    opener.add_handler(urllib.request.HTTPErrorProcessor())
+    opener.add_handler(_SafeRedirects(loopback))
+    opener.add_handler(urllib.request.HTTPHandler() if loopback else urllib.request.HTTPSHandler())
     return opener
 
 
@@ -192,10 +186,6 @@ def _read_tag(part: Path) -> str:
     return tag if tag.startswith('"') and tag.isprintable() else ""
 
 
-def _write_tag(part: Path, tag: str) -> None:
-    _tag(part).write_text(tag, encoding="utf-8")
-
-
 def _forget(part: Path) -> None:
     part.unlink(missing_ok=True)
     _tag(part).unlink(missing_ok=True)
@@ -203,16 +193,6 @@ def _forget(part: Path) -> None:
 
 def _length(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 16 else 0
-
-
-def _is_behind_the_end(error: BaseException) -> bool:
-    """Whether the server has no bytes after those of a part."""
-    return isinstance(error, urllib.error.HTTPError) and error.code == 416
-
-
-def _stated_total(error: Any) -> int:
-    """Return the file's length from a refused range, `bytes */1234`; 0 if it is not stated."""
-    return _length(error.headers.get("Content-Range", "").removeprefix("bytes */"))
 
 
 def _reason(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from vitlab.paper.names import SIZES
 from vitlab.pixels import Preprocessing
-from vitlab.spec import Image, ModelSpec, ResNetSpec, UnsavedPositions, image_size
+from vitlab.spec import ModelSpec, ResNetSpec, UnsavedPositions
 from vitlab.strict_json import from_json, parse_json, to_json
 from vitlab.weights.files.containers import Container, WeightsError
 
@@ -23,7 +23,7 @@ PREPROCESSING = "preprocessing"  # in the header of a bare safetensors file that
 class Hints:
     """`image`, `heads` and `positions` as given by the user."""
 
-    image: Image | None = None
+    image: tuple[int, int] | None = None
     heads: int | None = None
     positions: UnsavedPositions | None = None
 
@@ -80,20 +80,16 @@ def find_image(container: Container, rows: int, patch: int, config: object, hint
     side = math.isqrt(rows)
     if side * side == rows and rows > 0:
         return side * patch, side * patch
-    if hints.image is not None and rows_of(image_size(hints.image), patch) == rows:
-        return image_size(hints.image)
-    raise WeightsError(
-        f"the position table has {rows} patch rows, which do not form a square; "
-        f"give the image size of its training with image=(H, W)"
-    )
+    if hints.image is not None and rows_of(hints.image, patch) == rows:
+        return hints.image
+    raise WeightsError(f"the position table has {rows} patch rows, not a square; give its image size, image=(H, W)")
 
 
 def find_map_image(container: Container, config: object, hints: Hints) -> tuple[int, int]:
     """Return the image size of a ResNet, whose weights fit any size: as stated, as asked for, or 224."""
     if isinstance(config, list) and len(config) == 3:  # channels, height, width
         config = config[1:]
-    asked = image_size(hints.image) if hints.image is not None else None
-    return stated_image(container, config) or asked or (224, 224)
+    return stated_image(container, config) or hints.image or (224, 224)
 
 
 def find_heads(container: Container, width: int, config: object, hints: Hints) -> int:
@@ -107,10 +103,8 @@ def find_heads(container: Container, width: int, config: object, hints: Hints) -
         return int(written)
     known = {size[1]: size[3] for size in SIZES.values()}
     if width not in known:
-        raise WeightsError(
-            f"the file does not state its number of attention heads, and width {width} is unknown; pass heads=... "
-            f"(known: {', '.join(f'{w} has {h}' for w, h in known.items())})"
-        )
+        usual = ", ".join(f"{w} has {h}" for w, h in known.items())
+        raise WeightsError(f"the file does not state its attention heads; pass heads=... for width {width} ({usual})")
     return known[width]
 
 
@@ -201,10 +195,8 @@ def check_built(container: Container) -> None:
     for pattern, does in UNBUILT:
         name = next((name for name in sorted(container.shapes) if re.search(pattern, name)), None)
         if name is not None:
-            raise WeightsError(
-                f"{container.path.name} {does}, as its tensor {name!r:.100} shows. vitlab does not build such a model, "
-                "and without that part its logits would be wrong, so allow_partial does not load it either"
-            )
+            why = "vitlab does not build such a model, and without that part its logits would be wrong"
+            raise WeightsError(f"{container.path.name} {does} ({name!r:.100}); {why}")
 
 
 POOLING = ("global_pool", "pool_type", "pool", "pooling")  # keys in configs
@@ -214,12 +206,8 @@ MEAN = ("avg", "gap", "mean")
 
 def check_pooling(*configs: dict[str, Any], has_class: bool) -> None:
     """Raise unless a config pools as vitlab does: by the class token, or by the mean if there is none."""
-    known = CLASS_TOKEN if has_class else MEAN
-    for config in configs:
-        for key in POOLING:
-            stated = config.get(key)
-            if stated is not None and stated not in known:
-                given = "with" if has_class else "without"
-                raise WeightsError(
-                    f"config.json pools by {stated!r:.40} {given} a class token ({key}); only {known[0]!r} loads"
-                )
+    known, given = (CLASS_TOKEN, "with") if has_class else (MEAN, "without")
+    for key, stated in ((key, config.get(key)) for config in configs for key in POOLING):
+        if stated is not None and stated not in known:
+            pools = f"config.json pools by {stated!r:.40} {given} a class token ({key})"
+            raise WeightsError(f"{pools}; only {known[0]!r} loads")
