@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "jobs": {"interrupts", "store"},
     "run_dir": {"user_files", "spec", "recipe", "strict_json", "store"},
     "train": {"interrupts", "user_files", "spec", "recipe", "strict_json", "store", "world"},
-    "metrics": {"spec", "recipe", "strict_json", "paper", "store", "shots"},
+    "metrics": {"spec", "recipe", "strict_json", "paper", "store", "shots", "report"},
     "drawing": set(),
     "inspection": {"spec", "strict_json", "models", "drawing"},
     "report": {"user_files", "spec", "strict_json", "paper", "counting", "store", "drawing"},
@@ -92,6 +92,7 @@ MAY_IMPORT = {
 LAZY = {  # inside functions only
     "__init__": {"models", "weights", "data", "metrics", "inspection", "report", "runs"},
     "commands": {"store", "data", "world", "weights", "drawing", "report", "run_dir", "jobs", "runs"},
+    "counting": {"report"},
     "cli": {"runs", "doctor"},
 }
 WITHOUT_TORCH = {

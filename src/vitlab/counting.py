@@ -26,6 +26,11 @@ class Count:
     parameters: int
     macs: int
 
+    def _repr_html_(self) -> str:
+        from vitlab.report.tables import Results
+
+        return Results(("tokens", "parameters", "MACs"), ((self.tokens, self.parameters, self.macs),))._repr_html_()
+
 
 def count(
     name: str,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitlab.metrics.answers import MistakeFinder, answers_of, worst
+from vitlab.metrics.answers import answers_of, mistakes_in, worst
 from vitlab.metrics.multilabel import MultiLabelScores
 from vitlab.metrics.scores import Scores
 from vitlab.strict_json import from_json, to_json
@@ -23,11 +23,12 @@ def batch_of(labels, start):
     return list(numbers), [f"s{n}" for n in numbers], [(label,) for label in labels]
 
 
-def finder_of(logits, labels, step):
-    finder = MistakeFinder(7)
-    for start in range(0, N, step):
-        finder.add(*batch_of(labels[start : start + step], start), logits[start : start + step])
-    return finder
+def found_in(logits, labels, step, starts=None):
+    found = []
+    for start in range(0, N, step) if starts is None else starts:
+        new = mistakes_in(*batch_of(labels[start : start + step], start), logits[start : start + step])
+        found = worst([*found, *new], 7)
+    return found
 
 
 @pytest.mark.parametrize("step", [60, 9, 1])
@@ -38,7 +39,7 @@ def test_they_are_the_wrong_answers_of_the_largest_loss(samples, step):
     loss = -np.log(p[np.arange(N), labels])
     wrong = [n for n in range(N) if p[n].argmax() != labels[n]]
     expected = sorted(wrong, key=lambda n: -loss[n])[:7]
-    found = finder_of(logits, labels, step).found
+    found = found_in(logits, labels, step)
     assert [mistake.number for mistake in found] == expected
     assert [mistake.loss for mistake in found] == pytest.approx([loss[n] for n in expected], rel=1e-5)
     assert [mistake.probability for mistake in found] == pytest.approx([p[n].max() for n in expected], rel=1e-5)
@@ -47,25 +48,22 @@ def test_they_are_the_wrong_answers_of_the_largest_loss(samples, step):
 
 def test_parts_of_a_set_have_the_mistakes_of_the_whole(samples):
     logits, labels = samples
-    halves = [MistakeFinder(7), MistakeFinder(7)]
-    for start in range(0, N, 6):
-        halves[start // 6 % 2].add(*batch_of(labels[start : start + 6], start), logits[start : start + 6])
-    assert worst([*halves[0].found, *halves[1].found], 7) == finder_of(logits, labels, N).found
+    halves = [found_in(logits, labels, 6, range(first, N, 12)) for first in (0, 6)]
+    assert worst([*halves[0], *halves[1]], 7) == found_in(logits, labels, N)
 
 
 def test_images_with_several_labels_or_none_are_left_out(samples):
     logits, labels = samples
     numbers, ids, _ = batch_of(labels, 0)
-    finder = MistakeFinder()
-    finder.add(numbers, ids, [() if n % 2 else (labels[n], (labels[n] + 1) % K) for n in range(N)], logits)
-    assert finder.found == []
+    several = [() if n % 2 else (labels[n], (labels[n] + 1) % K) for n in range(N)]
+    assert mistakes_in(numbers, ids, several, logits) == []
 
 
 def test_what_is_kept_comes_back_from_json(samples):
     logits, labels = samples
     scores = Scores(K)
     scores.add(logits, torch.tensor(labels))
-    mistakes = finder_of(logits, labels, N).found
+    mistakes = found_in(logits, labels, N)
     answers = answers_of(scores, {**scores.numbers(), "ece": float("nan")}, mistakes)
     assert from_json(type(answers), to_json(answers)) == answers
     assert sum(one.images for one in answers.classes) == N

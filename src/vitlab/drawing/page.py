@@ -43,25 +43,18 @@ th, td { padding: .3rem 1rem .3rem 0; border-bottom: 1px solid #dde2ea; text-ali
 
 
 @dataclass(frozen=True)
-class Photo:
-    """One picture, (H, W, 3) of uint8, and its caption; `answer` may be empty."""
-
-    name: str
-    pixels: np.ndarray
-    answer: str
-    notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
 class Card:
-    """One picture, its attention map and the product of the two: (H, W, 3) of uint8; `answer` may be empty."""
+    """One picture, (H, W, 3) of uint8, with its caption; `answer` may be empty.
+
+    With `attention` and `seen`, its attention map and the product of the two are shown beside it.
+    """
 
     name: str
     pixels: np.ndarray
-    attention: np.ndarray
-    seen: np.ndarray
     answer: str
     notes: Sequence[str] = ()
+    attention: np.ndarray | None = None
+    seen: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,6 @@ class Section:
     text: str
     figures: Sequence[tuple[str, bytes]] = ()
     cards: Sequence[Card] = ()
-    photos: Sequence[Photo] = ()
     table: Sequence[Sequence[str]] = ()  # the first row is the heading
     wide: bool = False  # takes the whole width of the page
 
@@ -101,23 +93,18 @@ def _head(title: str) -> str:
 
 
 def _card(number: int, card: Card) -> str:
-    views = (
-        (f"picture {number}", card.pixels, "picture"),
-        (f"attention rollout of picture {number}", card.attention, "rollout"),
-        (f"picture {number} times its rollout", card.seen, "picture × rollout"),
-    )
-    shown = "".join(f'<div><img alt="{alt}" src="{_photo(pixels)}">{under}</div>' for alt, pixels, under in views)
-    return _figure(number, f'<div class="views">{shown}</div>', card)
-
-
-def _single(number: int, photo: Photo) -> str:
-    return _figure(number, f'<img class="photo" alt="picture {number}" src="{_photo(photo.pixels)}">', photo)
-
-
-def _figure(number: int, shown: str, of: Card | Photo) -> str:
-    answer = f"<br>{safe(of.answer)}" if of.answer else ""
-    notes = "".join(f'<div class="note">{safe(note)}</div>' for note in of.notes)
-    caption = f"<figcaption><b>{number}</b> {safe(of.name)}{answer}{notes}</figcaption>"
+    shown = f'<img class="photo" alt="picture {number}" src="{_photo(card.pixels)}">'
+    if card.attention is not None and card.seen is not None:
+        views = (
+            (f"picture {number}", card.pixels, "picture"),
+            (f"attention rollout of picture {number}", card.attention, "rollout"),
+            (f"picture {number} times its rollout", card.seen, "picture × rollout"),
+        )
+        parts = (f'<div><img alt="{alt}" src="{_photo(pixels)}">{under}</div>' for alt, pixels, under in views)
+        shown = f'<div class="views">{"".join(parts)}</div>'
+    answer = f"<br>{safe(card.answer)}" if card.answer else ""
+    notes = "".join(f'<div class="note">{safe(note)}</div>' for note in card.notes)
+    caption = f"<figcaption><b>{number}</b> {safe(card.name)}{answer}{notes}</figcaption>"
     return f'<figure class="card">{shown}{caption}</figure>'
 
 
@@ -129,13 +116,8 @@ def _section(section: Section) -> str:
         plots = (f'<img class="plot" alt="{safe(alt)}" src="{_data("svg+xml", svg)}">' for alt, svg in section.figures)
         parts += ['<div class="plots">', *plots, "</div>"]
     if section.cards:
-        parts += [
-            '<div class="cards">',
-            *(_card(number, card) for number, card in enumerate(section.cards, 1)),
-            "</div>",
-        ]
-    if section.photos:
-        parts += ['<div class="photos">', *(_single(n, photo) for n, photo in enumerate(section.photos, 1)), "</div>"]
+        kind = "photos" if section.cards[0].attention is None else "cards"
+        parts += [f'<div class="{kind}">', *(_card(n, card) for n, card in enumerate(section.cards, 1)), "</div>"]
     return "\n".join(["<section>", *parts, "</section>"])
 
 
@@ -155,9 +137,8 @@ def _photo(pixels: np.ndarray) -> str:
     scale = WIDEST / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     file = io.BytesIO()
-    image.resize(size, Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.BICUBIC).save(
-        file, "JPEG", quality=88, subsampling=0
-    )
+    kernel = Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.BICUBIC
+    image.resize(size, kernel).save(file, "JPEG", quality=88, subsampling=0)
     return _data("jpeg", file.getvalue())
 
 

@@ -1,12 +1,13 @@
 """Attention layer by layer, a few images at a time, and its distance (figures 7, right, and 11)."""
 
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from vitlab.models.classifier import check_images, evaluating
+from vitlab.models.vit import ViT
 from vitlab.require import require
 from vitlab.spec import ViTSpec
 
@@ -14,24 +15,11 @@ T = TypeVar("T")
 LAYER_BYTES = 2**26  # of the attention of one layer; batches of images stay below it
 
 
-class Attentive(Protocol):
-    """A model whose every layer has attention between the patches of a grid.
-
-    Vision Transformers and hybrids have it; ResNets and axial models do not.
-    """
-
-    spec: ViTSpec
-
-    def layer_attention(self, images: Tensor) -> Iterator[Tensor]:
-        """Yield (B, h, n, n) of each layer; the class token, if there is one, comes first."""
-        ...
-
-
-def attentive(model: nn.Module) -> Attentive:
-    """Return the model itself; raises ValueError if it has no attention between patches."""
+def attentive(model: nn.Module) -> ViT:
+    """Return the model itself; raises ValueError if it has no attention between all patches, as ResNets have none."""
     spec = getattr(model, "spec", None)
     if isinstance(spec, ViTSpec) and spec.attention == "full":
-        return cast(Attentive, model)
+        return cast(ViT, model)
     why = "it has no attention between patches"
     if isinstance(spec, ViTSpec):
         why = "its attention runs along rows and along columns, never between all patches"

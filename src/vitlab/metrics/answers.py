@@ -46,26 +46,22 @@ class Answers:
     mistakes: tuple[Mistake, ...]
 
 
-class MistakeFinder:
-    """Keeps the mistakes with the largest loss while batches are scored, in constant memory."""
-
-    def __init__(self, most: int = MOST) -> None:
-        self.most = most
-        self.found: list[Mistake] = []
-
-    def add(self, numbers: Sequence[int], ids: Sequence[str], labels: Sequence[Sequence[int]], logits: Tensor) -> None:
-        """Add the mistakes among logits (n, K); samples with several labels or none are left out."""
-        rows = [row for row, of in enumerate(labels) if len(of) == 1]
-        if not rows:
-            return
-        log_p = logits.detach()[rows].float().log_softmax(dim=-1).cpu()  # (m, K)
-        truth = torch.tensor([labels[row][0] for row in rows])
-        loss = -log_p.gather(1, truth[:, None])[:, 0]
-        best, answers = log_p.max(dim=-1)
-        for place in (answers != truth).nonzero()[:, 0].tolist():
-            where = (numbers[rows[place]], ids[rows[place]], int(truth[place]), int(answers[place]))
-            self.found.append(Mistake(*where, best[place].exp().item(), loss[place].item()))
-        self.found = worst(self.found, self.most)
+def mistakes_in(
+    numbers: Sequence[int], ids: Sequence[str], labels: Sequence[Sequence[int]], logits: Tensor
+) -> list[Mistake]:
+    """The mistakes among logits (n, K); samples with several labels or none are left out."""
+    rows = [row for row, of in enumerate(labels) if len(of) == 1]
+    if not rows:
+        return []
+    log_p = logits.detach()[rows].float().log_softmax(dim=-1).cpu()  # (m, K)
+    truth = torch.tensor([labels[row][0] for row in rows])
+    loss = -log_p.gather(1, truth[:, None])[:, 0]
+    best, answers = log_p.max(dim=-1)
+    found = []
+    for place in (answers != truth).nonzero()[:, 0].tolist():
+        where = (numbers[rows[place]], ids[rows[place]], int(truth[place]), int(answers[place]))
+        found.append(Mistake(*where, best[place].exp().item(), loss[place].item()))
+    return found
 
 
 def worst(mistakes: Iterable[Mistake], most: int = MOST) -> list[Mistake]:

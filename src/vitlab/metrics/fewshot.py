@@ -2,7 +2,7 @@
 
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vitlab.metrics.feature_sets import FeatureSet, checked
 from vitlab.metrics.ridge import GRID, fit
+from vitlab.report.tables import Results, Tabular
 from vitlab.require import require
 from vitlab.shots import Draw, shot_numbers
 
@@ -20,16 +21,23 @@ ChooseL2 = Literal["mean-rank", "held-out"] | float
 
 
 @dataclass(frozen=True)
-class FewShot:
+class FewShot(Tabular):
     """The result for one set and one number of shots."""
 
     accuracy: float
     shots: int | None  # None: all training samples
     l2: float
     chosen_by: str
-    train: int  # samples learnt from
+    train: int  # samples learned from
     count: int  # samples tested on
-    by_l2: dict[float, float]  # test accuracy for every l2 that was tried
+    by_l2: dict[float, float] = field(repr=False)  # test accuracy for every l2 that was tried
+
+    @property
+    def table(self) -> Results:
+        """The result as one row, without the other values of l2."""
+        columns = ("shots", "accuracy %", "l2", "chosen by", "training samples", "test samples")
+        cells = ("all" if self.shots is None else self.shots, 100 * self.accuracy, self.l2)
+        return Results(columns, ((*cells, self.chosen_by, self.train, self.count),))
 
 
 def fewshot(
@@ -74,10 +82,8 @@ def fewshot_sets(
         for name, given in sound.items()
     }
     fixed = isinstance(l2, numbers.Real) and not isinstance(l2, bool)
-    require(
-        fixed or l2 in ("mean-rank", "held-out"),
-        f"l2 {l2!r} is not a rule; give 'mean-rank', 'held-out' or a positive number",
-    )
+    is_rule = fixed or l2 in ("mean-rank", "held-out")
+    require(is_rule, f"l2 {l2!r} is not a rule; give 'mean-rank', 'held-out' or a positive number")
     grid = (float(l2),) if fixed else GRID
     shown = {name: (given.train_x[chosen[name]], given.train_y[chosen[name]]) for name, given in sound.items()}
     accuracies = {name: _accuracies(*shown[name], given.test_x, given.test_y, grid) for name, given in sound.items()}

@@ -54,16 +54,13 @@ class RealLabels:
 def read_real(path: Path) -> RealLabels:
     """Read `real.json` as its authors publish it: entry i belongs to ILSVRC2012_val_{i+1:08d}."""
     value = read_json(path)
-    require(
-        isinstance(value, list) and len(value) == REAL_IMAGES,
-        f"{path.name} is not a list of {REAL_IMAGES:,} lists; give the real.json of the ReaL labels",
-    )
+    is_real = isinstance(value, list) and len(value) == REAL_IMAGES
+    require(is_real, f"{path.name} is not a list of {REAL_IMAGES:,} lists; give the real.json of the ReaL labels")
     lists = []
     for number, labels in enumerate(cast(list[object], value), 1):
         is_list = isinstance(labels, list) and all(type(n) is int and 0 <= n < REAL_CLASSES for n in labels)
-        require(
-            is_list, f"{path.name}: entry {number} is {labels!r:.60}, not a list of classes 0 to {REAL_CLASSES - 1}"
-        )
+        expected = f"not a list of classes 0 to {REAL_CLASSES - 1}"
+        require(is_list, f"{path.name}: entry {number} is {labels!r:.60}, {expected}")
         lists.append(tuple(dict.fromkeys(cast(list[int], labels))))
     return RealLabels(tuple(lists))
 
@@ -101,28 +98,19 @@ def read_label_map(
     require(isinstance(value, dict), f"{path.name} must be an object such as {{'class of the data': 'of the model'}}")
     given = cast(dict[str, object], value)
     missing, strange = sorted(set(data_names) - set(given)), sorted(set(given) - set(data_names))
-    require(
-        not missing and not strange,
-        f"{path.name} must name every class of the data: it lacks {missing[:10]!r} and has {strange[:10]!r}, which the "
-        f"data does not; write [] for a class whose samples are to be skipped",
-    )
-    names: dict[str, int | None] = {}
-    for place, name in enumerate(model_names):
-        names[name] = None if name in names else place  # ImageNet has two cranes
-    by_number = {number: place for place, number in enumerate(model_numbers)}
+    differ = f"it lacks {missing[:10]!r} and has {strange[:10]!r}, which the data does not"
+    advice = "write [] for a class whose samples are to be skipped"
+    require(not missing and not strange, f"{path.name} must name every class of the data: {differ}; {advice}")
+    numbered = {number: place for place, number in enumerate(model_numbers)}
 
     def place_of(one: object) -> int:
-        if type(one) is int:
-            require(one in by_number, f"{path.name}: the model has no class {one}")
-            return by_number[one]
-        known = isinstance(one, str) and one in names
-        require(known, f"{path.name}: the model has no class {one!r:.100}; give its name or its number")
-        place = names[cast(str, one)]
-        require(place is not None, f"{path.name}: the model has several classes {one!r:.100}; give the number")
-        return cast(int, place)
+        places = [n for n, name in enumerate(model_names) if name == one] if type(one) is not int else []
+        places += [numbered[one]] if type(one) is int and one in numbered else []
+        require(bool(places), f"{path.name}: the model has no class {one!r:.100}; give its name or its number")
+        require(len(places) == 1, f"{path.name}: the model has several classes {one!r:.100}; give the number")
+        return places[0]  # ImageNet has two cranes
 
     def places_of(right: object) -> tuple[int, ...]:
-        listed = cast(list[object], right) if isinstance(right, list) else [right]
-        return tuple(dict.fromkeys(place_of(one) for one in listed))
+        return tuple(dict.fromkeys(place_of(one) for one in (right if isinstance(right, list) else [right])))
 
     return LabelMap(tuple(places_of(given[name]) for name in data_names))

@@ -25,6 +25,21 @@ MARKS = str.maketrans(
 )
 
 
+class Tabular:
+    """Prints its `table` as text, and displays it in a notebook."""
+
+    @property
+    def table(self) -> "Results":
+        """The contents as a table."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return repr(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
 @dataclass(frozen=True, repr=False)
 class Results:
     """A table: rows of cells under named columns, None for a missing value. A notebook displays it."""

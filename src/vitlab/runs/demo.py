@@ -5,13 +5,11 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from PIL import Image
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from vitlab.counting import count_spec
 from vitlab.data.sources.catalogue import open_source
@@ -20,19 +18,20 @@ from vitlab.drawing.canvas import require_matplotlib
 from vitlab.jobs.job import Job, Processes
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.metrics.scores import Scores
-from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.paper.recipes.length import Length
 from vitlab.paper.recipes.pretraining import pretraining_recipe
 from vitlab.pixels import Augmentation
 from vitlab.recipe import Execution, Recipe
+from vitlab.report.tables import Results
 from vitlab.run_dir import MODEL, RESULT, RUN, VERSION, RunDir, RunSpec
 from vitlab.runs.demo_report import ALL, Accuracies, Story, accuracy_rows, report, shots_name
 from vitlab.runs.measure.scoring import Reading, score_source
+from vitlab.runs.progress import say
 from vitlab.runs.training.data import open_run_data
 from vitlab.runs.training.trainer import InMemory, train_run
 from vitlab.spec import ViTSpec
-from vitlab.store import replacing
+from vitlab.store import write_text
 from vitlab.strict_json import read_json, to_json
 from vitlab.weights.load import load_model, weights_sha256
 
@@ -41,10 +40,10 @@ LETTERS = "letters?images=1e6&size=16"
 # few steps.
 SPEC = ViTSpec(patch=4, layers=4, width=64, mlp=128, heads=4, image=(16, 16), classes=29, head="linear")
 LARGER = (20, 20)  # pixels of fine-tuning: 25 patches instead of 16
-PRETRAINING_STEPS, PRETRAINING_BATCH, PRETRAINING_PEAK = 1000, 64, 3e-3
+PRETRAINING_STEPS, PRETRAINING_BATCH, PRETRAINING_PEAK = 700, 64, 3e-3
 # The best of three rates for either way, on training digits that the run had not seen: bench/demo_rates.py.
 BATCH, PEAK = 32, 2e-3
-STEPS, STEPS_WITH_ALL = 120, 300  # learning from every label takes longer
+STEPS, STEPS_WITH_ALL = 100, 200  # learning from every label takes longer
 SHOTS, SEEDS = (1, 5, 10, 50, ALL), (0, 1, 2)  # labels per class; each seed draws other labelled digits
 SHOWN = 6  # digit pictures that are written and inspected
 WAYS = ("pre-trained", "from scratch")
@@ -60,7 +59,7 @@ def run_demo(out: Path, console: Console, program: str = "vitlab") -> None:
     torch.set_num_threads(1)  # models this small gain nothing from more threads, and lose much on a busy machine
     wanted, out = out, _free(out)
     if out != wanted:
-        _say(console, f"{wanted} exists; this demo is written to {out}")
+        say(console, f"{wanted} exists; this demo is written to {out}")
     try:
         _tell(out, console, program)
     except KeyboardInterrupt:
@@ -72,31 +71,34 @@ def run_demo(out: Path, console: Console, program: str = "vitlab") -> None:
 def _tell(out: Path, console: Console, program: str) -> None:
     """Run the whole demo, in the order in which it is printed."""
     size = f"{count_spec(SPEC).parameters:,} parameters, {SPEC.layers} layers of {SPEC.heads} heads"
-    _say(console, f"1. Pre-train a small Vision Transformer ({size}) on printed letters, 16x16 pixels")
+    say(console, f"1. Pre-train a small Vision Transformer ({size}) on printed letters, 16x16 pixels")
     if code := train((out / PRETRAINED, pretraining()), console):
         raise KeyboardInterrupt(code)
     amounts = ", ".join(map(str, SHOTS[:-1]))
-    _say(console, f"\n2. Fine-tune it on handwritten digits, 20x20 pixels, with {amounts} and all labels per class;")
-    _say(console, f"   train the same model on the same digits from scratch; {len(SEEDS)} seeds each")
+    say(console, f"\n2. Fine-tune it on handwritten digits, 20x20 pixels, with {amounts} and all labels per class;")
+    say(console, f"   train the same model on the same digits from scratch; {len(SEEDS)} seeds each")
     accuracies = _train_on_digits(out / DIGITS, out / PRETRAINED / MODEL, console)
-    _say(console, "\n3. Accuracy on 355 digits that no model was trained on")
-    _print_table(accuracy_rows(accuracies), console)
+    say(console, "\n3. Accuracy on 355 digits that no model was trained on")
+    heading, *rows = accuracy_rows(accuracies)
+    console.print(Results(heading, tuple(rows)).terminal())
     pictures = list(_write_pictures(out))
     runs = {way: RunDir.open(out / DIGITS / run_name(way, ALL, SEEDS[0])) for way in WAYS}
     fine_tuned = runs["pre-trained"].path / MODEL
     model = load_model(fine_tuned)
     assert isinstance(model, ViT)
-    text = report(Story(model, pictures, accuracies, scored(model), RunDir.open(out / PRETRAINED), runs, STEPS))
-    with replacing(out / REPORT) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    _say(console, "\nOpen this in a browser:")
-    _say(console, f"  {out / REPORT}", style="bold")
-    _say(console, "Try next:")
+    how = model.spec.conventions.preprocessing
+    scores = score_source(model, open_source("digits?split=test"), how=how, reading=Reading(64)).scores["own"]
+    assert isinstance(scores, Scores)
+    text = report(Story(model, pictures, accuracies, scores, RunDir.open(out / PRETRAINED), runs, STEPS))
+    write_text(out / REPORT, text)
+    say(console, "\nOpen this in a browser:")
+    say(console, f"  {out / REPORT}", "bold")
+    say(console, "Try next:")
     for words in (
         ["predict", str(fine_tuned), str(pictures[0])],
         ["inspect", str(fine_tuned), *map(str, pictures[:2]), "--out", str(out / "inside")],
     ):
-        _say(console, f"  {shlex.join([program, *words])}", style="bold")
+        say(console, f"  {shlex.join([program, *words])}", "bold")
 
 
 def left_over(out: Path, program: str) -> str:
@@ -110,9 +112,6 @@ def left_over(out: Path, program: str) -> str:
         return f"stopped: {out} holds {PRETRAINED}, unfinished; {resume} continues it, {again}"
     done = sum((run / RESULT).exists() for run in (out / DIGITS).glob("*"))
     return f"stopped: {out} holds {PRETRAINED} and {done} of {len(_all_runs())} runs in {DIGITS}, no report; {again}"
-
-
-# -- What is trained -----------------------------------------------------------------------------
 
 
 def pretraining() -> RunSpec:
@@ -162,18 +161,10 @@ def _small(length: Length, peak: float, where: str, image: tuple[int, int]) -> R
     )
 
 
-def _spec(kind: str, model: ViTSpec, recipe: Recipe, data: str) -> RunSpec:
+def _spec(kind: Literal["pretrain", "finetune"], model: ViTSpec, recipe: Recipe, data: str) -> RunSpec:
     steps = recipe.schedule.total
     how = Execution(workers=1) if kind == "pretrain" else Execution(save_every=steps)  # fine-tuning takes seconds
-    return RunSpec(
-        format="vitlab-run",
-        version=VERSION,
-        kind="pretrain" if kind == "pretrain" else "finetune",
-        model=model,
-        recipe=recipe,
-        data=data,
-        execution=how,
-    )
+    return RunSpec("vitlab-run", VERSION, kind, model=model, recipe=recipe, data=data, execution=how)
 
 
 def train(asked: tuple[Path, RunSpec], console: Console) -> int:
@@ -193,13 +184,13 @@ def _train_on_digits(folder: Path, start: Path, console: Console) -> Accuracies:
         spec = reading(start if way == "pre-trained" else None, shots, seed)
         jobs[way, shots, seed] = Job(path.name, train, (path, spec), path)
 
-    def told(job: Job, event: Event, words: str) -> None:
+    def show(job: Job, event: Event, words: str) -> None:
         if event != "started":
             done = sum(job.is_done() for job in jobs.values())
-            _say(console, f"{done} of {len(jobs)}: {job.name} {event} {words}".rstrip())
+            say(console, f"{done} of {len(jobs)}: {job.name} {event} {words}".rstrip())
 
     with Crew(Processes(min(2, os.cpu_count() or 1))) as crew:
-        if code := crew.map(list(jobs.values()), console, told):
+        if code := crew.map(list(jobs.values()), console, show):
             raise KeyboardInterrupt(code)
     return {
         way: {shots: [_accuracy(jobs[way, shots, seed].folder) for seed in SEEDS] for shots in SHOTS} for way in WAYS
@@ -209,24 +200,6 @@ def _train_on_digits(folder: Path, start: Path, console: Console) -> Accuracies:
 def _accuracy(folder: Path) -> float:
     """The accuracy of a finished run on the held-out digits, in %."""
     return 100 * cast(dict[str, Any], read_json(folder / RESULT))["test"]["top1"]
-
-
-# -- What is shown -------------------------------------------------------------------------------
-
-
-def scored(model: Model) -> Scores:
-    """Score every held-out digit once."""
-    how = model.spec.conventions.preprocessing
-    scores = score_source(model, open_source("digits?split=test"), how=how, reading=Reading(64)).scores["own"]
-    assert isinstance(scores, Scores)
-    return scores
-
-
-def _print_table(rows: list[tuple[str, ...]], console: Console) -> None:
-    table = Table(*rows[0], box=None, header_style="bold")
-    for row in rows[1:]:
-        table.add_row(*row)
-    console.print(table)
 
 
 def _write_pictures(out: Path) -> Iterator[Path]:
@@ -246,7 +219,3 @@ def _free(out: Path) -> Path:
     chosen = next(path for path in tries if not path.exists())
     chosen.mkdir(parents=True)
     return chosen
-
-
-def _say(console: Console, line: str, style: str = "") -> None:
-    console.print(Text(line, style=style), soft_wrap=True)

@@ -55,17 +55,11 @@ def shots_name(shots: int) -> str:
 def accuracy_rows(accuracies: Accuracies) -> Rows:
     """One row per number of labels, with the mean and standard deviation of each way and their difference."""
     pretrained, scratch = accuracies.values()
-    return [
-        ("labels per class", *accuracies, "difference"),
-        *(
-            (
-                shots_name(shots),
-                *(f"{mean(of[shots]):.1f} ± {stdev(of[shots]):.1f} %" for of in accuracies.values()),
-                f"{mean(pretrained[shots]) - mean(scratch[shots]):+.1f}",
-            )
-            for shots in pretrained
-        ),
-    ]
+    rows: Rows = [("labels per class", *accuracies, "difference")]
+    for shots in pretrained:
+        cells = (f"{mean(of[shots]):.1f} ± {stdev(of[shots]):.1f} %" for of in accuracies.values())
+        rows.append((shots_name(shots), *cells, f"{mean(pretrained[shots]) - mean(scratch[shots]):+.1f}"))
+    return rows
 
 
 def who_is_ahead(accuracies: Accuracies) -> str:
@@ -77,10 +71,8 @@ def who_is_ahead(accuracies: Accuracies) -> str:
         return "The pre-trained model is more accurate at every number of labels."
     if not ahead:
         return "Pre-training did not help: training from scratch is as accurate or better at every number of labels."
-    return (
-        f"The pre-trained model is more accurate with {_listed(ahead)} labels per class, but not with "
-        f"{_listed(others)}."
-    )
+    some = f"with {_listed(ahead)} labels per class, but not with {_listed(others)}"
+    return f"The pre-trained model is more accurate {some}."
 
 
 def _few_labels(story: Story) -> Section:
@@ -107,7 +99,7 @@ def _all_labels(story: Story) -> Section:
         "Training with all labels",
         f"The training loss of the first seed: {spec.recipe.schedule.total} batches of {spec.recipe.batch} of the "
         f"1,442 training digits at {size} pixels.",
-        figures=[("loss while the digits are learnt", draw_curves(losses, x="step", y="loss").svg)],
+        figures=[("loss while the digits are learned", draw_curves(losses, x="step", y="loss").svg)],
     )
 
 

@@ -1,5 +1,6 @@
 """The 1,797 handwritten digits that come with scikit-learn: real images that need no download."""
 
+from functools import cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -50,6 +51,7 @@ def _is_test(labels: np.ndarray) -> np.ndarray:
     return held_out
 
 
+@cache
 def _load() -> tuple[np.ndarray, np.ndarray]:
     """(1797, 8, 8) of uint8 and (1797,) labels."""
     try:

@@ -15,7 +15,7 @@ from vitlab.data.sources.catalogue import data_name, described_kinds
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
 from vitlab.data.transforms.resizing import check_result
 from vitlab.pixels import Augmentation
-from vitlab.report.tables import Results, printable
+from vitlab.report.tables import Results, Tabular, printable
 from vitlab.require import require
 from vitlab.runs.measure.inputs import DataLike, ImageSize, open_set
 from vitlab.runs.progress import Images, announced, default_console
@@ -39,7 +39,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class DataCheck:
+class DataCheck(Tabular):
     """What is in a data set, and what is wrong with it; a notebook displays it as a table."""
 
     source: Source
@@ -106,8 +106,12 @@ class DataCheck:
     def __repr__(self) -> str:
         return "\n".join(map(str, self.lines()))
 
-    def _repr_html_(self) -> str:
-        return Results(("data", data_name(self.source)), tuple(line[:2] for line in self.lines()))._repr_html_()
+    @property
+    def table(self) -> Results:
+        """The findings, one row each."""
+        return Results(("data", data_name(self.source)), tuple(line[:2] for line in self.lines()))
+
+    __str__ = __repr__
 
     def _classes(self) -> Iterator[Line]:
         counts = [(self.survey.class_counts[label], name) for label, name in enumerate(self.source.class_names)]

@@ -11,7 +11,7 @@ from vitlab.metrics.answers import Mistake
 from vitlab.metrics.multilabel import AnyScores, MultiLabelScores
 from vitlab.metrics.scores import Scores
 from vitlab.report.ledger import Entry, append, check_ledger, versions
-from vitlab.report.tables import Cell, Results
+from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import require
 from vitlab.store import write_json, write_text
 
@@ -74,7 +74,7 @@ class Row:
 
 
 @dataclass(frozen=True, repr=False)
-class Evaluation:
+class Evaluation(Tabular):
     """The results of `evaluate`, one row for each model, data set and kind of labels. A notebook displays the table."""
 
     rows: tuple[Row, ...]
@@ -110,11 +110,7 @@ class Evaluation:
             if DETAILS.fullmatch(file.name) and file.name not in details:
                 file.unlink()
 
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
+    __repr__ = Tabular.__str__
 
 
 def results(rows: Sequence[Row]) -> Results:

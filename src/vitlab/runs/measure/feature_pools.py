@@ -138,9 +138,9 @@ class Maker:
             with contextlib.suppress(ValueError):  # reported below, with both lists of classes
                 self.sources[test] = renumbered(self._source(test), self._source(train).class_names)
         ours, theirs = self._making(train), self._making(test)
-        for what, problem, shown, advice in AGREEMENT:
+        for what, problem, advice in AGREEMENT:
             if what in ours and what in theirs and ours[what] != theirs[what]:
-                a, b = shown(ours, theirs), shown(theirs, ours)
+                a, b = _different(what, ours, theirs), _different(what, theirs, ours)
                 raise ValueError(f"{problem}: {train!r} has {a}, {test!r} has {b}; {advice}")
 
     def _check_shots(self, name: str, shots: Shots) -> None:
@@ -184,27 +184,21 @@ class Maker:
         return self.loaded
 
 
-def _classes(own: dict[str, Any], other: dict[str, Any]) -> str:
-    """How many, and the first that differs."""
-    names, theirs = own["class_names"], other["class_names"]
-    first = next((f", number {n} is {a!r}" for n, (a, b) in enumerate(zip(names, theirs, strict=False)) if a != b), "")
-    return f"{len(names)} classes{first}"
+def _different(what: str, own: Any, other: Any) -> str:
+    """What a set has where another differs: the classes, the weights, or the settings of the preprocessing."""
+    if what == "class_names":
+        pairs = enumerate(zip(own[what], other[what], strict=False))
+        first = next((f", number {n} is {a!r}" for n, (a, b) in pairs if a != b), "")
+        return f"{len(own[what])} classes{first}"
+    if what == "weights":
+        return f"{own['architecture']} {own[what][:12]}"
+    return ", ".join(f"{name} {value}" for name, value in own[what].items() if value != other[what].get(name))
 
 
-def _weights(own: dict[str, Any], other: dict[str, Any]) -> str:
-    return f"{own['architecture']} {own['weights'][:12]}"
-
-
-def _preprocessing(own: dict[str, Any], other: dict[str, Any]) -> str:
-    """The settings that differ."""
-    mine, theirs = own["preprocessing"], other["preprocessing"]
-    return ", ".join(f"{name} {value}" for name, value in mine.items() if value != theirs.get(name))
-
-
-AGREEMENT = (  # what a pair must share: the entry in the card, the problem, how to show it, what to do
-    ("class_names", "the classes differ", _classes, "use sets of the same classes in the same order"),
-    ("weights", "the weights differ", _weights, "compute both with the same model"),
-    ("preprocessing", "the preprocessing differs", _preprocessing, "compute both with the same --preprocessing"),
+AGREEMENT = (  # what a pair must share: the entry in the card, the problem, what to do
+    ("class_names", "the classes differ", "use sets of the same classes in the same order"),
+    ("weights", "the weights differ", "compute both with the same model"),
+    ("preprocessing", "the preprocessing differs", "compute both with the same --preprocessing"),
 )
 
 

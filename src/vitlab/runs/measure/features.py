@@ -22,7 +22,7 @@ from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
-from vitlab.report.tables import Results
+from vitlab.report.tables import Results, Tabular
 from vitlab.require import require
 from vitlab.runs.measure.inputs import (
     DataLike,
@@ -44,7 +44,7 @@ SHARD = 4096  # samples; 12 MB of ViT-B
 
 
 @dataclass(frozen=True)
-class Features:
+class Features(Tabular):
     """The features of a data set, in the shards of a folder or in memory; `bad` samples have none."""
 
     path: Path | None
@@ -53,9 +53,11 @@ class Features:
     bad: tuple[Quarantined, ...] = field(repr=False)
     in_memory: Vectors | None = field(default=None, repr=False)
 
-    def _repr_html_(self) -> str:
+    @property
+    def table(self) -> Results:
+        """Where the features are, and how many."""
         cells = (None if self.path is None else str(self.path), self.samples, self.width, len(self.bad))
-        return Results(("folder", "samples", "features each", "without features"), (cells,))._repr_html_()
+        return Results(("folder", "samples", "features each", "images without features"), (cells,))
 
     @property
     def vectors(self) -> Vectors:

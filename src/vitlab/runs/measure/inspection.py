@@ -231,7 +231,7 @@ def _see(model: ViT, good: list[Read], found: Findings, maps: int) -> None:
         rolled = saw.rollout[number].float() / saw.rollout[number].float().mean()
         extremes = rolled.min().item(), rolled.max().item()
         notes = (_resizing(size, model.spec), rollout_range(*extremes))
-        found.cards.append(Card(Path(path).name, picture, coloured(mask), seen, answer, notes))
+        found.cards.append(Card(Path(path).name, picture, answer, notes, coloured(mask), seen))
         about = {"number": len(found.cards), "image": Path(path).name, "answer": answer}
         found.numbers.append({**about, "size": list(size), "rollout_range": list(extremes)})
     found.images += len(good)

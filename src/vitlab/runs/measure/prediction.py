@@ -19,7 +19,7 @@ from vitlab.data.loading.accounting import Excluded
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
-from vitlab.report.tables import Cell, Results, printable
+from vitlab.report.tables import Cell, Results, Tabular, printable
 from vitlab.require import require
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model
 from vitlab.runs.progress import Images, default_console, say
@@ -45,7 +45,7 @@ class Guess:
 
 
 @dataclass(frozen=True, repr=False)
-class Answer:
+class Answer(Tabular):
     """The guesses for one picture, most probable first, or the reason why it could not be read.
 
     `image` is the path, or "picture 1" and so on. `notes` say what is unusual about the file.
@@ -67,11 +67,8 @@ class Answer:
         rows: list[tuple[Cell, ...]] = [(self.image, one.name, 100 * one.probability) for one in self.guesses]
         return Results(COLUMNS, tuple(rows or [(self.image, self.detail, None)]))
 
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
 
-
-class Answers(list[Answer]):
+class Answers(list[Answer], Tabular):
     """A list of answers, with what their probabilities mean; a notebook displays it as a table."""
 
     def __init__(self, found: Iterable[Answer], model: Model, label: str) -> None:
@@ -95,9 +92,6 @@ class Answers(list[Answer]):
         about = {"model": self.model, "task": self.task, "probabilities": self.meaning}
         listed = [asdict(answer) for answer in self]
         return {**about, "preprocessing": self.preprocessing, "class_names": self.names_from, "answers": listed}
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
 
 
 def predict(

@@ -19,7 +19,7 @@ from vitlab.data.loading.accounting import Account, Quarantined
 from vitlab.data.loading.batches import Batch, evaluation_batches, on_device
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import as_model_input
-from vitlab.metrics.answers import Mistake, MistakeFinder, worst
+from vitlab.metrics.answers import Mistake, mistakes_in, worst
 from vitlab.metrics.multilabel import THRESHOLD, AnyScores, any_scores_from_json, empty_scores, merged
 from vitlab.metrics.scores import Scores
 from vitlab.metrics.targets import OWN, Target
@@ -89,10 +89,11 @@ def score_source(
     continued from there, provided that `identity`, the description of the evaluation, agrees.
     """
     batch, workers, max_bad, world = reading.batch, reading.workers, reading.max_bad, reading.world
-    blank = empty_scores(task, model.spec.classes if columns is None else len(columns), threshold)
+    classes = model.spec.classes if columns is None else len(columns)
+    empty = {name: empty_scores(task, classes, threshold) for name in targets}
     if account is None:
         account = Account(len(source) + source.excluded.total(), Counter(source.excluded))
-    progress = Progress({name: deepcopy(blank) for name in targets}, account)
+    progress = Progress(deepcopy(empty), account)
     if saved is not None:
         # All ranks continue from what rank 0 has read: starting from different places, they would wait for each other
         # or count twice. `gather`, because the launcher's store takes at most 8 MiB.
@@ -104,7 +105,7 @@ def score_source(
     if display is not None:
         display.show(progress.next, len(source))
     last_save = time.monotonic()
-    part, done = _Part.of(targets, blank), progress.next
+    part, done = _Part(deepcopy(empty)), progress.next
     device = next(model.parameters()).device
     kept = None if columns is None else torch.tensor(columns, device=device)
     batches = evaluation_batches(
@@ -126,7 +127,7 @@ def score_source(
             if number % SYNC and done < len(source):
                 continue
             _book(progress, world.gather(part.to_json()), max_bad)
-            progress.next, part = done, _Part.of(targets, blank)
+            progress.next, part = done, _Part(deepcopy(empty))
             if display is not None:
                 display.show(done, len(source))
             is_due = done == len(source) or time.monotonic() - last_save >= save_every
@@ -171,32 +172,27 @@ def fingerprint_of(model: Model) -> str:
 
 @dataclass
 class _Part:
-    """What this rank has scored since the last exchange."""
+    """What was scored: by this rank since the last exchange, or by all ranks so far."""
 
     scores: dict[str, AnyScores]
-    mistakes: dict[str, MistakeFinder]
+    mistakes: dict[str, list[Mistake]] = field(default_factory=dict)
     used: int = 0
     bad: list[Quarantined] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, targets: Mapping[str, Target], blank: AnyScores) -> "_Part":
-        has_mistakes = isinstance(blank, Scores)
-        finders = {name: MistakeFinder() for name in targets if has_mistakes}
-        return cls({name: deepcopy(blank) for name in targets}, finders)
 
     def add(self, batch: Batch, logits: Tensor, targets: Mapping[str, Target]) -> None:
         for name, target in targets.items():
             labels = tuple(tuple(target.of(given, id)) for given, id in zip(batch.labels, batch.ids, strict=True))
             self.scores[name].add(logits, labels)
-            if name in self.mistakes:
-                self.mistakes[name].add(batch.numbers, batch.ids, labels, logits)
+            if isinstance(self.scores[name], Scores):
+                found = mistakes_in(batch.numbers, batch.ids, labels, logits)
+                self.mistakes[name] = worst([*self.mistakes.get(name, ()), *found])
         self.used += len(batch.ids)
         self.bad += [sample for _, sample in batch.bad]
 
     def to_json(self) -> dict[str, object]:
         return {
             "scores": {name: scores.to_json() for name, scores in self.scores.items()},
-            "mistakes": {name: [to_json(one) for one in finder.found] for name, finder in self.mistakes.items()},
+            "mistakes": {name: [to_json(one) for one in found] for name, found in self.mistakes.items()},
             "used": self.used,
             "quarantined": [asdict(sample) for sample in self.bad],
         }
@@ -216,14 +212,9 @@ def _book(progress: Progress, parts: Sequence[dict[str, Any]], max_bad: float) -
 
 
 def _save(path: Path, identity: Mapping[str, object], progress: Progress) -> None:
-    value = {
-        "identity": dict(identity),
-        "next": progress.next,
-        "scores": {name: scores.to_json() for name, scores in progress.scores.items()},
-        "mistakes": {name: [to_json(one) for one in found] for name, found in progress.mistakes.items()},
-        "used": progress.account.used[0],
-        "quarantined": [asdict(sample) for sample in progress.account.quarantined.values()],
-    }
+    account = progress.account
+    so_far = _Part(progress.scores, progress.mistakes, account.used[0], list(account.quarantined.values()))
+    value = {"identity": dict(identity), "next": progress.next, **so_far.to_json()}
     write_text(path, json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")))
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from vitlab.report.ledger import Entry, append, versions
 from vitlab.report.report import published
-from vitlab.report.tables import Cell, Results
+from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.store import replacing
 
 COLUMNS = ("data", "{metric} %", "std", "runs", "count", "recipe", "learning rate", "picked of", "published")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Tabular):
     """The top-1 accuracy, or the mean average precision, of several runs on one data set, in percent."""
 
     task: str  # the paper's name of the data set, or empty
@@ -44,9 +44,6 @@ class Outcome:
     def table(self) -> Results:
         """A table of this one row."""
         return results_of([self])
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
 
 
 def results_of(rows: Sequence[Outcome]) -> Results:

@@ -15,7 +15,7 @@ from vitlab.data.source import Source, decode
 from vitlab.data.transforms.evaluation import evaluation_pixels
 from vitlab.drawing.canvas import require_matplotlib
 from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed, thinned
-from vitlab.drawing.page import Photo, Section, page
+from vitlab.drawing.page import Card, Section, page
 from vitlab.inspection.captions import ROLLOUT
 from vitlab.inspection.figures import draw_scale
 from vitlab.metrics.answers import Answers, ClassResult, Mistake, finite_numbers
@@ -191,7 +191,7 @@ def _pictures(model: Model, name: str, answers: Answers, source: Source, names: 
     if mistakes:
         text = f"The {NAMES[name]} images whose true class got the lowest probability, as the model sees them."
         photos = [_photo(model, mistake, image, names) for mistake, image in mistakes]
-        sections.append(Section("Worst mistakes", text, photos=photos, wide=True))
+        sections.append(Section("Worst mistakes", text, cards=photos, wide=True))
     elif not any(one.right is None for one in answers.classes):
         sections.append(Section("Worst mistakes", "None: every prediction was correct.", wide=True))
     looked_at = [Named(mistake.id, image) for mistake, image in mistakes[: LOOKED_AT // 2]]
@@ -213,7 +213,7 @@ def _image(source: Source, number: int) -> Image.Image | None:
         return None
 
 
-def _photo(model: Model, mistake: Mistake, image: Image.Image, names: Sequence[str]) -> Photo:
+def _photo(model: Model, mistake: Mistake, image: Image.Image, names: Sequence[str]) -> Card:
     pixels = evaluation_pixels(image, model.spec.image, model.spec.conventions.preprocessing)
     said = f"is {names[mistake.label]}, taken for {names[mistake.answer]} ({mistake.probability:.1%})"
-    return Photo(mistake.id, pixels.permute(1, 2, 0).contiguous().numpy(), said)
+    return Card(mistake.id, pixels.permute(1, 2, 0).contiguous().numpy(), said)

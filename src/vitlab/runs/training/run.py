@@ -14,10 +14,10 @@ from rich.console import Console
 from vitlab.changes import NO_CHANGES, flattened, with_fields
 from vitlab.errors import SIGNAL_CODES, Stopped
 from vitlab.models.build import Model
-from vitlab.report.tables import Cell, Results
+from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import require
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, LARGEST_RECORD, MODEL, REPORT, RESULT, RUN, RunDir, RunSpec, check_new
-from vitlab.runs.progress import default_console, say
+from vitlab.runs.progress import default_console, describe, say
 from vitlab.runs.training.data import Data, named_sources
 from vitlab.runs.training.finishing import read_result
 from vitlab.runs.training.trainer import InMemory, Places, Watcher, check_watcher, train_run
@@ -156,12 +156,11 @@ class Run:
         return f"Run({str(self.path)!r}, {self.spec.kind}, {state})"
 
     def _repr_html_(self) -> str:
-        sets = {name: found for name, found in self.result.items() if isinstance(found, Mapping)}
-        names = list(dict.fromkeys(number for found in sets.values() for number in found))
-        rows = tuple((name, *(_cell(found.get(number)) for number in names)) for name, found in sets.items())
+        sets = {name: found for name, found in self.result.items() if isinstance(found, Mapping) and "count" in found}
+        rows = tuple((name, describe(found)) for name, found in sets.items())
         recipe = self.spec.recipe
         about = f"{self!r}: {recipe.name}, {recipe.schedule.total:,} steps of {recipe.batch:,} images"
-        return f"<p>{html.escape(about)}</p>" + (Results(("set", *names), rows)._repr_html_() if rows else "")
+        return f"<p>{html.escape(about)}</p>" + (Results(("images", "result"), rows)._repr_html_() if rows else "")
 
 
 def open_run(path: str | Path) -> Run:
@@ -197,7 +196,7 @@ def _cell(value: object) -> Cell:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Tabular):
     """Two runs of the same recipe: how many steps had the same loss, and whether the last states are the same bits."""
 
     steps: int
@@ -205,6 +204,13 @@ class Comparison:
     largest_difference: float
     same_bits: bool
     changed: tuple[str, ...]  # reasons why the bits may differ
+
+    @property
+    def table(self) -> Results:
+        """The comparison as one row."""
+        columns = ("steps", "equal losses", "largest difference", "same last state")
+        cells = (self.steps, self.same_losses, self.largest_difference, "yes" if self.same_bits else "no")
+        return Results(columns, (cells,))
 
     @property
     def is_same(self) -> bool:
