@@ -18,6 +18,23 @@ SHARDS = 4  # per batch, if sums must not depend on the number of ranks
 AUTHORS_CROP = Augmentation()
 
 
+def check_range(spec: object, allowed: str, *names: str) -> None:
+    """Raise unless the fields are None or in an interval such as "[0, 1)"."""
+    least, most = map(float, allowed.strip("[]()").split(","))
+    for name in names:
+        value = getattr(spec, name)
+        is_inside = value is None or (
+            least <= value <= most and (value, allowed[0]) != (least, "(") and (value, allowed[-1]) != (most, ")")
+        )
+        require(is_inside, f"{name} {value} is outside {allowed}")
+
+
+def check_not_negative(spec: object, *names: str) -> None:
+    """Raise unless the fields are 0 or more."""
+    for name in names:
+        require(getattr(spec, name) >= 0, f"{name} {getattr(spec, name)} must not be negative")
+
+
 @dataclass(frozen=True)
 class Distillation:
     """Distillation from a teacher: the teacher's prediction has `weight` in the loss, the label has the rest.
@@ -32,8 +49,8 @@ class Distillation:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(0 <= self.share <= 1, f"weight {self.weight} is outside [0, 1]")
-        require(0 < self.temperature <= 1000, f"temperature {self.temperature} is outside (0, 1000]")
+        check_range(self, "[0, 1]", "weight")
+        check_range(self, "(0, 1000]", "temperature")
 
     @property
     def share(self) -> float:
@@ -63,7 +80,7 @@ class Schedule:
         check_fields(self)
         require(self.peak > 0, f"peak {self.peak} must be positive")
         require(0 <= self.end <= self.peak, f"end {self.end} is outside [0, peak {self.peak}]")
-        require(self.warmup >= 0, f"warmup {self.warmup} must not be negative")
+        check_not_negative(self, "warmup")
         require(
             self.total > self.warmup,
             f"the {self.total:,} total steps must be more than the {self.warmup:,} steps of warm-up; "
@@ -105,7 +122,7 @@ class AdamW:
     def __post_init__(self) -> None:
         check_fields(self)
         require(all(0 <= beta < 1 for beta in self.betas), f"betas {self.betas} are outside [0, 1)")
-        _check_optimizer(self.weight_decay, self.clip)
+        _check_optimizer(self)
 
 
 @dataclass(frozen=True)
@@ -126,13 +143,13 @@ class SGD:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(0 <= self.momentum < 1, f"momentum {self.momentum} is outside [0, 1)")
-        _check_optimizer(self.weight_decay, self.clip)
+        check_range(self, "[0, 1)", "momentum")
+        _check_optimizer(self)
 
 
-def _check_optimizer(weight_decay: float, clip: float | None) -> None:
-    require(weight_decay >= 0, f"weight_decay {weight_decay} must not be negative")
-    require(clip is None or clip > 0, f"clip {clip} must be positive, or None for no clipping")
+def _check_optimizer(how: AdamW | SGD) -> None:
+    check_not_negative(how, "weight_decay")
+    require(how.clip is None or how.clip > 0, f"clip {how.clip} must be positive, or None for no clipping")
 
 
 COLOUR_BITS = 3  # per channel of a predicted colour, B.1.2
@@ -156,9 +173,8 @@ class Masking:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(0 < self.corrupted <= 1, f"corrupted {self.corrupted} is outside (0, 1]")
-        for name in ("masked", "swapped", "kept"):
-            require(0 <= getattr(self, name) <= 1, f"{name} {getattr(self, name)} is outside [0, 1]")
+        check_range(self, "(0, 1]", "corrupted")
+        check_range(self, "[0, 1]", "masked", "swapped", "kept")
         require(
             math.isclose(self.masked + self.swapped + self.kept, 1),
             f"masked {self.masked}, swapped {self.swapped} and kept {self.kept} must add up to 1; set all three",
@@ -214,21 +230,15 @@ class Recipe:
     def __post_init__(self) -> None:
         check_fields(self)
         require(1 <= self.batch <= 2**20, f"batch {self.batch} is outside 1..{2**20:,}")
-        require(0 <= self.label_smoothing < 1, f"label_smoothing {self.label_smoothing} is outside [0, 1)")
-        for name in ("dropout", "stochastic_depth"):
-            require(0 <= getattr(self, name) < 1, f"{name} {getattr(self, name)} is outside [0, 1)")
-        for name in ("mixup", "cutmix"):
-            require(getattr(self, name) >= 0, f"{name} {getattr(self, name)} must not be negative")
+        check_range(self, "[0, 1)", "label_smoothing", "dropout", "stochastic_depth")
+        check_range(self, "(0, 1)", "average")
+        check_range(self, "(0, 1]", "layer_decay")
+        check_not_negative(self, "mixup", "cutmix", "validate_every", "patience", "settle_window")
         require(1 <= self.shards <= self.batch, f"shards {self.shards} is outside 1..{self.batch:,}, the batch")
-        require(self.average is None or 0 < self.average < 1, f"average {self.average} is outside (0, 1)")
-        require(0 < self.layer_decay <= 1, f"layer_decay {self.layer_decay} is outside (0, 1]")
         require(
             self.class_weights == "none" or self.loss == "softmax",
             "class_weights need the softmax loss, not sigmoid",
         )
-        require(self.validate_every >= 0, f"validate_every {self.validate_every} must not be negative")
-        require(self.patience >= 0, f"patience {self.patience} must not be negative")
-        require(self.settle_window >= 0, f"settle_window {self.settle_window} must not be negative")
         require(
             not self.patience or self.validate_every > 0,
             f"patience {self.patience} counts validations; set validate_every to a number of steps",
@@ -254,7 +264,7 @@ CHOSEN = -1  # workers: as many as suit the cores and the device
 
 @dataclass(frozen=True)
 class Execution:
-    """How a run is executed: speed and memory. It changes what is learnt only by rounding and dropout's draws.
+    """How a run is executed: speed and memory. It changes what is learned only by rounding and dropout's draws.
 
     Args:
         device: cpu, cuda, cuda:1 or mps; auto is a GPU if there is one.
@@ -291,10 +301,9 @@ class Execution:
     def __post_init__(self) -> None:
         check_fields(self)
         require(self.workers >= CHOSEN, f"workers {self.workers} must be 0 or more, or {CHOSEN} to choose the number")
-        for name in ("micro_batch", "save_every"):
-            require(getattr(self, name) >= 0, f"{name} {getattr(self, name)} must not be negative")
+        check_not_negative(self, "micro_batch", "save_every")
         require(self.keep >= 1, f"keep {self.keep} must be at least 1: a crash would lose a run without checkpoints")
-        require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is outside [0, 1]")
+        check_range(self, "[0, 1]", "max_bad")
         require(
             1 <= self.timeout <= LONGEST_TIMEOUT,
             f"timeout {self.timeout} is outside 1..{LONGEST_TIMEOUT:,} seconds (one week)",

@@ -1,17 +1,17 @@
-"""The run folder: what was asked for, what happened, and where the rest lies. No torch.
+"""The run folder: what was asked for, what happened, and where everything else is. No torch.
 
 run.json        the run, complete: model, recipe, data, seed, execution; never changed
 data.json       the data's card: classes, number of samples, fingerprint
 contents.npz    what the files of the data hold, see data/contents.py
-not-exact.json  why the run is not what an unbroken one would be, once it has been continued with changes
-events.jsonl    what happened, a line each; only ever added to
-quarantine.json images that could not be used, with reason and hash, once there are any
+not-exact.json  why the run differs from an uninterrupted one, if it was continued with changes
+events.jsonl    what happened, one event per line; only appended to
+quarantine.json unusable images with reason and hash, if there are any
 checkpoints/    see train/checkpoints/files.py
 result.json     the numbers at the end
 masked-patches.png what a run of masked patches predicts, drawn at every validation and at the end
 model/          the trained model, self-contained
-*-answers.json  classes, confusions and worst mistakes of the last evaluation of the validation and the test images
-report.html     all of it to look at
+*-answers.json  classes, confusions and worst mistakes of the last evaluation of the validation and test images
+report.html     the report
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from typing import Any, Literal, cast
 from vitlab.recipe import HARD, Execution, Recipe
 from vitlab.require import require
 from vitlab.spec import ModelSpec
-from vitlab.store import LOCK, json_writer, locked, refuse_strange, refuse_unwritable, remove_leftovers, replacing
+from vitlab.store import LOCK, locked, refuse_strange, refuse_unwritable, remove_leftovers, replacing, write_json
 from vitlab.strict_json import from_json, read_json, to_json
 from vitlab.user_files import broken_link, check_regular, stream_lines
 
@@ -45,11 +45,10 @@ LEARNT = ("kind", "model", "recipe", "seed", "start_sha256", "held_out", "teache
 
 @dataclass(frozen=True)
 class RunSpec:
-    """A run, complete: with the same data it learns the same weights.
+    """A complete run: with the same data it learns the same weights.
 
-    `start` are the weights that fine-tuning began with, empty for fresh ones; `teacher` those of a model that is learnt
-    from beside the labels. `validation` is a data set of its own, or empty for the share `held_out` of the training
-    data.
+    `start` are the weights that fine-tuning began with, empty for fresh ones; `teacher` is a model to distill from.
+    `validation` is a data set, or empty for the share `held_out` of the training data.
     """
 
     format: Literal["vitlab-run"]
@@ -79,16 +78,16 @@ class RunSpec:
         untouched = (HARD, replace(HARD, weight=HARD.share))  # older files write the weight out
         require(
             bool(self.teacher) or self.recipe.distillation in untouched,
-            "distillation needs a model to learn from: give --teacher MODEL (pretrain, finetune and sweep have it)",
+            "distillation needs a teacher: give --teacher MODEL (pretrain, finetune and sweep have it)",
         )
         require(
             not (self.teacher and self.recipe.masking is not None),
-            "a teacher tells classes, masked patches have none; leave --teacher or --objective masked-patches out",
+            "a teacher predicts classes, and masked patches have none; leave out --teacher or --objective",
         )
 
 
 class RunDir:
-    """A folder with a run in it. A writer holds its lock (`held`); of several ranks only one `writes`.
+    """The folder of a run. A writer holds its lock (`held`); of several ranks only one `writes`.
 
     run.json is read once, when it is first needed.
     """
@@ -101,11 +100,11 @@ class RunDir:
         self.dropped = 0  # events that could not be written
         self._identity: tuple[int, int] | None = None  # of the folder that is held
         self._is_new = False
-        self._made: tuple[Path, ...] = ()  # folders that there were not before the run, the innermost first
+        self._made: tuple[Path, ...] = ()  # folders that were created for the run, the innermost first
 
     @property
     def command(self) -> str:
-        """What continues the run, for messages: a command, or a call where the data is a Python object."""
+        """How to continue the run: a command, or a call if the data is a Python object."""
         if self._command:
             return self._command
         if self.spec().data.startswith(OBJECT):
@@ -118,25 +117,26 @@ class RunDir:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody else writes here while the block runs."""
-        if not self.writes:
-            yield
-            return
-        with locked(self.path):
+        """Lock the folder against other writers while the block runs."""
+        with locked(self.path) if self.writes else contextlib.nullcontext():
             self._identity = _identity(self.path)
             yield
 
     def check_there(self) -> None:
-        """Raise if the folder that is held was moved or removed: what is written now would make another one."""
+        """Raise if the folder was moved or removed since it was locked: writing would create another one."""
         if self.writes and self._identity is not None and _identity(self.path) != self._identity:
             raise FileNotFoundError(
-                f"{self.path} was moved or removed while the run was writing to it; if it was moved, bring it back and "
+                f"{self.path} was moved or removed while the run was writing to it; if it was moved, move it back and "
                 f"continue with: {self.command}"
             )
 
+    def _may_write(self) -> bool:
+        self.check_there()
+        return self.writes
+
     @classmethod
     def create(cls, path: Path, spec: RunSpec, card: Mapping[str, object]) -> "RunDir":
-        """Make a folder for a new run; one that holds a run already is an error that says how to continue it."""
+        """Create the folder of a new run; raises if it holds a run, and says how to continue that."""
         run = cls(path)
         run._is_new = True
         run._made = tuple(folder for folder in (path, *path.absolute().parents) if not folder.exists())
@@ -149,9 +149,9 @@ class RunDir:
 
     @classmethod
     def open(cls, path: Path) -> "RunDir":
-        """A folder that holds a run."""
+        """Open a folder that holds a run."""
         require((path / RUN).is_file(), broken_link(path) or f"{path} holds no run: there is no {RUN} in it")
-        if (path / EVENTS).is_fifo():  # to write to it would wait for ever; any other log that fails is counted
+        if (path / EVENTS).is_fifo():  # writing to it would block; events lost in other ways are counted
             check_regular(path / EVENTS)
         return cls(path)
 
@@ -169,91 +169,71 @@ class RunDir:
     def learnt(self) -> dict[str, object]:
         """The part of run.json that decides what is learned, besides the data, as the file states it."""
         values = self._read()
-        return {name: values[name] for name in LEARNT if name in values} | {
-            "validation": bool(values.get("validation"))
-        }
+        found = {name: values[name] for name in LEARNT if name in values}
+        return found | {"validation": bool(values.get("validation"))}
 
     def not_exact(self) -> list[str]:
-        """Why the run is not what an unbroken one would be; empty for a run that is."""
+        """Why the run differs from an uninterrupted one; empty if it does not."""
         return list(cast(list[str], read_json(self.path / NOT_EXACT))) if (self.path / NOT_EXACT).exists() else []
 
     def card(self) -> object:
         """What the data was, as JSON values."""
         require(
             (self.path / DATA).is_file(),
-            f"{self.path} has lost its {DATA}, which says what the run learns from; bring it back from a copy of the "
-            f"folder, or start a new run",
+            f"{self.path} has lost its {DATA}, which describes the training data; restore it, or start a new run",
         )
         return read_json(self.path / DATA)
 
     @contextlib.contextmanager
     def withdrawn_unless_begun(self) -> Iterator[None]:
-        """Train a run that was just made inside this block. An error before the first step is done takes the run back:
-        the corrected command may use the folder again. What was there before stays.
+        """Train a new run inside this block. An error before the end of the first step removes what the run wrote,
+        so that the corrected command can use the folder.
         """
         try:
             yield
         except Exception:
             if self._is_new and (self.path / RUN).is_file():
-                with contextlib.suppress(OSError):  # such as another process in it by now, or files of others
+                with contextlib.suppress(OSError):  # such as another process using it, or files of others
                     self._withdraw()
             raise
 
     def _withdraw(self) -> None:
         self.check_there()
         with locked(self.path):
-            if self._is_begun():
+            saved = (int(folder.name.removeprefix("step-")) for folder in (self.path / CHECKPOINTS).glob("step-*[0-9]"))
+            if any(self.events("step")) or any(saved):  # a step was completed
                 return
-            self._remove()
+            (self.path / RUN).unlink()  # first: without it there is no run, whatever else is left
+            remove_leftovers(self.path)
+            written = DATA, CONTENTS, NOT_EXACT, EVENTS, PICTURE
+            for file in (*map(self.path.joinpath, written), *self.path.glob(f"*{QUARANTINE}")):
+                file.unlink(missing_ok=True)
+            for name in (CHECKPOINTS, TENSORBOARD):
+                shutil.rmtree(self.path / name, ignore_errors=True)
         (self.path / LOCK).unlink()
         for folder in self._made:
             folder.rmdir()
 
-    def _is_begun(self) -> bool:
-        """Whether a step was done: it is in the log, or was saved."""
-        saved = (int(folder.name.removeprefix("step-")) for folder in (self.path / CHECKPOINTS).glob("step-*[0-9]"))
-        return any(self.events("step")) or any(saved)
-
-    def _remove(self) -> None:
-        """Remove what a run makes before its first step is done, and nothing else."""
-        (self.path / RUN).unlink()  # the first: without it there is no run, whatever else is left
-        remove_leftovers(self.path)
-        for name in (
-            DATA,
-            CONTENTS,
-            NOT_EXACT,
-            EVENTS,
-            PICTURE,
-            *(file.name for file in self.path.glob(f"*{QUARANTINE}")),
-        ):
-            (self.path / name).unlink(missing_ok=True)
-        for name in (CHECKPOINTS, TENSORBOARD):
-            shutil.rmtree(self.path / name, ignore_errors=True)
-
     def write(self, name: str, value: object) -> None:
-        """A file of the run, replaced at once."""
-        if not self.writes:
-            return
-        self.check_there()
-        with replacing(self.path / name) as temporary:
-            json_writer(value)(temporary)
+        """Write a JSON file of the run atomically."""
+        if self._may_write():
+            write_json(self.path / name, value)
 
     def write_bytes(self, name: str, content: bytes) -> None:
-        """A file of the run that is not JSON, replaced at once."""
-        if not self.writes:
-            return
-        self.check_there()
-        with replacing(self.path / name) as temporary:
-            temporary.write_bytes(content)
+        """Write a file of the run that is not JSON atomically."""
+        if self._may_write():
+            with replacing(self.path / name) as temporary:
+                temporary.write_bytes(content)
 
     def record(self, kind: str, values: Mapping[str, object]) -> None:
-        """Add an event. A log that cannot be written does not stop a training, but a folder that is gone does: what is
-        lost of the log is counted.
+        """Append an event. Events that cannot be written are counted and do not stop a run, unless the folder is gone.
+
+        JSON has no NaN and no infinity: they are written as text, which float() reads.
         """
-        if not self.writes:
+        if not self._may_write():
             return
-        self.check_there()
-        line = json.dumps({"event": kind, "time": round(time.time(), 3), **_plain(values)}, allow_nan=False)
+        plain = {n: str(v) if isinstance(v, float) and not math.isfinite(v) else v for n, v in values.items()}
+        line = json.dumps({"event": kind, "time": round(time.time(), 3), **plain}, allow_nan=False)
         try:
             with (self.path / EVENTS).open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
@@ -261,10 +241,9 @@ class RunDir:
             self.dropped += 1
 
     def sync(self) -> None:
-        """Make every event so far durable, if that is possible; called before every save of the training."""
-        if not self.writes:
+        """Make all events so far durable, if possible; called before every checkpoint."""
+        if not self._may_write():
             return
-        self.check_there()
         try:
             with (self.path / EVENTS).open("rb") as file:
                 os.fsync(file.fileno())
@@ -272,15 +251,14 @@ class RunDir:
             self.dropped += 1
 
     def mend(self) -> None:
-        """Take off what a crash left: an event that was cut short, files that were being written."""
-        if not self.writes:
-            return
-        remove_leftovers(self.path)
-        with contextlib.suppress(OSError):  # see `record`
-            _cut_last_line(self.path / EVENTS)
+        """Remove what a crash left: an event that was cut short, temporary files."""
+        if self.writes:
+            remove_leftovers(self.path)
+            with contextlib.suppress(OSError):  # see `record`
+                _cut_last_line(self.path / EVENTS)
 
     def events(self, kind: str = "") -> Iterator[dict[str, Any]]:
-        """The events, all or of one kind, in the order they happened; a line that a crash cut short is left out."""
+        """Yield the events in order, all or of one kind; a line that a crash cut short is skipped."""
         if not (self.path / EVENTS).is_file():
             return
         for line in stream_lines(self.path / EVENTS):
@@ -292,12 +270,12 @@ class RunDir:
                 yield event
 
     def history(self, kind: str, value: str) -> dict[int, float]:
-        """A value by step; a step that was repeated after a crash counts once, as it was repeated."""
+        """A value by step; of a step that was repeated after a crash, the last value."""
         return {event["step"]: float(event[value]) for event in self.events(kind)}
 
 
 def answers_file(name: str) -> str:
-    """Where a run keeps what was answered in its last evaluation of a set."""
+    """The file with the predictions of the last evaluation of a set."""
     return f"{name}-answers.json"
 
 
@@ -307,7 +285,7 @@ def weights_name(path: Path) -> str:
 
 
 def check_new(path: Path) -> None:
-    """Raise unless a new run may begin in `path`: it holds no run and nothing else, and can be written."""
+    """Raise unless a new run may begin in `path`: an empty or new folder that can be written to."""
     refuse_unwritable(path)
     _refuse_run(path)
     if not _is_half_made(path):
@@ -315,7 +293,7 @@ def check_new(path: Path) -> None:
 
 
 def _is_half_made(path: Path) -> bool:
-    """Whether there is only the first file of a run that a crash kept from being made."""
+    """Whether there is only the first file of a run whose creation was interrupted."""
     if [file.name for file in path.glob("[!.]*")] != [DATA]:
         return False
     try:
@@ -334,7 +312,7 @@ def _refuse_run(path: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Which folder stands at a path, whatever its name; None where there is none."""
+    """Device and inode of the folder at a path; None if there is none."""
     try:
         status = path.stat()
     except OSError:
@@ -342,16 +320,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _plain(values: Mapping[str, object]) -> dict[str, object]:
-    """JSON has no NaN and no infinity: they are written as text, which float() reads."""
-    return {
-        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-    }
-
-
 def _cut_last_line(path: Path) -> None:
-    """Cut off the beginning of a line that was never finished."""
+    """Cut off an unfinished last line."""
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         while size > 0:

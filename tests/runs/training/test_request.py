@@ -112,7 +112,7 @@ def test_the_length_of_a_finetuning_follows_the_data_or_what_is_asked_for(traine
     run = finetuning_run(trained, "pets", replace(asked, changes=changes), Execution(), quiet(), epochs=40)
     assert (run.recipe.schedule.peak, run.recipe.schedule.warmup) == (0.2, 7)
     both = replace(asked, changes=(("schedule.total", "9"),))
-    with pytest.raises(ValueError, match=r"--epochs 4 and --schedule.total 9 both set the length"):
+    with pytest.raises(ValueError, match=r"epochs= \(4\) and schedule.total= \(9\) both set the length"):
         finetuning_run(trained, "", both, Execution(), quiet(), epochs=4)
 
 
@@ -512,7 +512,7 @@ class TestPretraining:
         assert (run.model.root, run.model.classes) == (16, 3)
 
     def test_too_few_steps_are_an_error_with_a_proposal(self, photos):
-        with pytest.raises(ValueError, match=r"300 epochs of 24 images make 1 steps of 4,096 images; .* such as 6"):
+        with pytest.raises(ValueError, match=r"300 epochs of 24 images make 1 step of 4,096 images; .* such as 6"):
             pretraining_run("ViT-B/16@imagenet", Request(f"folder:{photos}"), Execution(), None, quiet())
 
     def test_the_head_starts_at_minus_ten(self, photos):

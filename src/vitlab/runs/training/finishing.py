@@ -65,9 +65,9 @@ def finish(
     draw(session, data, model)
     run.check_there()
     if world.first(_model_fault, run):
-        world.first(_set_aside, run)
+        world.first(_set_aside, run.path / MODEL)
         _keep_model(session, data.card, data.task, state, checkpoints)
-    result["model_sha256"] = world.first(_weights_sha256, run)
+    result["model_sha256"] = world.first(sha256, run.path / MODEL / WEIGHTS)
     if why := world.first(run.not_exact):
         result["not_exact"] = why
     run.write(RESULT, result)
@@ -162,7 +162,7 @@ def is_complete(session: Session, card: DataCard) -> bool:
     """
     run, _, console, world = session
     if not world.first(read_result, run):
-        world.first(_withdraw_result, run)
+        world.first(_set_aside, run.path / RESULT)  # the run is not finished any more
         say(console, f"{run.path / RESULT} is damaged and was set aside; the end of the run is repeated")
         return False
     fault = world.first(_model_fault, run)
@@ -179,7 +179,7 @@ def is_complete(session: Session, card: DataCard) -> bool:
     assert restored is not None, "there are checkpoints"
     if _rebuild(session, card, state, checkpoints):
         return True
-    world.first(_withdraw_result, run)
+    world.first(_set_aside, run.path / RESULT)
     say(console, f"the last checkpoint is lost; training continues after step {restored.step:,}")
     return False
 
@@ -196,10 +196,10 @@ def _rebuild(session: Session, card: DataCard, state: TrainState, checkpoints: C
     step = state.progress.step
     if step != result.get("step", step):
         return False
-    aside = world.first(_set_aside, run)
+    aside = world.first(_set_aside, run.path / MODEL)
     task: Task = "multi-label" if result.get("task") == "multi-label" else "single-label"
     _keep_model(session, card, task, state, checkpoints)
-    made = world.first(_weights_sha256, run)
+    made = world.first(sha256, run.path / MODEL / WEIGHTS)
     run.write(RESULT, result | {"model_sha256": made})  # another version may write the same tensors as other bytes
     run.record("rebuilt", {"step": step})
     moved = f"; what was there is now {aside}" if aside else ""
@@ -214,7 +214,7 @@ def _model_fault(run: RunDir) -> str:
         require(folder.is_dir(), f"{folder} is missing")
         verify_folder(folder, (WEIGHTS, CARD))
         expected = read_result(run).get("model_sha256")  # results of earlier versions do not say
-        require(expected in (None, _weights_sha256(run)), f"{folder} holds other weights than the run ended with")
+        require(expected in (None, sha256(folder / WEIGHTS)), f"{folder} holds other weights than the run ended with")
     except (OSError, ValueError) as error:
         return str(error)
     return ""
@@ -229,19 +229,10 @@ def read_result(run: RunDir) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 
 
-def _withdraw_result(run: RunDir) -> None:
-    """Set the result aside: the run is not finished any more."""
-    set_aside(run.path / RESULT)
-
-
-def _set_aside(run: RunDir) -> str:
-    """Rename what has the model's name; returns the new name, or nothing if there was nothing."""
-    return str(set_aside(run.path / MODEL)) if (run.path / MODEL).exists() else ""
+def _set_aside(path: Path) -> str:
+    """Rename a file or folder; returns the new name, or nothing if there was nothing."""
+    return str(set_aside(path)) if path.exists() else ""
 
 
 def _steps_kept(run: RunDir) -> list[int]:
     return steps_in(run.path / CHECKPOINTS) if (run.path / CHECKPOINTS).is_dir() else []
-
-
-def _weights_sha256(run: RunDir) -> str:
-    return sha256(run.path / MODEL / WEIGHTS)

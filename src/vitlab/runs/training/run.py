@@ -3,16 +3,14 @@
 import functools
 import html
 import shlex
-import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, cast
 
 from rich.console import Console
 
 from vitlab.changes import NO_CHANGES, flattened, with_fields
-from vitlab.errors import SIGNAL_CODES, Stopped
 from vitlab.models.build import Model
 from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import require
@@ -20,7 +18,7 @@ from vitlab.run_dir import CHECKPOINTS, CONTENTS, LARGEST_RECORD, MODEL, REPORT,
 from vitlab.runs.progress import default_console, describe, say
 from vitlab.runs.training.data import Data, named_sources
 from vitlab.runs.training.finishing import read_result
-from vitlab.runs.training.trainer import InMemory, Places, Watcher, check_watcher, train_run
+from vitlab.runs.training.trainer import InMemory, Places, Watcher, check_watcher, train_or_stop
 from vitlab.store import MANIFEST
 from vitlab.strict_json import read_json
 from vitlab.train.checkpoints.files import STATE
@@ -33,36 +31,23 @@ from vitlab.world.group import join
 SHOWN = 12  # events in a notebook, the last
 
 
-class History(Sequence[dict[str, Any]]):
+class History(list[dict[str, Any]]):
     """Every event of a run in order, each a dictionary with `event`, `time` and its values."""
-
-    def __init__(self, events: Sequence[dict[str, Any]]) -> None:
-        self._events = list(events)
-
-    @overload
-    def __getitem__(self, index: int, /) -> dict[str, Any]: ...
-    @overload
-    def __getitem__(self, index: slice, /) -> list[dict[str, Any]]: ...
-    def __getitem__(self, index: int | slice, /) -> dict[str, Any] | list[dict[str, Any]]:
-        return self._events[index]
-
-    def __len__(self) -> int:
-        return len(self._events)
 
     def of(self, kind: str) -> "History":
         """The events of one kind, such as "step" or "validation"."""
-        return History([event for event in self._events if event["event"] == kind])
+        return History(event for event in self if event["event"] == kind)
 
     def column(self, kind: str, name: str) -> dict[int, float]:
         """A value by step, such as `column("step", "loss")`; a step repeated after a crash counts once."""
-        return {event["step"]: float(event[name]) for event in self._events if event["event"] == kind}
+        return {event["step"]: float(event[name]) for event in self if event["event"] == kind}
 
     def __repr__(self) -> str:
-        kinds = dict.fromkeys(event["event"] for event in self._events)
+        kinds = dict.fromkeys(event["event"] for event in self)
         return f"History({len(self):,} events: {', '.join(f'{len(self.of(kind)):,} {kind}' for kind in kinds)})"
 
     def _repr_html_(self) -> str:
-        shown = self._events[-SHOWN:]
+        shown = self[-SHOWN:]
         names = list(dict.fromkeys(name for event in shown for name in event if name != "time"))
         rows = tuple(tuple(_cell(event.get(name)) for name in names) for event in shown)
         return f"<p>{html.escape(repr(self))}, the last {len(shown)}:</p>{Results(tuple(names), rows)._repr_html_()}"
@@ -107,7 +92,7 @@ class Run:
     @property
     def history(self) -> History:
         """Every event so far."""
-        return History(list(RunDir(self.path).events()))
+        return History(RunDir(self.path).events())
 
     @property
     def report(self) -> Path | None:
@@ -140,7 +125,7 @@ class Run:
         execution = with_fields(run.spec().execution, flattened({**changes, **fields}))
         with join(execution.device, execution.timeout) as world:
             run.writes = world.leads
-            return train(
+            train_or_stop(
                 run,
                 default_console(console, quiet=quiet or not world.leads),
                 memory=InMemory(sources=sources),
@@ -150,6 +135,7 @@ class Run:
                 world=world,
                 on_event=on_event if world.leads else None,
             )
+        return Run(self.path)
 
     def __repr__(self) -> str:
         state = "finished" if self.is_finished else "not finished"
@@ -166,20 +152,6 @@ class Run:
 def open_run(path: str | Path) -> Run:
     """Open the run in a folder, finished or not."""
     return Run(path)
-
-
-def train(run: RunDir, console: Console, **how: Any) -> Run:
-    """Train the run of a folder to its end, see `train_run`; raises Stopped if a signal stopped it.
-
-    Of several ranks, only the one that writes names the folder.
-    """
-    try:
-        code = train_run(run, console, **how)
-    except KeyboardInterrupt:
-        code = SIGNAL_CODES[signal.SIGINT]
-    if code:
-        raise Stopped(code, run.path if run.writes else None, run.command)
-    return Run(run.path)
 
 
 def _measured(event: Mapping[str, Any]) -> float:
@@ -260,7 +232,7 @@ def reproduce(
     if (path / CONTENTS).is_file() and not (again / CHECKPOINTS).exists():
         twin.write_bytes(CONTENTS, read_regular(path / CONTENTS, LARGEST_RECORD))  # what the data must still hold
     with twin.withdrawn_unless_begun():
-        train(twin, screen, allow_changed=allow_changed, on_event=on_event)
+        train_or_stop(twin, screen, allow_changed=allow_changed, on_event=on_event)
     return compare(run, twin)
 
 

@@ -34,10 +34,10 @@ from vitlab.runs.training.data import (
 )
 from vitlab.runs.training.objective import Teacher, corruption_of, open_teacher
 from vitlab.runs.training.request import Objective, Request, finetuning_spec, pretraining_spec
-from vitlab.runs.training.run import Run, train
+from vitlab.runs.training.run import Run
 from vitlab.runs.training.state import IN_MEMORY, without_storage
 from vitlab.runs.training.time_estimate import DAY, estimated_seconds
-from vitlab.runs.training.trainer import InMemory, Watcher, check_watcher
+from vitlab.runs.training.trainer import InMemory, Watcher, check_watcher, train_or_stop
 from vitlab.runs.training.validation import check_pictures
 from vitlab.spec import Image, ViTSpec, image_size
 from vitlab.strict_json import to_json
@@ -164,7 +164,8 @@ def _start(
             run = create_run(path, spec, data, console, memory.teacher, is_confirmed=call.is_confirmed)
         with run.withdrawn_unless_begun():
             world.first(str, run.path)  # the other ranks wait for it in `_follow`
-            return train(run, console, memory=memory, world=world, on_event=call.on_event)
+            train_or_stop(run, console, memory=memory, world=world, on_event=call.on_event)
+        return Run(run.path)
 
 
 # -- What is asked for -----------------------------------------------------------------------------
@@ -318,4 +319,6 @@ def _continued(path: Path, spec: RunSpec, console: Console) -> RunDir:
 
 def _follow(world: World) -> Run:
     """Train the run that rank 0 creates."""
-    return train(RunDir(Path(world.first(str)), writes=False), Console(quiet=True), world=world)
+    run = RunDir(Path(world.first(str)), writes=False)
+    train_or_stop(run, Console(quiet=True), world=world)
+    return Run(run.path)

@@ -1,10 +1,12 @@
 """Train the run of a folder to its end: what `pretrain`, `finetune`, `resume` and `reproduce` all call."""
 
+import signal
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -15,7 +17,7 @@ from vitlab.data.loading.accounting import Account
 from vitlab.data.loading.batches import order_of, slice_sizes, training_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import as_model_input
-from vitlab.errors import TooManyBadImages
+from vitlab.errors import SIGNAL_CODES, Stopped, TooManyBadImages
 from vitlab.interrupts import undisturbed
 from vitlab.models.build import Model
 from vitlab.recipe import Execution
@@ -126,6 +128,19 @@ def train_run(
         if code == 0:
             finish(session, data, state, checkpoints, is_shown=state.progress.step > first)
         return code
+
+
+def train_or_stop(run: RunDir, console: Console, **how: Any) -> None:
+    """Train the run of a folder with `train_run`; raises Stopped if a signal stopped it.
+
+    Of several ranks, only the one that writes names the folder.
+    """
+    try:
+        code = train_run(run, console, **how)
+    except KeyboardInterrupt:
+        code = SIGNAL_CODES[signal.SIGINT]
+    if code:
+        raise Stopped(code, run.path if run.writes else None, run.command)
 
 
 class Training:
