@@ -14,7 +14,7 @@ import vitlab
 from agreement import randomised
 from vitlab.inspection import attention as streaming
 from vitlab.inspection.attention import attention_distance, batch_size, even_distance
-from vitlab.inspection.rollout import head_maps, look, rendered, rollout
+from vitlab.inspection.rollout import look, rendered, rollout
 from vitlab.inspection.weights import as_pictures, likeness, neighbour_agreement, position_similarity, principal_filters
 from vitlab.models.build import build_from_spec
 from vitlab.spec import Backbone, ResNetSpec, ViTSpec
@@ -107,7 +107,7 @@ def test_rollout_and_head_maps_and_distance_equal_numpy(model, images):
     by_hand = [attentions(model, image.numpy()) for image in images]
     np.testing.assert_allclose(rollout(model, images), [numpy_rollout(a, spec) for a in by_hand], rtol=1e-10)
     maps = [[[read_from(head, spec) for head in layer] for layer in a] for a in by_hand]
-    np.testing.assert_allclose(head_maps(model, images), maps, rtol=1e-10)
+    np.testing.assert_allclose(look(model, images).maps, maps, rtol=1e-10)
     distances = np.array([numpy_distance(a, spec) for a in by_hand])
     np.testing.assert_allclose(attention_distance(model, images), distances.mean(axis=0), rtol=1e-10)
 
@@ -115,7 +115,6 @@ def test_rollout_and_head_maps_and_distance_equal_numpy(model, images):
 def test_one_look_says_what_the_three_functions_say(model, images):
     saw = look(model, images)
     torch.testing.assert_close(saw.rollout, rollout(model, images))
-    torch.testing.assert_close(saw.maps, head_maps(model, images))
     torch.testing.assert_close(saw.distance.mean(dim=0), attention_distance(model, images))
 
 
@@ -247,7 +246,7 @@ class LargeTensors(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("see", [rollout, head_maps, attention_distance, look])
+@pytest.mark.parametrize("see", [rollout, attention_distance, look])
 def test_the_attention_of_one_layer_is_alive_at_a_time(see):
     spec = ViTSpec(patch=2, layers=6, width=8, mlp=8, heads=4, image=(16, 16), classes=2)
     model = randomised(build_from_spec(spec))
@@ -314,7 +313,7 @@ class TestMistakes:
     class Convolutions(torch.nn.Module):
         """A stranger without attention, patches or positions."""
 
-    @pytest.mark.parametrize("see", [vitlab.explain, rollout, head_maps, attention_distance, look])
+    @pytest.mark.parametrize("see", [vitlab.explain, rollout, attention_distance, look])
     def test_a_model_without_attention_says_so(self, see):
         resnet = build_from_spec(ResNetSpec((1,), 8, (32, 32), 4))
         axial = build_from_spec(ViTSpec(**(VIT | {"attention": "axial", "pool": "mean", "positions": "2d"})))

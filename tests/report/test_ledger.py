@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import pytest
@@ -19,7 +20,8 @@ from vitlab.report.tables import Results, shown
 
 def entry(**changes):
     given = {"model": "ViT-B/16", "data": "cifar10:x?split=test", "metric": "top-1 %", "got": 98.9, "n": 10_000}
-    return Entry(**given | {"command": "vitlab evaluate ..."} | changes)
+    made = {"command": "vitlab evaluate ...", "when": "2026-01-02T03:04:05+00:00", "versions": {"python": "3"}}
+    return Entry(**given | made | changes)
 
 
 def test_entries_come_back_in_order(tmp_path):
@@ -29,6 +31,10 @@ def test_entries_come_back_in_order(tmp_path):
     append(ledger, [entry(got=97.0), entry(got=96.0)])
     append(ledger, [])
     assert read(ledger) == ([first, entry(got=97.0), entry(got=96.0)], [])
+    append(ledger, [entry(when="", versions={})])
+    filled = read(ledger)[0][-1]
+    assert filled.versions == versions()
+    assert datetime.fromisoformat(filled.when).tzinfo is UTC
     assert set(versions()) == {"python", "vitlab", "torch", "numpy", "pillow"}
 
 

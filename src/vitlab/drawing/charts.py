@@ -16,8 +16,7 @@ def draw_curves(curves: Mapping[str, Mapping[int, float]], *, x: str, y: str) ->
         for name, points in curves.items():
             marker = "o" if len(points) < FEW else None  # a single point has no line
             axes.plot(list(points), list(points.values()), label=name, linewidth=1.3, marker=marker, markersize=4)
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
+        axes.set(xlabel=x, ylabel=y)
         axes.legend(frameon=False)
         return drawn(figure)
 
@@ -37,9 +36,7 @@ def draw_spread(
         axes.set_xscale("log")
         axes.set_xticks(list(names), list(names.values()))
         axes.set_xticks([], minor=True)
-        axes.set_ylim(0, 100)
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
+        axes.set(xlabel=x, ylabel=y, ylim=(0, 100))
         axes.legend(frameon=False, loc="lower right")
         return drawn(figure)
 
@@ -77,8 +74,7 @@ def draw_confusion(counts: np.ndarray, names: Sequence[str]) -> Drawn:
         axes.set_yticks(range(len(names)), shown)
         for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
             label.set_parse_math(False)  # a name may contain $
-        axes.set_xlabel("predicted class")
-        axes.set_ylabel("true class")
+        axes.set(xlabel="predicted class", ylabel="true class")
         return drawn(figure)
 
 

@@ -37,8 +37,7 @@ figcaption { margin-top: .2rem; font-size: .9rem; overflow-wrap: anywhere; }
 .bad { color: #a4262c; }
 table { border-collapse: collapse; margin-bottom: 1rem; }
 .wide .table { font-size: .9rem; }
-th, td { vertical-align: top; }
-th, td { padding: .3rem 1rem .3rem 0; border-bottom: 1px solid #dde2ea; text-align: left; }
+th, td { padding: .3rem 1rem .3rem 0; border-bottom: 1px solid #dde2ea; text-align: left; vertical-align: top; }
 """
 
 

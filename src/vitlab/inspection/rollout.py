@@ -52,7 +52,7 @@ class Look(NamedTuple):
 
 
 def look(model: nn.Module, images: Tensor) -> Look:
-    """(B, 3, H, W) -> the results of `rollout`, `head_maps` and `attention_distance`, from one pass."""
+    """(B, 3, H, W) -> the rollout, the map of every head of every layer, and attention distances, in one pass."""
     parts = [_look(model, batch) for batch in small_batches(model, images)]
     return Look(*(torch.cat(same) for same in zip(*parts, strict=True)))
 
@@ -67,11 +67,6 @@ def _look(model: nn.Module, images: Tensor) -> Look:
 
     maps, distances = zip(*each_layer(model, images, reduced), strict=True)
     return Look(rolling.seen(spec), torch.stack(maps, dim=1), torch.stack(distances, dim=1))
-
-
-def head_maps(model: nn.Module, images: Tensor) -> Tensor:
-    """(B, 3, H, W) -> (B, L, h, rows, columns): the attention probabilities of each head of each layer."""
-    return look(model, images).maps
 
 
 class Rolling:

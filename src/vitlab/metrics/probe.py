@@ -52,15 +52,11 @@ class Probe:
     weight: Tensor  # (G, D, K)
     bias: Tensor  # (G, 1, K)
 
-    def predictions(self, x: Tensor) -> Tensor:
-        """(n, D) -> (G, n) class numbers."""
-        whitened = (x.to(self.mean) - self.mean) / self.deviation
-        return torch.stack([(whitened @ w + b).argmax(dim=-1) for w, b in zip(self.weight, self.bias, strict=True)])
-
     def accuracies(self, x: Tensor, y: Tensor) -> dict[float, float]:
-        """Accuracy by learning rate."""
-        right = (self.predictions(x) == y).double().mean(dim=-1)  # (G,)
-        return dict(zip(self.rates, right.tolist(), strict=True))
+        """Accuracy by learning rate, of features (n, D) with class numbers (n,)."""
+        inputs = (x.to(self.mean) - self.mean) / self.deviation
+        each = zip(self.rates, self.weight, self.bias, strict=True)
+        return {rate: ((inputs @ w + b).argmax(dim=-1) == y).double().mean().item() for rate, w, b in each}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ import json
 import math
 import os
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -68,8 +69,13 @@ def check_ledger(path: Path | None, expected: float | None = None, expected_from
 
 
 def append(path: Path, entries: list[Entry]) -> None:
-    """Append entries on lines of their own, safe with concurrent writers and after an incomplete line."""
-    lines = [json.dumps(to_json(entry), ensure_ascii=True, allow_nan=False) for entry in entries]
+    """Append entries on lines of their own, with time and versions unless they have them.
+
+    Safe with concurrent writers and after an incomplete line.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    dated = [replace(one, when=one.when or now, versions=one.versions or versions()) for one in entries]
+    lines = [json.dumps(to_json(entry), ensure_ascii=True, allow_nan=False) for entry in dated]
     if not lines:
         return
     check_ledger(path)

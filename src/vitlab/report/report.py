@@ -44,7 +44,7 @@ def read_report(ledger: str | Path = LEDGER, out: str | Path | None = None) -> R
 
 def render(entries: Sequence[Entry]) -> Results:
     """One row for each measurement, in the order of the ledger."""
-    return Results(COLUMNS, tuple(_row(entry) for entry in entries))
+    return Results(COLUMNS, tuple(map(_row, entries)))
 
 
 def write(out: Path, table: Results) -> None:
@@ -101,11 +101,8 @@ class Published:
 
 def published(model: str = "", task: str = "", pretraining: str = "") -> list[Published]:
     """All published accuracies, or those of a model, a task or a pre-training data set."""
-    return [
-        entry
-        for entry in _all()
-        if model in ("", entry.model) and task in ("", entry.task) and pretraining in ("", entry.pretraining)
-    ]
+    wanted = {"model": model, "task": task, "pretraining": pretraining}
+    return [one for one in _all() if all(given in ("", getattr(one, name)) for name, given in wanted.items())]
 
 
 def _all() -> Iterator[Published]:

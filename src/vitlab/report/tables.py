@@ -63,7 +63,7 @@ class Results:
 
     def text(self) -> list[list[str]]:
         """The heading and the rows as text for people."""
-        cells = ([_on_screen(c, cell) for c, cell in zip(self.columns, row, strict=True)] for row in self.rows)
+        cells = ([shown(cell, c) for c, cell in zip(self.columns, row, strict=True)] for row in self.rows)
         return [list(self.columns), *cells]
 
     def terminal(self) -> TerminalTable:
@@ -101,22 +101,20 @@ class Results:
         return json.dumps(listed, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
-def shown(cell: Cell) -> str:
-    """A cell as text: four decimals, three significant digits for small numbers, nothing for a missing value."""
+def shown(cell: Cell, column: str = "") -> str:
+    """A cell as text: four decimals, three significant digits for small numbers, nothing for a missing value.
+
+    Under a column of percentages it has two decimals, so that they line up.
+    """
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return ""
     if isinstance(cell, float):
+        if column.endswith("%") and math.isfinite(cell):
+            return f"{cell:.2f}"
         if 0 < abs(cell) < 0.001:
             return f"{cell:.3g}"
         return f"{cell:.4f}".rstrip("0").rstrip(".")
     return f"{cell:,}" if isinstance(cell, int) else cell
-
-
-def _on_screen(column: str, cell: Cell) -> str:
-    """As `shown`, but percentages with two decimals, so that they line up."""
-    if column.endswith("%") and isinstance(cell, float) and math.isfinite(cell):
-        return f"{cell:.2f}"
-    return shown(cell)
 
 
 def printable(text: str) -> str:

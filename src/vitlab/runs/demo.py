@@ -22,7 +22,7 @@ from vitlab.models.vit import ViT
 from vitlab.paper.recipes.length import Length
 from vitlab.paper.recipes.pretraining import pretraining_recipe
 from vitlab.pixels import Augmentation
-from vitlab.recipe import Execution, Recipe
+from vitlab.recipe import Execution
 from vitlab.report.tables import Results
 from vitlab.run_dir import MODEL, RESULT, RUN, VERSION, RunDir, RunSpec
 from vitlab.runs.demo_report import ALL, Accuracies, Story, accuracy_rows, report, shots_name
@@ -116,8 +116,7 @@ def left_over(out: Path, program: str) -> str:
 
 def pretraining() -> RunSpec:
     """Printed letters, none of which looks like a digit; the row of table 3 for small data, scaled down."""
-    length = Length(batch=PRETRAINING_BATCH, total=PRETRAINING_STEPS, warmup=PRETRAINING_STEPS // 10)
-    return _spec("pretrain", SPEC, _small(length, PRETRAINING_PEAK, "on letters", SPEC.image), LETTERS)
+    return _spec("pretrain", SPEC, LETTERS, PRETRAINING_STEPS, PRETRAINING_BATCH, PRETRAINING_PEAK)
 
 
 def reading(start: Path | None, shots: int, seed: int) -> RunSpec:
@@ -127,10 +126,8 @@ def reading(start: Path | None, shots: int, seed: int) -> RunSpec:
     """
     # Differs from the paper: fine-tuning in `vitlab demo` uses Adam, so that both ways take the same steps.
     data = "digits?split=train" + (f"&shots={shots}&seed={seed}" if shots != ALL else "")
-    steps = STEPS_WITH_ALL if shots == ALL else STEPS
-    length = Length(batch=min(BATCH, 10 * shots), total=steps, warmup=steps // 10)
-    recipe = _small(length, PEAK, "on digits", LARGER)
-    spec = _spec("finetune", replace(SPEC, image=LARGER, classes=10), recipe, data)
+    steps, model = STEPS_WITH_ALL if shots == ALL else STEPS, replace(SPEC, image=LARGER, classes=10)
+    spec = _spec("finetune", model, data, steps, min(BATCH, 10 * shots), PEAK)
     spec = replace(spec, test="digits?split=test", seed=seed)
     return spec if start is None else replace(spec, start=str(start), start_sha256=weights_sha256(start))
 
@@ -145,13 +142,15 @@ def _all_runs() -> list[tuple[str, int, int]]:
     return [(way, shots, seed) for shots in reversed(SHOTS) for way in WAYS for seed in SEEDS]
 
 
-def _small(length: Length, peak: float, where: str, image: tuple[int, int]) -> Recipe:
-    """The ImageNet row of table 3 with a length and a rate for minutes on a CPU, and the softmax loss."""
-    recipe = pretraining_recipe("ViT-B/16@imagenet", length)
-    return replace(
+def _spec(
+    kind: Literal["pretrain", "finetune"], model: ViTSpec, data: str, steps: int, batch: int, peak: float
+) -> RunSpec:
+    """A run with the ImageNet row of table 3, a length and a rate for minutes on a CPU, and the softmax loss."""
+    recipe = pretraining_recipe("ViT-B/16@imagenet", Length(batch=batch, total=steps, warmup=steps // 10))
+    recipe = replace(
         recipe,
-        name=f"demo {where}",
-        image=image,
+        name=f"demo on {'letters' if kind == 'pretrain' else 'digits'}",
+        image=model.image,
         schedule=replace(recipe.schedule, peak=peak),
         optimizer=replace(recipe.optimizer, weight_decay=0.1),
         augmentation=Augmentation(crop="none", flip=False),  # a mirrored letter or digit is another one, or none
@@ -159,10 +158,6 @@ def _small(length: Length, peak: float, where: str, image: tuple[int, int]) -> R
         label_smoothing=0.0,
         dropout=0.0,
     )
-
-
-def _spec(kind: Literal["pretrain", "finetune"], model: ViTSpec, recipe: Recipe, data: str) -> RunSpec:
-    steps = recipe.schedule.total
     how = Execution(workers=1) if kind == "pretrain" else Execution(save_every=steps)  # fine-tuning takes seconds
     return RunSpec("vitlab-run", VERSION, kind, model=model, recipe=recipe, data=data, execution=how)
 

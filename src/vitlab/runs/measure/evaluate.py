@@ -24,21 +24,9 @@ from vitlab.pixels import Preprocessing
 from vitlab.report.ledger import check_ledger
 from vitlab.report.tables import printable
 from vitlab.require import require
+from vitlab.runs.measure import inputs
 from vitlab.runs.measure.evaluation_table import Evaluation, Row, record
-from vitlab.runs.measure.inputs import (
-    DataLike,
-    ImageSize,
-    ModelLike,
-    ModelOptions,
-    PreprocessingName,
-    class_names,
-    label_of,
-    listed,
-    load,
-    measuring,
-    open_set,
-    optional_path,
-)
+from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName
 from vitlab.runs.measure.scoring import SAVE, Reading, fingerprint_of, score_source
 from vitlab.runs.progress import Images, announced, say
 from vitlab.spec import ConventionName
@@ -49,14 +37,16 @@ from vitlab.weights.load import located
 
 @dataclass(frozen=True)
 class Labels:
-    """Which labels to score against; see `evaluate`."""
+    """Which labels to score against, and from which probability on a multi-label model predicts; see `evaluate`."""
 
     real: Path | None = None
     label_map: Path | None = None
     restrict: bool = False
     by_number: bool = False
+    threshold: float = THRESHOLD
 
     def __post_init__(self) -> None:
+        require(0 < self.threshold < 1, f"threshold {self.threshold} is a probability between 0 and 1")
         require(self.label_map is not None or not self.restrict, "restrict needs a label map")
         require(self.label_map is None or not self.by_number, "give either a label map or by_number, not both")
 
@@ -127,15 +117,14 @@ def evaluate(
     `ledger` is a file that the results are appended to, with the `expected` percentage, its source and the `command`.
     Under torchrun all ranks share the work and return the same result. `quiet` prints no progress.
     """
-    real, label_map, ledger, folder = map(optional_path, (real, label_map, ledger, out))
-    labels = Labels(real, label_map, restrict, by_number)
-    models, sets = listed(model), listed(data)
-    require(0 < threshold < 1, f"threshold {threshold} is a probability between 0 and 1")
+    real, label_map, ledger, folder = map(inputs.optional_path, (real, label_map, ledger, out))
+    labels = Labels(real, label_map, restrict, by_number, threshold)
+    models, sets = inputs.listed(model), inputs.listed(data)
     require(bool(models), "no model was given; give at least one name or path of weights")
     require(bool(sets), "no data was given; give a spec such as folder:photos (vitlab data kinds lists all kinds)")
     check_ledger(ledger, expected, expected_from, rows=len(models) * len(sets) * (1 if real is None else 2))
     loading = ModelOptions(conventions, image, preprocessing, device)
-    with measuring(device, console, quiet=quiet) as (world, screen), contextlib.ExitStack() as stack:
+    with inputs.measuring(device, console, quiet=quiet) as (world, screen), contextlib.ExitStack() as stack:
         reading = Reading(batch, workers, max_bad, world)
         for path in models:
             if not isinstance(path, nn.Module):
@@ -145,16 +134,16 @@ def evaluate(
             if world.leads:
                 stack.enter_context(locked(folder))
         with announced(screen, f"opening {', '.join(printable(data_name(one)) for one in sets)} ..."):
-            sources = [open_set(one, max_pixels) for one in sets]
+            sources = [inputs.open_set(one, max_pixels) for one in sets]
         rows: list[Row] = []
         for given in models:
-            opened, how = load(given, loading, screen)
+            opened, how = inputs.load(given, loading, screen)
             for name, source in sources:
                 truth = truth_of(opened, source, labels)
                 say(screen, f"{printable(name)}: {len(source):,} samples, {printable(truth.note)}", "dim")
-                pair = Pair(label_of(given), opened, how, name, source, truth)
+                pair = Pair(inputs.label_of(given), opened, how, name, source, truth)
                 progress = None if folder is None else folder / "progress"
-                rows += _score(pair, reading, threshold, labels, progress, save_every, screen)
+                rows += _score(pair, reading, labels, progress, save_every, screen)
         found = Evaluation(tuple(rows))
         if world.leads and folder is not None:
             found.save(folder)
@@ -169,7 +158,7 @@ def truth_of(model: Model, source: Source, given: Labels) -> Truth:
     needs_one = "ReaL labels and label maps are for models that predict one class per image; this one is multi-label"
     require(model.task == "single-label" or is_plain, needs_one)
     if given.label_map is not None:
-        names = class_names(model)[0]
+        names = inputs.class_names(model)[0]
         mapped = read_label_map(given.label_map, source.class_names, names, numbers_of(names))
         note = f"classes by {given.label_map.name}"
         if not given.restrict:
@@ -179,7 +168,7 @@ def truth_of(model: Model, source: Source, given: Labels) -> Truth:
     numbers = () if numbers == tuple(range(len(numbers))) else numbers
     targets: dict[str, Target] = {"own": OwnLabels(numbers)}
     if given.real is not None:
-        is_imagenet = class_names(model)[0] == tuple(name for _, name in imagenet_classes())
+        is_imagenet = inputs.class_names(model)[0] == tuple(name for _, name in imagenet_classes())
         is_by_number = given.by_number and model.spec.classes == REAL_CLASSES
         require(is_imagenet or is_by_number, "ReaL labels need a model of ImageNet's 1000 classes; this one has others")
         targets["ReaL"] = read_real(given.real)
@@ -193,7 +182,7 @@ def match_classes(model: Model, data_names: tuple[str, ...], *, by_number: bool)
     taken for the model's, where a name that is a whole number stands for that number.
     """
     require(model.spec.classes > 0, "this model has no classification head, only features; use vitlab fewshot")
-    names, origin = class_names(model)
+    names, origin = inputs.class_names(model)
     if by_number:
         return _by_number(names, data_names), "classes matched by number, as requested, without comparing names"
     wordnet_ids, imagenet = zip(*imagenet_classes(), strict=True)
@@ -226,18 +215,12 @@ def _by_number(names: tuple[str, ...], data_names: tuple[str, ...]) -> tuple[int
 
 
 def _score(
-    pair: Pair,
-    reading: Reading,
-    threshold: float,
-    labels: Labels,
-    progress: Path | None,
-    save_every: float,
-    console: Console,
+    pair: Pair, reading: Reading, labels: Labels, progress: Path | None, save_every: float, console: Console
 ) -> Iterator[Row]:
     """Score one model on one data set; yields a row for each kind of labels."""
     identity, saved, outdated = {}, None, []
     if progress is not None:
-        identity = _identity(pair, threshold, labels)
+        identity = _identity(pair, labels)
         files = state(pair.source)
         stem = _short(json.dumps(identity, allow_nan=False))
         saved = progress / f"{stem}-{_short(files)}.json"
@@ -255,7 +238,7 @@ def _score(
             reading=reading,
             columns=pair.truth.columns,
             task=pair.model.task,
-            threshold=threshold,
+            threshold=labels.threshold,
             saved=saved,
             identity=identity,
             save_every=save_every,
@@ -269,7 +252,7 @@ def _score(
         on = f"{printable(pair.data)}, {printable(pair.label)}"
         told = f"{bad:,} of {len(pair.source):,} not evaluated ({on}): {where} names them"
         say(console, told, "yellow")
-    names, columns = class_names(pair.model)[0], pair.truth.columns
+    names, columns = inputs.class_names(pair.model)[0], pair.truth.columns
     competing = names if columns is None else tuple(names[number] for number in columns)
     about = (str(pair.how), competing)
     for kind, scores in done.scores.items():
@@ -294,7 +277,7 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _identity(pair: Pair, threshold: float, labels: Labels) -> dict[str, object]:
+def _identity(pair: Pair, labels: Labels) -> dict[str, object]:
     """Everything that determines the numbers, besides the state of the files.
 
     The name is part of it because drawn pictures of different seeds have the same ids.
@@ -310,5 +293,5 @@ def _identity(pair: Pair, threshold: float, labels: Labels) -> dict[str, object]
         "restrict": labels.restrict,
         "by_number": labels.by_number,
         **({"numbers": list(numbers)} if numbers else {}),
-        **({"task": model.task, "threshold": threshold} if model.task == "multi-label" else {}),
+        **({"task": model.task, "threshold": labels.threshold} if model.task == "multi-label" else {}),
     }

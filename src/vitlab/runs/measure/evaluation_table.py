@@ -3,19 +3,23 @@
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from vitlab.data.loading.accounting import Account
 from vitlab.metrics.answers import Mistake
 from vitlab.metrics.multilabel import AnyScores, MultiLabelScores
 from vitlab.metrics.scores import Scores
-from vitlab.report.ledger import Entry, append, check_ledger, versions
+from vitlab.report.ledger import Entry, append, check_ledger
 from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import require
 from vitlab.store import write_json, write_text
 
-TASKS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}  # tasks of the paper
+TASKS = {  # of the paper, by the kind of data, or of labels
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "imagenet": "ImageNet",
+    "ReaL": "ImageNet ReaL",
+}
 DETAILS = re.compile(r"(\d{2,})-(classes|confusion)\.csv")
 WHAT = ("model", "data", "labels")
 SINGLE = {"top-1 %": "top1", "top-5 %": "top5", "class mean %": "class_mean"}
@@ -139,33 +143,21 @@ def record(
 ) -> None:
     """Add the top-1 accuracy, or the mAP, of every row to the ledger; `expected` needs a single row."""
     check_ledger(ledger, expected, expected_from, len(rows))
-    when, made_by = datetime.now(UTC).isoformat(timespec="seconds"), versions()
-    entries = [
-        Entry(
+    entries = []
+    for row in rows:
+        name, number = ("mAP %", "map") if isinstance(row.scores, MultiLabelScores) else ("top-1 %", "top1")
+        is_own = row.labels == "own"
+        entry = Entry(
             model=row.architecture,
             data=row.data,
-            metric=_metric(row),
-            got=100 * row.numbers["map" if isinstance(row.scores, MultiLabelScores) else "top1"],
+            metric=name if is_own else f"{name}, {row.labels} labels",
+            got=100 * row.numbers[number],
             n=row.scores.count,
             command=command,
             expected=expected,
             expected_from=expected_from,
             weights=Path(row.model).name,
-            task=_task(row),
-            when=when,
-            versions=made_by,
+            task=TASKS.get(row.data.partition(":")[0], "") if is_own else TASKS.get(row.labels, ""),
         )
-        for row in rows
-        if row.scores.count
-    ]
+        entries += [entry] if row.scores.count else []
     append(ledger, entries)
-
-
-def _metric(row: Row) -> str:
-    name = "mAP %" if isinstance(row.scores, MultiLabelScores) else "top-1 %"
-    return name if row.labels == "own" else f"{name}, {row.labels} labels"
-
-
-def _task(row: Row) -> str:
-    task = TASKS.get(row.data.partition(":")[0], "")
-    return "ImageNet ReaL" if row.labels == "ReaL" else task if row.labels == "own" else ""

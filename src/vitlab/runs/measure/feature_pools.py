@@ -50,17 +50,13 @@ class Shots:
 
     def check(self, labels: np.ndarray, class_names: Sequence[str], name: str) -> None:
         """Raise if a class has fewer samples than the largest number of shots; called before anything is computed."""
-        present, counts = np.unique(labels, return_counts=True)
-        rarest = int(counts.argmin())
-        fitting = [number for number in self.numbers if number <= counts[rarest]]
-        label = int(present[rarest])
-        called = repr(class_names[label]) if 0 <= label < len(class_names) else label
-        advice = f"--shots {' '.join(map(str, fitting))}" if fitting else "data with more samples"
-        require(
-            len(fitting) == len(self.numbers),
-            f"class {called} of {name!r} has {counts[rarest]} samples; {max(self.numbers, default=0)} shots per class "
-            f"are asked for: give {advice}",
-        )
+        rarest_first = sorted(zip(*reversed(np.unique(labels, return_counts=True)), strict=True))
+        for count, label in rarest_first[:1]:
+            fitting = [number for number in self.numbers if number <= count]
+            called = repr(class_names[label]) if label < len(class_names) else label
+            advice = f"--shots {' '.join(map(str, fitting))}" if fitting else "data with more samples"
+            wanted = f"{max(self.numbers, default=0)} shots per class are asked for: give {advice}"
+            require(fitting == list(self.numbers), f"class {called} of {name!r} has {count} samples; {wanted}")
 
 
 @dataclass(frozen=True)

@@ -24,16 +24,8 @@ from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import require
-from vitlab.runs.measure.inputs import (
-    DataLike,
-    ImageSize,
-    ModelLike,
-    ModelOptions,
-    PreprocessingName,
-    load,
-    measuring,
-    open_set,
-)
+from vitlab.runs.measure import inputs
+from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName
 from vitlab.runs.measure.scoring import ALL_GOOD, Reading, fingerprint_of, outputs
 from vitlab.runs.progress import Images, say
 from vitlab.spec import ConventionName
@@ -90,13 +82,13 @@ def features(
     share of images that may be unreadable; see `ModelOptions` for how the model is loaded. Under torchrun all ranks
     share the work. `quiet` prints no progress.
     """
-    with measuring(device, console, quiet=quiet) as (world, screen), contextlib.ExitStack() as stack:
+    with inputs.measuring(device, console, quiet=quiet) as (world, screen), contextlib.ExitStack() as stack:
         reading = Reading(batch, workers, max_bad, world)
         require(out is not None or world.ranks == 1, "several ranks need a common folder; give out")
         path = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         world.first(partial(refuse_strange, path, (CARD,)))
-        loaded, how = load(model, ModelOptions(conventions, image, preprocessing, device), screen)
-        name, source = open_set(data, max_pixels)
+        loaded, how = inputs.load(model, ModelOptions(conventions, image, preprocessing, device), screen)
+        name, source = inputs.open_set(data, max_pixels)
         folder = FeatureFolder(path, len(source), shard)
         there = folder.shards - len(folder.missing())
         say(screen, f"{there:,} of {folder.shards:,} shards exist already")

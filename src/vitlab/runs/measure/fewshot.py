@@ -13,16 +13,9 @@ from vitlab.metrics.fewshot import SHOTS, ChooseL2, Draw, fewshot_sets
 from vitlab.metrics.probe import linear_probe, nearest_neighbours
 from vitlab.report.tables import Cell, Results, printable
 from vitlab.require import require
+from vitlab.runs.measure import inputs
 from vitlab.runs.measure.feature_pools import Maker, Pool, Shots
-from vitlab.runs.measure.inputs import (
-    DataLike,
-    ImageSize,
-    ModelLike,
-    ModelOptions,
-    PreprocessingName,
-    listed,
-    measuring,
-)
+from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName
 from vitlab.runs.measure.scoring import Reading
 from vitlab.runs.progress import say
 from vitlab.spec import ConventionName
@@ -66,13 +59,13 @@ def fewshot_table(
     model is loaded. Table and features are written to the folder `out`. Under torchrun all ranks share the features;
     only rank 0 returns the rows. `quiet` prints no progress.
     """
-    given = listed(train), listed(test)
+    given = inputs.listed(train), inputs.listed(test)
     pairs = f"{len(given[0])} training and {len(given[1])} test sets"
     require(bool(given[0]) and len(given[0]) == len(given[1]), f"{pairs}: give them in pairs")
     require(bool(shots or neighbours or probe), "nothing to do: give shots, neighbours or probe")
     require(min(neighbours, probe) >= 0, f"neighbours {neighbours} and probe {probe} must not be negative")
     loading, drawn = ModelOptions(conventions, image, preprocessing, device), tuple(seeds) or (None,)
-    with measuring(device, console, quiet=quiet) as (world, screen):
+    with inputs.measuring(device, console, quiet=quiet) as (world, screen):
         reading = Reading(batch, workers, max_bad, world)
         wanted = Shots(tuple(shots), drawn, draw, needs_all=neighbours + probe > 0)
         world.first(partial(refuse_strange, Path(out), ("features", "fewshot.json")))

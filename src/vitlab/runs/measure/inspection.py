@@ -17,23 +17,8 @@ from vitlab.data.images.refusals import BadImage
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
 from vitlab.drawing.canvas import Drawn, coloured, require_matplotlib
 from vitlab.drawing.page import Card, Section, page
+from vitlab.inspection import captions, figures
 from vitlab.inspection.attention import batch_size, even_distance
-from vitlab.inspection.captions import (
-    ROLLOUT,
-    distance_caption,
-    filters_caption,
-    heads_caption,
-    positions_caption,
-    rollout_range,
-)
-from vitlab.inspection.figures import (
-    draw_distance,
-    draw_filters,
-    draw_heads,
-    draw_positions,
-    draw_rollouts,
-    draw_scale,
-)
 from vitlab.inspection.rollout import look, rendered
 from vitlab.inspection.weights import as_pictures, likeness, neighbour_agreement, position_similarity, principal_filters
 from vitlab.models.classifier import evaluating
@@ -105,7 +90,7 @@ class Inspection:
         contents = {REPORT: self.page.encode()}
         for name, drawn in self.figures.items():
             contents |= {f"{name}.svg": drawn.svg, f"{name}.png": drawn.png}
-        files: dict[str, Writer] = {name: partial(_write, content) for name, content in contents.items()}
+        files: dict[str, Writer] = {name: partial(Path.write_bytes, data=content) for name, content in contents.items()}
         return files | {"inspection.json": json_writer(self.numbers)}
 
 
@@ -150,17 +135,13 @@ def inspect(
         found = examine(loaded, pictures, maps, max_pixels, display)
     problem = f"none of {len(pictures):,} pictures could be read: {'; '.join(found.bad[:SHOWN_BAD])}"
     require(bool(found.images) or not pictures, problem)
-    figures, sections, numbers = _found(loaded, found)
+    made, sections, numbers = _found(loaded, found)
     title = f"Inside {name or label_of(model)}"
     about, numbers = _about(loaded, found), _numbers(found) | numbers
-    result = Inspection(title, about, figures, sections, numbers, found.images, tuple(found.bad))
+    result = Inspection(title, about, made, sections, numbers, found.images, tuple(found.bad))
     if out is not None:
         result.save(out)
     return result
-
-
-def _write(content: bytes, path: Path) -> None:
-    path.write_bytes(content)
 
 
 def sections_of(model: ViT, pictures: Pictures, maps: int = 1) -> list[Section]:
@@ -170,11 +151,11 @@ def sections_of(model: ViT, pictures: Pictures, maps: int = 1) -> list[Section]:
 
 def _found(model: ViT, found: Findings) -> tuple[dict[str, Drawn], list[Section], dict[str, object]]:
     """Figures by name, sections of the page, and numbers: first of the pictures, then of the weights."""
-    figures, sections, numbers = _weights(model)
+    made, sections, numbers = _weights(model)
     if found.cards:
-        seen_figures, seen_sections = _pictures(model.spec, found)
-        figures, sections = seen_figures | figures, [*seen_sections, *sections]
-    return figures, sections, numbers
+        seen, seen_sections = _pictures(model.spec, found)
+        made, sections = seen | made, [*seen_sections, *sections]
+    return made, sections, numbers
 
 
 def examine(
@@ -230,7 +211,7 @@ def _see(model: ViT, good: list[Read], found: Findings, maps: int) -> None:
         seen = np.rint(picture * mask[..., None]).astype(np.uint8)
         rolled = saw.rollout[number].float() / saw.rollout[number].float().mean()
         extremes = rolled.min().item(), rolled.max().item()
-        notes = (_resizing(size, model.spec), rollout_range(*extremes))
+        notes = (_resizing(size, model.spec), captions.rollout_range(*extremes))
         found.cards.append(Card(Path(path).name, picture, answer, notes, coloured(mask), seen))
         about = {"number": len(found.cards), "image": Path(path).name, "answer": answer}
         found.numbers.append({**about, "size": list(size), "rollout_range": list(extremes)})
@@ -259,54 +240,54 @@ def _answer(model: ViT, image: Tensor) -> str:
 
 def _weights(model: ViT) -> tuple[dict[str, Drawn], list[Section], dict[str, object]]:
     """The figures of the weights; a section says why a figure is missing."""
-    figures: dict[str, Drawn] = {}
+    made: dict[str, Drawn] = {}
     numbers: dict[str, object] = {}
     try:
         components = principal_filters(model)
         share = components.share.tolist()
         numbers["filters_share_of_variance"] = share
-        figures["filters"] = draw_filters(as_pictures(components.directions).numpy(), sum(share))
-        filters_text = filters_caption(share, components.number, neighbour_agreement(components.directions))
+        made["filters"] = figures.draw_filters(as_pictures(components.directions).numpy(), sum(share))
+        filters_text = captions.filters_caption(share, components.number, neighbour_agreement(components.directions))
     except ValueError as error:
         filters_text = f"Not available: {error}."
     try:
         similarity = position_similarity(model)
-        figures["positions"] = draw_positions(similarity.numpy())
-        positions_text = positions_caption(likeness(similarity))
+        made["positions"] = figures.draw_positions(similarity.numpy())
+        positions_text = captions.positions_caption(likeness(similarity))
     except ValueError as error:
         positions_text = f"Not available: {error}."
     sections = [
-        Section("Embedding filters", filters_text, _plots(figures, "filters", FILTERS_NAME)),
-        Section("Position embeddings", positions_text, _plots(figures, "positions", POSITIONS_NAME)),
+        Section("Embedding filters", filters_text, _plots(made, "filters", FILTERS_NAME)),
+        Section("Position embeddings", positions_text, _plots(made, "positions", POSITIONS_NAME)),
     ]
-    return figures, sections, numbers
+    return made, sections, numbers
 
 
-def _plots(figures: dict[str, Drawn], key: str, name: str) -> list[tuple[str, bytes]]:
-    return [(name, figures[key].svg)] if key in figures else []
+def _plots(made: dict[str, Drawn], key: str, name: str) -> list[tuple[str, bytes]]:
+    return [(name, made[key].svg)] if key in made else []
 
 
 def _pictures(spec: ViTSpec, found: Findings) -> tuple[dict[str, Drawn], list[Section]]:
     shrink = THUMBNAIL / max(found.cards[0].pixels.shape[:2]) if len(found.cards) > 8 else 1.0
     views = [(card.pixels, card.attention, card.seen) for card in found.cards]
     shrunk = [np.stack([_shrunk(view, shrink) for view in same]) for same in zip(*views, strict=True)]
-    figures = {"rollout": draw_rollouts(*shrunk)}
+    made = {"rollout": figures.draw_rollouts(*shrunk)}
     heads = {
-        f"heads-{number:03}": draw_heads(maps, number, card.pixels)
+        f"heads-{number:03}": figures.draw_heads(maps, number, card.pixels)
         for number, (maps, card) in enumerate(zip(found.maps, found.cards, strict=False), 1)
     }
     assert found.distance is not None
     distance, even = found.distance / found.images, even_distance(spec)
-    figures["distance"] = draw_distance(distance, found.images, even)
-    scale = [("colours of the rollout, from least to most attention", draw_scale().svg)]
-    sections = [Section("Attention rollout", ROLLOUT, scale, cards=found.cards, wide=True)]
+    made["distance"] = figures.draw_distance(distance, found.images, even)
+    scale = [("colours of the rollout, from least to most attention", figures.draw_scale().svg)]
+    sections = [Section("Attention rollout", captions.ROLLOUT, scale, cards=found.cards, wide=True)]
     if heads:
         is_wide = len(heads) > 1 or spec.layers > HALF_PAGE
         shown = [(f"attention of each head, picture {n}", drawn.svg) for n, drawn in enumerate(heads.values(), 1)]
-        sections.append(Section("Attention maps of all heads", heads_caption(spec.pool), shown, wide=is_wide))
-    far = [("attention distance by head and depth", figures["distance"].svg)]
-    sections.append(Section("Attention distance", distance_caption(distance, even), far))
-    return figures | heads, sections
+        sections.append(Section("Attention maps of all heads", captions.heads_caption(spec.pool), shown, wide=is_wide))
+    far = [("attention distance by head and depth", made["distance"].svg)]
+    sections.append(Section("Attention distance", captions.distance_caption(distance, even), far))
+    return made | heads, sections
 
 
 def _shrunk(pixels: np.ndarray, scale: float) -> np.ndarray:

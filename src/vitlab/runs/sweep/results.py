@@ -3,10 +3,9 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from vitlab.report.ledger import Entry, append, versions
+from vitlab.report.ledger import Entry, append
 from vitlab.report.report import published
 from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.store import replacing
@@ -69,7 +68,6 @@ def write_table(table: Results, folder: Path, name: str) -> None:
 
 def record(rows: Sequence[Outcome], ledger: Path, command: str) -> None:
     """Append the results to the ledger."""
-    when, made_by = datetime.now(UTC).isoformat(timespec="seconds"), versions()
     entries = [
         Entry(
             model=row.model,
@@ -82,8 +80,6 @@ def record(rows: Sequence[Outcome], ledger: Path, command: str) -> None:
             spread=row.std,
             weights=row.weights,
             task=row.task,
-            when=when,
-            versions=made_by,
         )
         for row in rows
     ]
