@@ -273,7 +273,7 @@ def test_a_size_that_is_none_is_refused_by_its_flag(image, capsys):
 @pytest.mark.parametrize("share", ["inf", "-inf", "nan", "-0.1", "1", "1.5"])
 def test_a_held_out_share_that_is_none_is_refused_by_its_flag(share, capsys):
     assert main(["pretrain", "ViT-Ti/16", "--data", "digits", f"--held-out={share}"]) == 2
-    assert f"vitlab: --held-out {float(share)} is not a share of the training images" in capsys.readouterr().err
+    assert f"vitlab: --held-out is {float(share)}; expected a share of the training images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("timeout", ["inf", "nan", "0"])

@@ -308,7 +308,7 @@ def test_defaults_are_those_of_the_paper_and_of_deit():
 @pytest.mark.parametrize("options", [{"exact_elastic": True}, {"compile": True}])
 def test_what_needs_the_whole_model_on_a_rank_excludes_fsdp(options):
     assert Execution(**options, parallel="ddp")
-    with pytest.raises(ValueError, match="--parallel ddp"):
+    with pytest.raises(ValueError, match="parallel='ddp'"):
         Execution(**options, parallel="fsdp")
 
 

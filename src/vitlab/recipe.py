@@ -310,9 +310,9 @@ class Execution:
         )
         require(
             not self.exact_elastic or self.parallel != "fsdp",
-            "exact_elastic sums gradients in a fixed order and needs the whole model on each rank: give --parallel ddp",
+            "exact_elastic sums gradients in a fixed order and needs the whole model on each rank: give parallel='ddp'",
         )
-        require(not self.compile or self.parallel != "fsdp", "compile does not work with fsdp: give --parallel ddp")
+        require(not self.compile or self.parallel != "fsdp", "compile does not work with fsdp: give parallel='ddp'")
 
 
 AUTOMATIC = Execution(device="auto", workers=CHOSEN, report=True)  # the default for users

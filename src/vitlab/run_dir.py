@@ -73,16 +73,16 @@ class RunSpec:
         require(not (self.validation and self.held_out), "give a validation set or a held-out share, not both")
         require(
             not self.recipe.validate_every or bool(self.validation or self.held_out),
-            "validate_every and patience need images to validate on: give --validation or --held-out",
+            "validate_every and patience need images to validate on: give validation= or held_out=",
         )
         untouched = (HARD, replace(HARD, weight=HARD.share))  # older files write the weight out
         require(
             bool(self.teacher) or self.recipe.distillation in untouched,
-            "distillation needs a teacher: give --teacher MODEL (pretrain, finetune and sweep have it)",
+            "distillation needs a teacher: give teacher=MODEL (pretrain, finetune and sweep have it)",
         )
         require(
             not (self.teacher and self.recipe.masking is not None),
-            "a teacher predicts classes, and masked patches have none; leave out --teacher or --objective",
+            "a teacher predicts classes, and masked patches have none; leave out teacher= or objective=",
         )
 
 
@@ -306,7 +306,7 @@ def _is_half_made(path: Path) -> bool:
 def _refuse_run(path: Path) -> None:
     require(
         not (path / RESULT).exists() or not (path / RUN).exists(),
-        f"{path} holds a finished run, with its model in {path / MODEL}; choose another --out",
+        f"{path} holds a finished run, with its model in {path / MODEL}; choose another out=",
     )
     require(not (path / RUN).exists(), f"{path} holds a run already; continue it with: vitlab resume {path}")
 

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from vitlab.errors import InvalidValue
 
-# `name=` or `name='value'` in the text of an error, but not in a data spec such as folder:photos?split=val.
-ARGUMENT = re.compile(r"(?<![\w.?&'\"=-])([a-z]\w*(?:\.\w+)*)=(?:'([^']*)'|(?=[\s,;.)]|$))")
+# An argument in the text of an error: `held_out=`, `recipe='pets'`, `teacher=MODEL` or `yes=True`. Not in a data spec
+# such as folder:photos?split=val, nor in the name of a point of a sweep, such as schedule.peak=0.1.
+ARGUMENT = re.compile(r"(?<![\w./?&'\"=-])([a-z]\w*(?:\.\w+)*)=(?:'([^']*)'|([A-Z]{2,})\b|True\b|(?=[\s,;:.)]|$))")
 
 
 def printable(text: str) -> str:
@@ -37,7 +38,7 @@ def explained(error: Exception) -> str:
     if isinstance(error, InvalidValue) and error.field and not error.of:
         line = one_line(ValueError(error.told(flag(error.field), error.meant and flag(error.meant))))
     hint = "; vitlab doctor lists what is missing" if isinstance(error, ModuleNotFoundError) else ""
-    return ARGUMENT.sub(lambda found: f"{flag(found[1])} {found[2] or ''}".rstrip(), line) + hint
+    return ARGUMENT.sub(lambda found: f"{flag(found[1])} {found[2] or found[3] or ''}".rstrip(), line) + hint
 
 
 def flag(field: str) -> str:

@@ -17,7 +17,7 @@ def require_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise ModuleNotFoundError("--ray needs Ray: pip install 'vitlab[ray]'") from None
+        raise ModuleNotFoundError("ray= needs Ray: pip install 'vitlab[ray]'") from None
     return ray
 
 

@@ -58,11 +58,11 @@ def versions() -> dict[str, str]:
 def check_ledger(path: Path | None, expected: float | None = None, expected_from: str = "", rows: int = 1) -> None:
     """Raise if results could not be appended; called first, because measuring may take days."""
     if expected is not None:
-        require(path is not None, "--expected is for the ledger; add --ledger FILE")
-        require(bool(expected_from), "an expected number needs a source; add --expected-from TEXT")
-        require(math.isfinite(expected), f"--expected {expected} is not a number; give the accuracy in percent")
+        require(path is not None, "expected= is for the ledger; add ledger=FILE")
+        require(bool(expected_from), "an expected number needs a source; add expected_from=TEXT")
+        require(math.isfinite(expected), f"expected= is {expected}, not a number; give the accuracy in percent")
         require(rows < 2, f"one expected number for {rows} rows; evaluate them one by one")
-    require(expected is not None or not expected_from, "--expected-from goes with --expected")
+    require(expected is not None or not expected_from, "expected_from= goes with expected=")
     require(path is None or not path.is_dir(), f"{path} is a folder; name a file such as {LEDGER.name} in it")
     if path is not None and (path.exists() or path.is_symlink()):
         check_regular(path)
@@ -96,9 +96,7 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
     """Read the entries, with a remark on each invalid line; invalid lines are skipped, never repaired."""
     check_ledger(path)
     if not path.exists():
-        raise FileNotFoundError(
-            f"{path} does not exist; vitlab evaluate and vitlab transfer append to it with --ledger"
-        )
+        raise FileNotFoundError(f"{path} does not exist; vitlab evaluate and vitlab transfer append to it with ledger=")
     entries, remarks = [], []
     for number, line in enumerate(stream_lines(path, 16 * LARGEST_LINE), 1):
         try:

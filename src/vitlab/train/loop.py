@@ -16,7 +16,7 @@ from vitlab.train.update import Examples, Step, Update
 from vitlab.world.group import World
 
 SKIPS_ALLOWED = 3  # in a row before the run stops
-ADVICE = "lower the learning rate (--schedule.peak), clip gradients (--optimizer.clip 1) or check the data"
+ADVICE = "lower the learning rate (schedule.peak=), clip gradients (optimizer.clip=) or check the data"
 JUDGE = "validation"  # the hook that decides which weights are best
 MEASURES = ("map", "top1")  # the first that it returns decides; a multi-label model has no top-1
 

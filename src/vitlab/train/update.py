@@ -186,7 +186,7 @@ class Update:
 def recompute_activations(module: nn.Module) -> None:
     """Recompute the activations of every block in the backward pass: less memory, more time."""
     blocks = cast(list[nn.Module], list(getattr(module, "blocks", ())))
-    require(bool(blocks), f"{type(module).__name__} has no blocks to recompute; leave --recompute out")
+    require(bool(blocks), f"{type(module).__name__} has no blocks to recompute; leave recompute= out")
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 

@@ -407,7 +407,7 @@ def test_workers_that_cannot_be_started_are_one_line():
         [sys.executable, "-c", CROWDED], capture_output=True, text=True, check=False, env=importing_this()
     )
     assert done.stdout == (
-        "8 worker processes could not be started (Too many open files); give fewer with --workers, 0 for none\n"
+        "8 worker processes could not be started (Too many open files); give fewer with workers=, 0 for none\n"
     ), done.stderr[-500:]
 
 
@@ -415,7 +415,7 @@ def test_more_workers_than_eight_a_core_are_refused():
     cores = len(os.sched_getaffinity(0))
     for read in (train, evaluate):
         with pytest.raises(
-            ValueError, match=rf"--workers {8 * cores + 1:,} is too many for {cores} cores; give {8 * cores}"
+            ValueError, match=rf"workers= {8 * cores + 1:,} is too many for {cores} cores; give {8 * cores}"
         ):
             read(Numbers(8), workers=8 * cores + 1)
 

@@ -238,7 +238,7 @@ def test_other_classes_are_refused_with_what_to_do(photos, tmp_path):
     spec = f"folder:{photos}"
     for classes in (("ape", "bee"), ("ape", "bee", "dog"), ("ape", "bee", "dog", "emu")):
         model = saved_model(tmp_path / "-".join(classes), classes)
-        with pytest.raises(ValueError, match=r"--label-map.*--by-number"):
+        with pytest.raises(ValueError, match=r"label_map=FILE.*by_number=True"):
             run([model], [spec], tmp_path / "out")
     rows, text = run([model], [spec], tmp_path / "out", by_number=True)
     assert rows[0].scores.count == 9

@@ -299,7 +299,7 @@ def test_more_bad_pictures_than_allowed_stop_few_shot(model, tmp_path, capsys):
 
 def test_a_class_without_enough_good_pictures_is_told(model, tmp_path):
     train, test = write_photos(tmp_path / "train", {0, 1}), write_photos(tmp_path / "test")
-    with pytest.raises(ValueError, match=r"class .a. of .* has 6 samples; 25 shots .*: give --shots 1 5$"):
+    with pytest.raises(ValueError, match=r"class .a. of .* has 6 samples; 25 shots .*: give shots= 1 5$"):
         fewshot("never-opened", [train], [test], tmp_path / "out", {"shots": (1, 5, 25)}, quiet())
     with pytest.raises(ValueError, match="class 0 has 4 samples and 2 bad ones; 5 are asked for"):
         fewshot(model, [train], [test], tmp_path / "out", {"shots": (5,), "max_bad": 0.5}, quiet())

@@ -40,13 +40,13 @@ def teacher(tmp_path):
         ("ViT-Ti/16", {f"{RANDAUGMENT}magnitude": "9"}, "RandAugment is off; give --augmentation.randaugment.lay"),
         ("ViT-Ti/16", {f"{RANDAUGMENT}flavour": "timm"}, "RandAugment is off"),
         ("ViT-Ti/16", {"augmentation.erasing.mean": "0,0,0"}, "random erasing is off"),
-        ("ViT-Ti/16", {"partners": "rolled"}, "no images are mixed; give --mixup or --cutmix"),
+        ("ViT-Ti/16", {"partners": "rolled"}, "no images are mixed; give mixup= or cutmix="),
         ("ViT-Ti/16", {"schedule.decay": "constant", "schedule.end": "0"}, "a constant decay has no such end"),
-        ("ViT-Ti/16", {"distillation.kind": "hard"}, "give --teacher MODEL"),
-        ("ViT-Ti/16", {"distillation.kind": "soft"}, "give --teacher MODEL"),
+        ("ViT-Ti/16", {"distillation.kind": "hard"}, "give teacher=MODEL"),
+        ("ViT-Ti/16", {"distillation.kind": "soft"}, "give teacher=MODEL"),
         ("R26x0.25", {"stochastic_depth": "0.5"}, "a ResNet has no stochastic depth"),
         ("R26x0.25", {"dropout": "0.1"}, "a ResNet has no dropout"),
-        ("ViT-Ti/16", {"masking.target": "pixels"}, "give --objective masked-patches"),
+        ("ViT-Ti/16", {"masking.target": "pixels"}, "give objective='masked-patches'"),
     ],
 )
 def test_a_setting_without_effect_is_refused(model, changes, said):
@@ -80,7 +80,7 @@ def test_a_temperature_is_for_soft_distillation(teacher):
 
 
 def test_one_head_does_not_learn_a_sigmoid_and_a_softmax(teacher):
-    with pytest.raises(ValueError, match="give --loss softmax"):
+    with pytest.raises(ValueError, match="give loss='softmax'"):
         run(teacher=teacher)  # the paper's rows have the sigmoid
     assert run(teacher=teacher, loss="softmax").teacher_sha256
     assert run("DeiT-Ti/16-distilled", teacher=teacher, loss="sigmoid").teacher_sha256

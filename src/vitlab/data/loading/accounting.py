@@ -200,7 +200,7 @@ class Account:
     def _complaint(self, max_bad: float) -> str:
         listed, most = list(self.quarantined.values()), self._most(max_bad)
         allowed = f"at most {most:,} of {self.samples:,} are allowed" if most else "none is allowed"
-        way = "repair or remove them (vitlab data check lists all), or allow more (--max-bad 0.1 allows a tenth)"
+        way = "repair or remove them (vitlab data check lists all), or allow more (a max_bad= of 0.1 allows a tenth)"
         return f"{len(listed)} bad image{'s' * (len(listed) != 1)}, {allowed}: {names(listed, SHOWN)}; {way}"
 
 

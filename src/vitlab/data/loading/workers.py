@@ -32,7 +32,7 @@ def check_workers(workers: int) -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     most = PER_CORE * cores
     require(
-        workers <= most, f"--workers {workers:,} is too many for {cores} cores; give {most} or fewer, such as {cores}"
+        workers <= most, f"workers= {workers:,} is too many for {cores} cores; give {most} or fewer, such as {cores}"
     )
 
 
@@ -134,7 +134,7 @@ def _begun(loader: DataLoader) -> Iterator[Any]:
             raise
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise WorkerDied(
-            f"{loader.num_workers} worker processes could not be started ({why}); give fewer with --workers, 0 for none"
+            f"{loader.num_workers} worker processes could not be started ({why}); give fewer with workers=, 0 for none"
         ) from error
 
 

@@ -193,7 +193,7 @@ def match_classes(model: Model, data_names: tuple[str, ...], *, by_number: bool)
         numbers = matched(names, data_names)
     except ValueError as error:
         raise ValueError(
-            f"{error}; or give --label-map FILE from the data's classes to the model's, or --by-number if the numbers "
+            f"{error}; or give label_map=FILE from the data's classes to the model's, or by_number=True if the numbers "
             f"agree (class names: {origin})"
         ) from None
     note = f"class names: {origin}"

@@ -54,7 +54,7 @@ class Shots:
         for count, label in rarest_first[:1]:
             fitting = [number for number in self.numbers if number <= count]
             called = repr(class_names[label]) if label < len(class_names) else label
-            advice = f"--shots {' '.join(map(str, fitting))}" if fitting else "data with more samples"
+            advice = f"shots= {' '.join(map(str, fitting))}" if fitting else "data with more samples"
             wanted = f"{max(self.numbers, default=0)} shots per class are asked for: give {advice}"
             require(fitting == list(self.numbers), f"class {called} of {name!r} has {count} samples; {wanted}")
 
@@ -174,7 +174,7 @@ class Maker:
         return read_folder(path), folder.numbers()
 
     def _model(self, name: str) -> tuple[Model, Preprocessing]:
-        require(self.given is not None, f"{name!r} are images; give the model that computes their features (--model)")
+        require(self.given is not None, f"{name!r} are images; give the model that computes their features (model=)")
         if self.loaded is None:
             self.loaded = load(cast(ModelLike, self.given), self.loading, self.console)
         return self.loaded
@@ -194,7 +194,7 @@ def _different(what: str, own: Any, other: Any) -> str:
 AGREEMENT = (  # what a pair must share: the entry in the card, the problem, what to do
     ("class_names", "the classes differ", "use sets of the same classes in the same order"),
     ("weights", "the weights differ", "compute both with the same model"),
-    ("preprocessing", "the preprocessing differs", "compute both with the same --preprocessing"),
+    ("preprocessing", "the preprocessing differs", "compute both with the same preprocessing="),
 )
 
 

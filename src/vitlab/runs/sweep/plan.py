@@ -120,8 +120,8 @@ class Plan:
                           f"about {duration(seconds)} on {device.type}")  # fmt: skip
         require(
             seconds < DAY or device.type != "cpu" or self.options.is_confirmed,
-            f"the sweep would take about {duration(seconds)} on this CPU; confirm with yes=, or reduce the number of "
-            f"points or steps (schedule.total=), the resolution (image=) or the size of the model",
+            f"the sweep would take about {duration(seconds)} on this CPU; confirm with yes=True, or reduce the number "
+            f"of points or steps (schedule.total=), the resolution (image=) or the size of the model",
         )
 
     def run_of(self, point: Point, *, is_final: bool = False) -> RunSpec:

@@ -137,7 +137,7 @@ def _task(spec: RunSpec, source: Source) -> Task:
     require(
         spec.recipe.loss == "sigmoid",
         f"{source.id(number)!r} of {spec.data!r} has {len(source.label(number))} labels, and the softmax loss needs "
-        f"exactly one per image; give --loss sigmoid to learn any number of labels per image",
+        f"exactly one per image; give loss='sigmoid' to learn any number of labels per image",
     )
     return "multi-label"
 

@@ -144,7 +144,7 @@ def corruption_of(spec: RunSpec) -> Corruption:
     chosen = masking.chosen(patches)
     require(
         chosen > 0,
-        f"{masking.corrupted:g} of {patches} patches is none; raise --masking.corrupted, or use larger images",
+        f"{masking.corrupted:g} of {patches} patches is none; raise masking.corrupted=, or use larger images",
     )
     return Corruption(patches, chosen, masking.masked, masking.swapped)
 

@@ -173,7 +173,7 @@ def _run_spec(
     require(
         teacher is None or recipe.loss == "softmax" or is_two_headed,
         "with a teacher, the single head of this model would learn a sigmoid from the labels and a softmax from the "
-        "teacher; give --loss softmax, or use a model with two heads, such as DeiT-S/16-distilled",
+        "teacher; give loss='softmax', or use a model with two heads, such as DeiT-S/16-distilled",
     )
     device = pick_device(execution.device)
     workers = default_workers(device) if execution.workers == CHOSEN else execution.workers
@@ -239,7 +239,7 @@ def _changed(recipe: Recipe, request: Request) -> Recipe:
     for field in changes if recipe.masking is None else ():
         require(
             not field.startswith("masking."),
-            f"--{field} is for learning without labels: vitlab pretrain; give --objective masked-patches",
+            f"{field}= is for learning without labels: vitlab pretrain; give objective='masked-patches'",
         )
     said = ", ".join(f"{field} {text}" for field, text in changes.items())
     return with_fields(replace(recipe, source=f"{recipe.source}; with {said}") if said else recipe, changes.items())
@@ -277,7 +277,7 @@ def _without_effect(run: RunSpec, field: str) -> str:
     """Why a field has no effect; empty for one that has."""
     recipe, how = run.recipe, run.recipe.augmentation
     if field.startswith(DISTILLATION) and not run.teacher:
-        return "distillation needs a teacher; give --teacher MODEL (pretrain, finetune and sweep have it)"
+        return "distillation needs a teacher; give teacher=MODEL (pretrain, finetune and sweep have it)"
     if field == f"{DISTILLATION}temperature" and recipe.distillation.kind == "hard":
         return f"the teacher's top class is the same at any temperature; give --{DISTILLATION}kind soft"
     if field.startswith(RANDAUGMENT) and field != f"{RANDAUGMENT}layers" and not how.randaugment.layers:
@@ -285,9 +285,9 @@ def _without_effect(run: RunSpec, field: str) -> str:
     if field.startswith(ERASING) and field != f"{ERASING}probability" and not how.erasing.probability:
         return f"random erasing is off; give --{ERASING}probability 0.25"
     if field == "partners" and not recipe.mixes:
-        return "no images are mixed; give --mixup or --cutmix"
+        return "no images are mixed; give mixup= or cutmix="
     if field == "schedule.end" and recipe.schedule.decay not in ("linear", "cosine"):
-        return f"a {recipe.schedule.decay} decay has no such end; give --schedule.decay linear or cosine"
+        return f"a {recipe.schedule.decay} decay has no such end; give schedule.decay='linear' or 'cosine'"
     if field in ("dropout", "stochastic_depth") and getattr(recipe, field) and not isinstance(run.model, ViTSpec):
         return f"a ResNet has no {field.replace('_', ' ')}; leave it out"
     return ""

@@ -222,7 +222,7 @@ def reproduce(
     require((path / RESULT).is_file(), f"{path} is not finished; finish it first with: {run.command}")
     if (again / RUN).is_file():
         twin = RunDir.open(again)
-        require(twin.spec() == spec, f"{again} holds another run; choose another --out")
+        require(twin.spec() == spec, f"{again} holds another run; choose another out=")
         if (again / RESULT).is_file():
             say(screen, f"comparing with the existing run in {again}; to train again, choose another --out")
     else:

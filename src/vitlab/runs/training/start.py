@@ -225,7 +225,7 @@ def _choose_folder(call: Call, name: str, restart_count: int) -> tuple[Path, boo
     """The run's folder, and whether ranks that failed had begun the run there; checked before the data is opened."""
     require(
         call.out is not None or not may_restart(),
-        "ranks that are restarted must find their run: give --out, or torchrun --max-restarts 0",
+        "ranks that are restarted must find their run: give out=, or torchrun --max-restarts 0",
     )
     check_workers(max(call.execution.workers, 0))
     path = call.out
@@ -260,8 +260,8 @@ def create_run(
     say(banner, f"time    about {duration(seconds)} on {device.type}, as busy as it is now{sooner}")
     require(
         seconds < DAY or device.type != "cpu" or is_confirmed,
-        f"the run would take about {duration(seconds)} on this CPU; confirm with --yes, or reduce the number of steps "
-        f"(--schedule.total), the resolution (--image) or the size of the model",
+        f"the run would take about {duration(seconds)} on this CPU; confirm with yes=True, or reduce the number of "
+        f"steps (schedule.total=), the resolution (image=) or the size of the model",
     )
     _check_buildable(spec)
     accounts = check_pictures(spec, data, console)
@@ -313,7 +313,7 @@ def _continued(path: Path, spec: RunSpec, console: Console) -> RunDir:
     say(console, f"the ranks were restarted; the run in {path} continues")
     found = run.spec()
     same = replace(spec, recipe=replace(spec.recipe, shards=found.recipe.shards), execution=found.execution)
-    require(same == found, f"{path} holds another run than the one asked for; choose another --out")
+    require(same == found, f"{path} holds another run than the one asked for; choose another out=")
     return run
 
 

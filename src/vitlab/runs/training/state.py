@@ -102,12 +102,12 @@ def _check_ranks(spec: RunSpec, kind: str, world: World) -> None:
     shards = spec.recipe.shards
     require(
         not spec.execution.exact_elastic or shards > 1 or spec.recipe.batch == 1,
-        "the run began without --exact-elastic and sums whole batches; leave it out, or start a new run with it",
+        "the run began without exact_elastic= and sums whole batches; leave it out, or start a new run with it",
     )
     require(
         not spec.recipe.mixes or world.ranks <= shards,
         f"the run mixes images within {shards} part(s) of a batch, which {world.ranks} ranks cannot share without "
-        f"changing what is learned; use at most {shards} ranks, or start a run with --shards {world.ranks}",
+        f"changing what is learned; use at most {shards} ranks, or start a run with shards= {world.ranks}",
     )
 
 

@@ -274,6 +274,6 @@ class Training:
         micro = self.spec.execution.micro_batch or self.spec.recipe.batch
         way = "vitlab resume takes both" if self.state.progress.step else "add one of them"
         return MemoryError(
-            f"out of memory with {micro} images at once; --micro-batch {max(micro // 2, 1)} computes the same in "
-            f"smaller pieces, --recompute keeps fewer activations; {way}"
+            f"out of memory with {micro} images at once; a micro_batch= of {max(micro // 2, 1)} computes the same in "
+            f"smaller pieces, recompute= keeps fewer activations; {way}"
         )

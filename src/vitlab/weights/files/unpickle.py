@@ -78,7 +78,7 @@ def _tensors(value: object, entry: str) -> tuple[str, dict]:
     chosen = entry or next((name for name in ENTRIES if named(value.get(name))), "")
     tensors = named(value[chosen] if chosen else value)
     if not tensors:
-        _fail(f"no named tensors found; its entries are {sorted(map(str, value))[:20]}; choose one with --entry")
+        _fail(f"no named tensors found; its entries are {sorted(map(str, value))[:20]}; choose one with entry=")
     for wrapper in WRAPPERS:
         if all(name.startswith(wrapper) for name in tensors):
             tensors = {name.removeprefix(wrapper): tensor for name, tensor in tensors.items()}
