@@ -1,9 +1,8 @@
 """Features with labels from any library, checked once for all methods that learn from them."""
 
-import numbers
 import warnings
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,8 +43,8 @@ def checked(given: FeatureSet, name: str = "") -> Checked:
     kinds = LABELS[train.dtype.kind], LABELS[test.dtype.kind]
     require(kinds[0] == kinds[1], f"{where}train labels are {kinds[0]}, test labels {kinds[1]}")
     names, places = np.unique(train, return_inverse=True)
-    strange = np.setdiff1d(test, names).tolist()
-    require(not strange, f"{where}test classes {strange[:5]} do not occur among the training labels")
+    unknown = np.setdiff1d(test, names).tolist()
+    require(not unknown, f"{where}test classes {unknown[:5]} do not occur among the training labels")
     return Checked(train_x, torch.from_numpy(places), test_x, torch.from_numpy(np.searchsorted(names, test)), names)
 
 
@@ -80,9 +79,3 @@ def check_widths(train: Tensor, test: Tensor, where: str = "") -> None:
     """Raise unless both have the same width."""
     widths = train.shape[1], test.shape[1]
     require(widths[0] == widths[1], f"{where}train features are {widths[0]} wide, test features {widths[1]}")
-
-
-def check_whole(name: str, value: object, least: int) -> None:
-    """Raise unless a value is a whole number of any library, at least `least`."""
-    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool) and cast(int, value) >= least
-    require(is_whole, f"{name} {value!r} must be a whole number of at least {least}")

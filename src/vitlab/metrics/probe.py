@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.metrics.feature_sets import FeatureSet, check_whole, check_widths, checked, checked_features, checked_part
+from vitlab.metrics.feature_sets import FeatureSet, check_widths, checked, checked_features, checked_part
 from vitlab.metrics.ridge import FLAT
 from vitlab.recipe import SGD, Schedule
 from vitlab.require import require
@@ -28,8 +28,8 @@ def nearest_neighbours(
     x, labels = checked_part(train_x, train_y, "train")
     tests = checked_features(test_x, "test")
     check_widths(x, tests)
-    check_whole("k", k, 1)
-    require(k <= len(x), f"k {k} is outside 1..{len(x)}, the number of training samples")
+    is_whole = isinstance(k, int | np.integer) and not isinstance(k, bool)
+    require(is_whole and 1 <= k <= len(x), f"k {k!r} is outside 1..{len(x)}, the number of training samples")
     require(temperature is None or temperature > 0, f"temperature {temperature} must be positive")
     names, places = np.unique(labels, return_inverse=True)
     y = torch.from_numpy(places)

@@ -97,10 +97,10 @@ def read_label_map(
     value = read_json(path)
     require(isinstance(value, dict), f"{path.name} must be an object such as {{'class of the data': 'of the model'}}")
     given = cast(dict[str, object], value)
-    missing, strange = sorted(set(data_names) - set(given)), sorted(set(given) - set(data_names))
-    differ = f"it lacks {missing[:10]!r} and has {strange[:10]!r}, which the data does not"
+    missing, unknown = sorted(set(data_names) - set(given)), sorted(set(given) - set(data_names))
+    differ = f"it lacks {missing[:10]!r} and has {unknown[:10]!r}, which the data does not"
     advice = "write [] for a class whose samples are to be skipped"
-    require(not missing and not strange, f"{path.name} must name every class of the data: {differ}; {advice}")
+    require(not missing and not unknown, f"{path.name} must name every class of the data: {differ}; {advice}")
     numbered = {number: place for place, number in enumerate(model_numbers)}
 
     def place_of(one: object) -> int:

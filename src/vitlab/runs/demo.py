@@ -61,14 +61,14 @@ def run_demo(out: Path, console: Console, program: str = "vitlab") -> None:
     if out != wanted:
         say(console, f"{wanted} exists; this demo is written to {out}")
     try:
-        _tell(out, console, program)
+        _run_all(out, console, program)
     except KeyboardInterrupt:
         if not any(out.iterdir()):
             out.rmdir()
         raise KeyboardInterrupt(left_over(out, program)) from None
 
 
-def _tell(out: Path, console: Console, program: str) -> None:
+def _run_all(out: Path, console: Console, program: str) -> None:
     """Run the whole demo, in the order in which it is printed."""
     size = f"{count_spec(SPEC).parameters:,} parameters, {SPEC.layers} layers of {SPEC.heads} heads"
     say(console, f"1. Pre-train a small Vision Transformer ({size}) on printed letters, 16x16 pixels")

@@ -149,9 +149,14 @@ def test_a_data_set_is_checked_from_python_and_shows_in_a_notebook(photos, tmp_p
     assert json.loads((tmp_path / "out" / "report.json").read_text())["classes"] == {"cat": 6, "dog": 6}
 
 
-def test_any_dataset_is_checked_and_float_tensors_have_no_pictures():
+def test_any_dataset_is_checked_and_float_tensors_have_no_pictures(capsys):
     pictures = [(Image.new("RGB", (5, 4), (n, 0, 0)), n % 2) for n in range(6)]
     assert vitlab.check_data(pictures).survey.sizes == {(5, 4): 6}
+    assert "opening list" in capsys.readouterr().err
+    found = vitlab.check_data(pictures, image=32, quiet=True)
+    assert found.contact_sheet == vitlab.check_data(pictures, image=(32, 32), quiet=True).contact_sheet
+    assert capsys.readouterr().err == ""
+    assert "(of names and labels, not of image contents)" in str(found)
     with pytest.raises(ValueError, match="no pictures to check"):
         vitlab.check_data([(torch.zeros(3, 4, 4), 0)])
 

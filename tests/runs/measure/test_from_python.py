@@ -131,6 +131,23 @@ def test_features_of_a_dataset_are_arrays_and_feed_few_shot(model, tmp_path):
     table = vitlab.fewshot_table(str(kept.path), str(kept.path), out=tmp_path / "few", shots=[1], l2=1.0, quiet=True)
     own = vitlab.fewshot(found.vectors.x, found.vectors.y, found.vectors.x, found.vectors.y, shots=1, l2=1.0)
     assert table.rows[0][3] == 100 * own.accuracy
+    for shown in (found, kept, own):
+        assert tags(shown._repr_html_()) == {"table", "tr", "th", "td"}
+    assert f"{100 * own.accuracy:.2f}" in str(own)
+    assert "by_l2" not in repr(own)
+
+
+def test_the_cost_of_a_model_displays_as_a_table():
+    assert "<td>86,567,656</td>" in vitlab.count("ViT-B/16", head="linear")._repr_html_()
+
+
+def test_inspecting_pictures_none_of_which_can_be_read_is_an_error(model, tmp_path):
+    pytest.importorskip("matplotlib", reason="figures need matplotlib")
+    with pytest.raises(ValueError, match=r"none of 1 pictures could be read: .*no\.png does not exist"):
+        vitlab.inspect(model, str(tmp_path / "no.png"), tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out").exists()
+    found = vitlab.inspect(model, [picture(0), b"junk"], maps=0, quiet=True)
+    assert (found.images, len(found.bad)) == (1, 1)
 
 
 def test_the_paper_s_choice_of_l2_is_called_optimistic(model, tmp_path, capsys):
@@ -151,6 +168,8 @@ def test_answers_display_as_a_table_with_names_and_probabilities(model, tmp_path
     assert tags(html) == {"table", "tr", "th", "td"}
     assert "&lt;script&gt;" in html
     assert f"{100 * found[0].guesses[0].probability:.2f}" in html
+    assert "&lt;script&gt;" in found[0]._repr_html_()
+    assert "not_an_image" not in str(found)
 
 
 def test_inspection_returns_figures_that_display_and_can_be_saved(model, tmp_path):

@@ -250,8 +250,7 @@ def _score(
     if bad := len(done.account.quarantined):
         where = "the account of each row" if progress is None else progress.parent / "quarantine.json"
         on = f"{printable(pair.data)}, {printable(pair.label)}"
-        told = f"{bad:,} of {len(pair.source):,} not evaluated ({on}): {where} names them"
-        say(console, told, "yellow")
+        say(console, f"{bad:,} of {len(pair.source):,} not evaluated ({on}): {where} names them", "yellow")
     names, columns = inputs.class_names(pair.model)[0], pair.truth.columns
     competing = names if columns is None else tuple(names[number] for number in columns)
     about = (str(pair.how), competing)

@@ -110,7 +110,7 @@ class Maker:
             parts.append((asked[has_features], found.x))
             is_read[asked] = True
             is_usable[np.delete(asked, has_features)] = False  # other samples replace these
-        self._tell(account, name)
+        self._name_bad(account, name)
         numbers, x = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         order = np.argsort(numbers)
         return Pool(labels, is_usable, numbers[order], x[order])
@@ -121,7 +121,7 @@ class Maker:
             return open_vectors(name)
         account = Account(len(self._source(name)))
         found, _ = self._features(self._source(name), name, account)
-        self._tell(account, name)
+        self._name_bad(account, name)
         return found
 
     def check(self, train: str, test: str, shots: Shots) -> None:
@@ -146,11 +146,11 @@ class Maker:
         else:
             shots.check(_labels(self._source(name), name), self._source(name).class_names, name)
 
-    def _tell(self, account: Account, name: str) -> None:
+    def _name_bad(self, account: Account, name: str) -> None:
         if bad := account.quarantined:
             named = ", ".join(printable(sample) for sample in list(bad)[:SHOWN]) + ", ..." * (len(bad) > SHOWN)
-            told = f"{printable(name)}: {len(bad):,} of {account.found:,} images are unreadable and left out: {named}"
-            say(self.console, told, "yellow")
+            count = f"{len(bad):,} of {account.found:,} images are unreadable and left out"
+            say(self.console, f"{printable(name)}: {count}: {named}", "yellow")
 
     def _making(self, name: str) -> dict[str, Any]:
         if not is_vectors(name):
