@@ -43,10 +43,7 @@ def count(
     positions_at: PositionPlace | None = None,
 ) -> Count:
     """Count a model by its name."""
-    spec = model_spec(
-        name, image=image, classes=classes, head=head, pool=pool, positions=positions, positions_at=positions_at
-    )
-    return count_spec(spec)
+    return count_spec(model_spec(**locals()))
 
 
 def count_spec(spec: ModelSpec, *, padding: bool = True) -> Count:

@@ -30,7 +30,7 @@ def fresh():
     ],
 )
 def test_a_name_of_released_weights_warns_that_they_are_random(name):
-    with torch.device("meta"), pytest.warns(WeightsWarning, match=r"draws random ones.*vitlab download.*load_model"):
+    with torch.device("meta"), pytest.warns(WeightsWarning, match=r"draws random weights.*vitlab download.*load_model"):
         build_model(name)
 
 

@@ -56,7 +56,7 @@ def test_mixing_equals_a_loop_over_pixels_and_conserves_labels(options):
         mixed, labels = by_loop(mixing, pixels, targets)
         np.testing.assert_allclose(mixing.pictures(pixels.double(), range(9)), mixed, rtol=1e-12, atol=1e-9)
         np.testing.assert_allclose(mixing.pictures(pixels, range(9)), mixed, rtol=1e-5)  # bytes are mixed as float32
-        found = mixing.targets(targets, range(9))
+        found = mixing.blended(targets, range(9))
         np.testing.assert_allclose(found, labels, rtol=1e-12)
         np.testing.assert_allclose(found.sum(dim=1), np.ones(9), rtol=1e-12)
         for chosen in (range(3), range(3, 6), range(6, 9)):  # pieces are parts of the whole
@@ -73,7 +73,7 @@ def test_label_mass_is_the_share_of_pixels_that_are_shown():
     for step in range(200):
         mixing = mixing_of(recipe, 3, step, {0: 2}, SIZE)
         shown = mixing.pictures(black_and_white, range(2))[:, 0].double().mean(dim=(1, 2))  # of the white one
-        torch.testing.assert_close(mixing.targets(targets, range(2))[:, 1], shown, rtol=0, atol=1e-6)
+        torch.testing.assert_close(mixing.blended(targets, range(2))[:, 1], shown, rtol=0, atol=1e-6)
 
 
 def test_partners_stay_in_their_shard_and_the_odd_one_is_its_own():

@@ -56,12 +56,8 @@ def build_model(
     del options["head_bias"], options["seed"]
     spec = model_spec(**options)
     if RELEASED.match(name):
-        warnings.warn(
-            f"{name} names released weights, but build_model draws random ones. To load the released weights, find "
-            "their name with vitlab download, fetch them, and call vitlab.load_model with that name",
-            WeightsWarning,
-            stacklevel=2,
-        )
+        advice = "fetch the released ones with vitlab download, and give their name to vitlab.load_model"
+        warnings.warn(f"build_model draws random weights for {name}; {advice}", WeightsWarning, stacklevel=2)
     return build_from_spec(spec, head_bias=head_bias, seed=seed)
 
 
@@ -90,11 +86,6 @@ def copied_model(spec: ModelSpec, source: Model) -> Model:
     model = empty_model(spec).to_empty(device="cpu")
     model.load_state_dict(source.state_dict())
     return model
-
-
-def shapes_of(spec: ModelSpec) -> dict[str, torch.Size]:
-    """Return the shapes of a model's tensors by name."""
-    return {name: tensor.shape for name, tensor in empty_model(spec).state_dict().items()}
 
 
 def empty_model(spec: ModelSpec) -> Model:

@@ -73,11 +73,11 @@ class Loop:
 
     def _agreed(self, world: World, signals: Signals) -> tuple[int, bool]:
         """Agree with the other ranks on signals: (exit code of a stop or 0, whether to save now)."""
-        writing = self.checkpoints
-        wishes = [signals.stop, signals.take_save(), writing.has_failed, writing.is_writing]
+        has_failed, is_writing, is_pending = self.checkpoints.status
+        wishes = [signals.stop, signals.take_save(), has_failed, is_writing]
         stop, is_saving, has_failed, is_writing = world.most([int(wish) for wish in wishes])
-        if has_failed or (writing.is_pending and not is_writing):
-            writing.settle()
+        if has_failed or (is_pending and not is_writing):
+            self.checkpoints.settle()
         return stop, bool(is_saving)
 
     def _book(self, state: TrainState, done: Step) -> None:

@@ -30,7 +30,7 @@ class Mixing:
     def pictures(self, pixels: Tensor, chosen: range) -> Tensor:
         """(n, 3, H, W) of all examples -> the chosen ones, mixed and not rounded."""
         values = pixels if pixels.is_floating_point() else pixels.float()
-        blended = self._mixed(values, chosen)
+        blended = self.blended(values, chosen)
         part = slice(chosen.start, chosen.stop)
         boxes = self.boxes[part]
         if not boxes.any():
@@ -43,11 +43,8 @@ class Mixing:
         own, partner = values[part], values[self.partners[part].to(values.device)]
         return torch.where(is_cut, torch.where(is_pasted, partner, own), blended)
 
-    def targets(self, targets: Tensor, chosen: range) -> Tensor:
-        """(n, K) of all examples -> the mixed targets of the chosen ones."""
-        return self._mixed(targets, chosen)
-
-    def _mixed(self, values: Tensor, chosen: range) -> Tensor:
+    def blended(self, values: Tensor, chosen: range) -> Tensor:
+        """(n, ...) of all examples, such as targets -> the chosen ones, each blended with its partner's."""
         part = slice(chosen.start, chosen.stop)
         share = self.shares[part].to(values).reshape(-1, *[1] * (values.dim() - 1))
         return values[part] * share + values[self.partners[part].to(values.device)] * (1 - share)

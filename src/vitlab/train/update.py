@@ -171,7 +171,7 @@ class Update:
     def _piece(self, examples: Examples, chosen: range, mixing: Mixing | None) -> Piece:
         pixels, targets = examples.inputs[chosen.start : chosen.stop], examples.targets[chosen.start : chosen.stop]
         if mixing is not None:
-            pixels, targets = mixing.pictures(examples.inputs, chosen), mixing.targets(examples.targets, chosen)
+            pixels, targets = mixing.pictures(examples.inputs, chosen), mixing.blended(examples.targets, chosen)
         return Piece(pixels, self.prepare(pixels), targets)
 
     def _call(self, forward: nn.Module, *inputs: Tensor) -> Tensor:

@@ -56,32 +56,26 @@ def convert(
     `source` is a path or the name of released weights; `target` must not exist yet. `entry` selects a dictionary inside
     a pickle, such as model_ema. The other options are those of `load_model`.
     """
+    options = dict(locals())
+    for name in ("source", "target", "to", "entry"):
+        del options[name]
     notes, source = [], located(source)
     with _safe(source, entry) as (safe, found):
         known = read_fetched(source) if safe != source else None
         if conventions is None and known is not None:
-            conventions = known.conventions
+            options["conventions"] = known.conventions
             notes.append(f"conventions are those of {known.name}, as which the file was downloaded")
         elif conventions is None and found == "model" and timm.may_be_deit(open_container(safe)):
-            conventions = "deit"
+            options["conventions"] = "deit"
             notes.append("DeiT's conventions (ImageNet mean and std) are assumed because of the entry 'model'")
         with warnings.catch_warnings(record=True) as assumptions:
             warnings.simplefilter("always", WeightsWarning)
-            model = load_model(
-                safe,
-                image=image,
-                classes=classes,
-                conventions=conventions,
-                heads=heads,
-                positions=positions,
-                allow_partial=allow_partial,
-                allow_nonfinite=allow_nonfinite,
-            )
+            model = load_model(safe, **options)
         for said in assumptions:
-            if not issubclass(said.category, WeightsWarning):
+            if issubclass(said.category, WeightsWarning):
+                notes.append(str(said.message).replace(UNPICKLED, source.name, 1))
+            else:
                 warnings.warn(said.message, stacklevel=2)
-                continue
-            notes.append(str(said.message).replace(UNPICKLED, source.name, 1))
     if safe != source:
         model.provenance |= {"source": source.name, "sha256": sha256(source)}
     return Converted(model, notes + save_model(model, target, to))

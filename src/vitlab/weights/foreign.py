@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitlab.models.build import shapes_of
+from vitlab.models.build import Model, empty_model
 from vitlab.npz import NpzError
 from vitlab.require import require
 from vitlab.spec import ModelSpec, Task
@@ -46,9 +46,9 @@ FORMATS = {  # the first that matches is used
 
 @dataclass(frozen=True)
 class Found:
-    """The content of a file or folder: tensors have vitlab's names, some may be missing; class names are unchecked."""
+    """The content of a file or folder: tensors under vitlab's names, maybe not all; unchecked class names."""
 
-    spec: ModelSpec
+    model: Model  # without values
     tensors: dict[str, Tensor]
     class_names: object
     task: Task
@@ -57,9 +57,7 @@ class Found:
     assumptions: tuple[str, ...] = ()
 
 
-def read_foreign(
-    path: Path, container: Container, hints: Hints, *, has_conventions: bool, allow_partial: bool
-) -> Found:
+def read_foreign(path: Path, container: Container, hints: Hints, *, allow_partial: bool) -> Found:
     """Read a container of any of `FORMATS`; raise a WeightsError for anything that cannot be built exactly."""
     known = _known(path)
     if known is not None:
@@ -78,14 +76,15 @@ def read_foreign(
         raise
     except ValueError as error:
         raise WeightsError(f"{path.name} describes no model that can be built: {error}") from None
-    own = shapes_of(spec)
+    conventions = hints.conventions or (known.conventions if known else spec.conventions)
+    model = empty_model(replace(spec, conventions=conventions))
+    own = {name: tensor.shape for name, tensor in model.state_dict().items()}
     tensors = read_tensors(container, spec, own, form.table(spec, own, container), allow_partial=allow_partial)
-    if known is not None:
-        spec = replace(spec, conventions=known.conventions)
     source, digest = (path.name, sha256(container.path)) if known is None else (known.url, known.sha256)
     provenance = {"source": source, "format": name, "sha256": digest}
-    assumed = form.assumptions(container, is_told=has_conventions) if known is None else []
-    return Found(spec, tensors, form.class_names(container), form.task(container), provenance, name, tuple(assumed))
+    is_told = hints.conventions is not None
+    assumed = form.assumptions(container, is_told=is_told) if known is None else []
+    return Found(model, tensors, form.class_names(container), form.task(container), provenance, name, tuple(assumed))
 
 
 def _known(path: Path) -> Fetched | None:

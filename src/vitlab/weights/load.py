@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from torch import Tensor
-
 from vitlab.errors import WeightsWarning
-from vitlab.models.build import Model, build_from_spec, empty_model, shapes_of
+from vitlab.models.build import Model, build_from_spec, empty_model
 from vitlab.paper.names import is_model
 from vitlab.require import require
 from vitlab.run_dir import MODEL, RUN
-from vitlab.spec import ConventionName, Conventions, Image, ModelSpec, UnsavedPositions, image_size, named_conventions
+from vitlab.spec import ConventionName, Conventions, Image, UnsavedPositions, image_size, named_conventions
 from vitlab.store import sha256
 from vitlab.weights.files import folder
 from vitlab.weights.files.containers import Container, WeightsError, as_path, open_container, usable
@@ -49,23 +47,24 @@ def load_model(
     if positions not in (None, *get_args(UnsavedPositions)):
         raise ValueError(f"positions {positions!r:.80} is unknown; give {' or '.join(get_args(UnsavedPositions))}")
     container = open_container(path)
-    if folder.is_own(container):
-        found = _read_own(path, container, allow_partial=allow_partial)
-    else:
-        hints = Hints(None if image is None else image_size(image), heads, positions)
-        told = conventions is not None
-        found = read_foreign(path, container, hints, has_conventions=told, allow_partial=allow_partial)
+    is_own = folder.CARD in container.configs
+    size = None if image is None else image_size(image)
+    hints = Hints(size, heads, positions, None if conventions is None else named_conventions(conventions))
+    found = (_read_own if is_own else read_foreign)(path, container, hints, allow_partial=allow_partial)
+    model, used = found.model, heads_of(found.model.spec)
     if positions is not None and found.format != "google-npz":
         raise WeightsError(f"{path.name} is of format {found.format}, which states its positions; leave positions out")
-    if heads not in (None, heads_of(found.spec)):
-        raise WeightsError(f"{path.name} has {heads_of(found.spec)} attention heads, not {heads}; leave heads out")
-    spec = found.spec if conventions is None else replace(found.spec, conventions=named_conventions(conventions))
-    tensors = usable(found.tensors, keep_half=folder.is_own(container))
+    if heads not in (None, used):
+        raise WeightsError(f"{path.name} has {used} attention heads, not {heads}; leave heads out")
+    tensors = usable(found.tensors, keep_half=is_own)
     bad = next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)
     if bad and not allow_nonfinite:
         raise WeightsError(f"{path.name}: {bad!r} contains NaN or infinity; allow_nonfinite loads it anyway")
-    model = _assemble(spec, tensors)
-    model.class_names = _fitting_names(found.class_names, spec.classes)
+    if missing := set(model.state_dict()) - set(tensors):  # which get the paper's initial values
+        fresh = build_from_spec(model.spec).state_dict()
+        tensors = tensors | {name: fresh[name] for name in missing}
+    model.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()}, assign=True)
+    model.class_names = _fitting_names(found.class_names, model.spec.classes)
     model.task, model.provenance = found.task, found.provenance
     if image is not None:
         model.resize(image)
@@ -76,13 +75,14 @@ def load_model(
     return model.eval()
 
 
-def _read_own(path: Path, container: Container, *, allow_partial: bool) -> Found:
+def _read_own(path: Path, container: Container, hints: Hints, *, allow_partial: bool) -> Found:
     """Read vitlab's own folder. Its empty tensors, such as the head of a model without classes, may be missing."""
     card = folder.verified_card(path, container)
-    own = shapes_of(card.model)
+    model = empty_model(replace(card.model, conventions=hints.conventions or card.model.conventions))
+    own = {name: tensor.shape for name, tensor in model.state_dict().items()}
     table = [Entry(name, (name,), SAME) for name, shape in own.items() if 0 not in shape or name in container.shapes]
     tensors = read_tensors(container, card.model, own, table, allow_partial=allow_partial)
-    return Found(card.model, tensors, card.class_names, card.task, dict(card.provenance or {}))
+    return Found(model, tensors, card.class_names, card.task, dict(card.provenance or {}))
 
 
 @dataclass(frozen=True)
@@ -144,18 +144,8 @@ def _is_missing(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return True
     except (OSError, ValueError):
-        return False
+        pass
     return False
-
-
-def _assemble(spec: ModelSpec, tensors: dict[str, Tensor]) -> Model:
-    """Build a module that owns the tensors; missing ones get the paper's initial values."""
-    model = empty_model(spec)
-    if missing := set(model.state_dict()) - set(tensors):
-        fresh = build_from_spec(spec).state_dict()
-        tensors = tensors | {name: fresh[name] for name in missing}
-    model.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()}, assign=True)
-    return model
 
 
 def _fitting_names(names: object, classes: int) -> tuple[str, ...] | None:

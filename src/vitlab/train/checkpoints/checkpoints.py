@@ -66,19 +66,10 @@ class Checkpoints:
         world.first(partial(store.remove_leftovers, folder))
 
     @property
-    def has_failed(self) -> bool:
-        """Whether this rank failed to write, so that all ranks have to call `check`."""
-        return self._error is not None
-
-    @property
-    def is_writing(self) -> bool:
-        """Whether this rank is writing in the background."""
-        return self._writer is not None and self._writer.is_alive()
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether the parts of a checkpoint are written, or being written, but not yet published."""
-        return self._pending is not None
+    def status(self) -> tuple[bool, bool, bool]:
+        """Whether this rank failed to write, whether it is writing, and whether a checkpoint is unpublished."""
+        is_writing = self._writer is not None and self._writer.is_alive()
+        return self._error is not None, is_writing, self._pending is not None
 
     def save(self, state: TrainState, *, wait: bool = False) -> None:
         """Save the state, in the background unless `wait`; raises the error of the previous save, if it failed.

@@ -31,11 +31,6 @@ class Card:
     task: Task = "single-label"  # not written if it is the default
 
 
-def is_own(container: Container) -> bool:
-    """Whether the tensors are in a folder written by vitlab."""
-    return CARD in container.configs
-
-
 def verified_card(path: Path, container: Container) -> Card:
     """Read the card of the folder at `path` after checking every field, and that every byte is what was written."""
     if not (path / MANIFEST).is_file():

@@ -57,12 +57,6 @@ def _check_type(header: Header, name: str) -> None:
         raise NpzError(f"member {name!r} is {kind}, not float16, float32, float64 or bfloat16")
 
 
-def _array(tensor: Tensor) -> np.ndarray:
-    """Convert to numpy; bfloat16, which numpy lacks, becomes float32 exactly."""
-    tensor = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-    return tensor.detach().contiguous().numpy(force=True)
-
-
 def write_npz(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write float tensors uncompressed, like the released checkpoints; the same tensors give the same bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
@@ -70,6 +64,7 @@ def write_npz(path: Path, tensors: dict[str, Tensor]) -> None:
             member = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
             member.external_attr = 0o600 << 16
             buffer = io.BytesIO()
-            npy.write_array(buffer, _array(tensor), allow_pickle=False)
+            values = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # numpy lacks it; float32 is exact
+            npy.write_array(buffer, values.detach().contiguous().numpy(force=True), allow_pickle=False)
             with archive.open(member, "w", force_zip64=True) as stream:
                 stream.write(buffer.getbuffer())

@@ -12,7 +12,7 @@ from typing import Any
 
 from vitlab.paper.names import SIZES
 from vitlab.pixels import Preprocessing
-from vitlab.spec import ModelSpec, ResNetSpec, UnsavedPositions
+from vitlab.spec import Conventions, ModelSpec, ResNetSpec, UnsavedPositions
 from vitlab.strict_json import from_json, parse_json, to_json
 from vitlab.weights.files.containers import Container, WeightsError
 
@@ -21,11 +21,12 @@ PREPROCESSING = "preprocessing"  # in the header of a bare safetensors file that
 
 @dataclass(frozen=True)
 class Hints:
-    """`image`, `heads` and `positions` as given by the user."""
+    """What the user has said about a model; None for what the file is to decide."""
 
     image: tuple[int, int] | None = None
     heads: int | None = None
     positions: UnsavedPositions | None = None
+    conventions: Conventions | None = None
 
 
 def metadata(spec: ModelSpec) -> dict[str, str]:

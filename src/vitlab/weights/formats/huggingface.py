@@ -151,9 +151,7 @@ def _preprocessor(spec: ViTSpec) -> dict[str, Any]:
         how |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
     return {
         **how,
-        "do_resize": True,
-        "do_rescale": True,
-        "do_normalize": True,
+        **dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True),
         "resample": next(number for number, name in RESAMPLE.items() if name == own.interpolation),
         "rescale_factor": 1 / 255,
         "image_mean": list(own.mean),

@@ -16,11 +16,11 @@ from vitlab.weights.formats.timm_resnet import UNIT
 DISTILLED = "dist_token"
 STEM = "patch_embed.backbone.stem."  # of a hybrid; one with only a root has no such prefix
 BARE_STEM = "patch_embed.backbone."
-HYBRIDS: dict[tuple[int, ...], str] = {  # units of each stage: timm's name for the ResNet of a hybrid
-    (3, 4, 9): "r50_s16",
-    (3, 4, 6, 3): "r50_s32",
-    (2, 2, 2, 2): "r26_s32",
-    (): "r_s16_p8",
+HYBRIDS: dict[tuple[int, ...], str] = {  # units of each stage of the ResNet: timm's hybrid
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (): "vit_tiny_r_s16_p8_224",
 }
 
 # Arguments of timm's constructor: those that follow from the tensors or are read below, those that only matter in
@@ -171,11 +171,9 @@ def _architecture(spec: ViTSpec, size: str) -> str:
     """Return an architecture of timm whose arguments can describe this model."""
     if spec.distilled:
         return f"deit_{WORDS[size] if size in ('Ti', 'S') else 'base'}_distilled_patch16_224"
-    if spec.backbone is None:
-        return f"vit_{WORDS[size]}_patch{14 if size == 'H' else 16}_224"
-    kind = HYBRIDS[spec.backbone.stages]
-    word = {"r50_s16": "base", "r50_s32": "large", "r26_s32": "small", "r_s16_p8": "tiny"}[kind]
-    return f"vit_{word}_{kind}_224"
+    if spec.backbone is not None:
+        return HYBRIDS[spec.backbone.stages]
+    return f"vit_{WORDS[size]}_patch{14 if size == 'H' else 16}_224"
 
 
 def _is_deit(container: Container, config: dict[str, Any]) -> bool:
