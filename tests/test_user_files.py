@@ -180,9 +180,9 @@ def test_an_archive_of_many_members_is_refused_by_its_directory_alone(tmp_path, 
             archive.writestr(f"{number:0200d}.npy", buffer.getvalue())
     check_archive(path, 5_000)
     monkeypatch.setattr(zipfile, "ZipFile", None)
-    with pytest.raises(ValueError, match="more members than the 1,000 that are read"):
+    with pytest.raises(ValueError, match="too many members: 1,250,000 bytes; at most 1,000"):
         check_archive(path, 1_000)
-    with pytest.raises(ValueError, match="more members than the 1,000"):
+    with pytest.raises(ValueError, match="too many members"):
         open_source(f"npz:{path}")
 
 
@@ -198,7 +198,7 @@ def test_weights_of_many_members_are_refused_before_one_is_opened(tmp_path, monk
 
 def test_a_run_whose_data_card_or_log_is_lost_says_so(tmp_path):
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"has lost its data\.json, which says what the run learns from"):
+    with pytest.raises(ValueError, match=r"has lost data\.json, the description of its data"):
         RunDir.open(tmp_path).card()
     os.mkfifo(tmp_path / "events.jsonl")
     with pytest.raises(NotRegular, match="a FIFO"):

@@ -235,14 +235,10 @@ class Recipe:
         check_range(self, "(0, 1]", "layer_decay")
         check_not_negative(self, "mixup", "cutmix", "validate_every", "patience", "settle_window")
         require(1 <= self.shards <= self.batch, f"shards {self.shards} is outside 1..{self.batch:,}, the batch")
-        require(
-            self.class_weights == "none" or self.loss == "softmax",
-            "class_weights need the softmax loss, not sigmoid",
-        )
-        require(
-            not self.patience or self.validate_every > 0,
-            f"patience {self.patience} counts validations; set validate_every to a number of steps",
-        )
+        is_weighted = self.class_weights != "none"
+        require(not is_weighted or self.loss == "softmax", "class_weights need the softmax loss, not sigmoid")
+        if self.patience and not self.validate_every:
+            raise ValueError(f"patience {self.patience} counts validations; set validate_every to a number of steps")
         if self.masking is not None:
             self._check_without_labels()
 
@@ -304,15 +300,13 @@ class Execution:
         check_not_negative(self, "micro_batch", "save_every")
         require(self.keep >= 1, f"keep {self.keep} must be at least 1: a crash would lose a run without checkpoints")
         check_range(self, "[0, 1]", "max_bad")
-        require(
-            1 <= self.timeout <= LONGEST_TIMEOUT,
-            f"timeout {self.timeout} is outside 1..{LONGEST_TIMEOUT:,} seconds (one week)",
-        )
+        longest = f"{LONGEST_TIMEOUT:,} seconds (one week)"
+        require(1 <= self.timeout <= LONGEST_TIMEOUT, f"timeout {self.timeout} is outside 1..{longest}")
         require(
             not self.exact_elastic or self.parallel != "fsdp",
-            "exact_elastic sums gradients in a fixed order and needs the whole model on each rank: give parallel='ddp'",
+            "exact_elastic sums gradients in a fixed order and needs the whole model on each rank; give parallel='ddp'",
         )
-        require(not self.compile or self.parallel != "fsdp", "compile does not work with fsdp: give parallel='ddp'")
+        require(not self.compile or self.parallel != "fsdp", "compile does not work with fsdp; give parallel='ddp'")
 
 
 AUTOMATIC = Execution(device="auto", workers=CHOSEN, report=True)  # the default for users

@@ -71,19 +71,15 @@ class RunSpec:
         require(self.version == VERSION, f"{RUN} has format version {self.version}, this vitlab reads {VERSION}")
         require(0 <= self.held_out < 1, f"held_out {self.held_out} is outside [0, 1)")
         require(not (self.validation and self.held_out), "give a validation set or a held-out share, not both")
-        require(
-            not self.recipe.validate_every or bool(self.validation or self.held_out),
-            "validate_every and patience need images to validate on: give validation= or held_out=",
-        )
+        if self.recipe.validate_every and not (self.validation or self.held_out):
+            raise ValueError("validate_every and patience need images to validate on: give validation= or held_out=")
         untouched = (HARD, replace(HARD, weight=HARD.share))  # older files write the weight out
-        require(
-            bool(self.teacher) or self.recipe.distillation in untouched,
-            "distillation needs a teacher: give teacher=MODEL (pretrain, finetune and sweep have it)",
-        )
-        require(
-            not (self.teacher and self.recipe.masking is not None),
-            "a teacher predicts classes, and masked patches have none; leave out teacher= or objective=",
-        )
+        if not self.teacher and self.recipe.distillation not in untouched:
+            raise ValueError("distillation needs a teacher: give teacher=MODEL (pretrain, finetune and sweep have it)")
+        if self.teacher and self.recipe.masking is not None:
+            raise ValueError(
+                "a teacher predicts classes, and masked patches have none; leave out teacher= or objective="
+            )
 
 
 class RunDir:
@@ -178,10 +174,8 @@ class RunDir:
 
     def card(self) -> object:
         """What the data was, as JSON values."""
-        require(
-            (self.path / DATA).is_file(),
-            f"{self.path} has lost its {DATA}, which describes the training data; restore it, or start a new run",
-        )
+        has_card = (self.path / DATA).is_file()
+        require(has_card, f"{self.path} has lost {DATA}, the description of its data; restore it, or start a new run")
         return read_json(self.path / DATA)
 
     @contextlib.contextmanager
@@ -304,10 +298,8 @@ def _is_half_made(path: Path) -> bool:
 
 
 def _refuse_run(path: Path) -> None:
-    require(
-        not (path / RESULT).exists() or not (path / RUN).exists(),
-        f"{path} holds a finished run, with its model in {path / MODEL}; choose another out=",
-    )
+    if (path / RUN).exists() and (path / RESULT).exists():
+        raise ValueError(f"{path} holds a finished run, with its model in {path / MODEL}; choose another out=")
     require(not (path / RUN).exists(), f"{path} holds a run already; continue it with: vitlab resume {path}")
 
 

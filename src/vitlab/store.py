@@ -158,9 +158,8 @@ def verify_folder(path: Path, required: Iterable[str], part: tuple[int, int] = (
     for name, entry in listed[part[0] :: part[1]]:
         require(Path(name).name == name, f"{MANIFEST} of {path} names {name!r}, which is not a plain file name")
         file = path / name
-        require(
-            isinstance(entry, dict) and set(entry) == {"bytes", "sha256"}, f"{MANIFEST} of {path}: bad entry {name!r}"
-        )
+        is_entry = isinstance(entry, dict) and set(entry) == {"bytes", "sha256"}
+        require(is_entry, f"{MANIFEST} of {path}: bad entry {name!r}")
         require(file.is_file(), f"{file} is missing; the folder is incomplete")
         size = file.stat().st_size
         require(size == entry["bytes"], f"{file} has {size:,} bytes, not {entry['bytes']!r}; it is damaged")
@@ -198,9 +197,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
-            raise Locked(
-                f"{folder} is in use by process {holder}; wait for it or stop it, or choose another folder"
-            ) from None
+            raise Locked(f"{folder} is in use by process {holder}; stop it, or choose another folder") from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         _held.add(key)

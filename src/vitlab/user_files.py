@@ -129,9 +129,7 @@ def check_archive(path: str | Path, most: int) -> None:
             record = file.read(56)
             listed = struct.unpack("<40xQ8x", record)[0] if record[:4] == b"PK\x06\x06" and len(record) == 56 else 0
     if listed > most * DIRECTORY_ENTRY:
-        raise ValueError(
-            f"{Path(path).name} has a directory of {listed:,} bytes: more members than the {most:,} that are read"
-        )
+        raise ValueError(f"{Path(path).name} lists too many members: {listed:,} bytes; at most {most:,} are read")
 
 
 def _check_line(path: str | Path, number: int, length: int, longest: int) -> None:

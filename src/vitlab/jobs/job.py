@@ -1,6 +1,5 @@
 """Jobs, and the kinds of workers that run them."""
 
-import io
 import signal
 import traceback
 from collections.abc import Callable, Iterator
@@ -46,9 +45,7 @@ class Job:
             try:
                 return self.work(self.argument, Console(file=log, width=LOG_WIDTH))
             except Exception:
-                said = io.StringIO()
-                traceback.print_exc(file=said)
-                log.write(said.getvalue())
+                log.write(traceback.format_exc())
                 return FAILED
 
 
@@ -99,6 +96,5 @@ def ended_with(code: int) -> Ended:
     """How a job ended, from its exit code; minus the signal number for a killed process."""
     if code < 0:
         return Ended(killed=True, words=f"killed by {signal.Signals(-code).name}")
-    return Ended(
-        killed=code in SIGNAL_CODES.values(), words="stopped by somebody" if code in SIGNAL_CODES.values() else ""
-    )
+    is_stopped = code in SIGNAL_CODES.values()
+    return Ended(killed=is_stopped, words="stopped by a signal" * is_stopped)

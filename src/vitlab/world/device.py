@@ -19,9 +19,8 @@ def pick_device(name: str) -> torch.device:
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         return torch.device(next(device for device in ("cuda", "mps", "cpu") if there[device]))
-    require(
-        there[kind], f"device {name!r} is not available here; available are {', '.join(d for d in there if there[d])}"
-    )
+    available = ", ".join(device for device in there if there[device])
+    require(there[kind], f"device {name!r} is not available here; available are {available}")
     try:
         device = torch.device(name)
     except RuntimeError as error:

@@ -258,7 +258,7 @@ def test_the_row_by_its_name_its_reproduction_and_a_hybrid(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["R50x1", "--objective", "masked-patches"], "need a model with patch embeddings, which 'bit' models lack"),
+        (["R50x1", "--objective", "masked-patches"], "needs patch embeddings, which 'bit' models lack"),
         (["ViT-B/16@imagenet", "--objective", "masked-patches"], "'ViT-B/16@imagenet' learns labels"),
         (["ViT-Ti/4", "--objective", "masked-patches", "--masking.corrupted", "0.05"], "0.05 of 4 patches is none"),
         (["ViT-Ti/8", "--objective", "masked-patches", "--masking.corrupted", "1"], "no other patch to swap with"),

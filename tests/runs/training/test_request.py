@@ -528,7 +528,7 @@ class TestPretraining:
 def test_a_run_of_days_on_a_cpu_has_to_be_wanted(trained, photos, tmp_path, monkeypatch):
     spec = finetuning_run(trained, "", Request(f"folder:{photos}"), Execution(), quiet())
     monkeypatch.setattr(start, "estimated_seconds", lambda *given: 3 * 86_400.0)
-    with pytest.raises(ValueError, match=r"about 3.0 days on this CPU; confirm with yes=True"):
+    with pytest.raises(ValueError, match=r"about 3.0 days on this CPU; confirm with yes="):
         create(tmp_path / "run", spec, quiet(), is_confirmed=False)
     assert not (tmp_path / "run").exists()
     assert create(tmp_path / "run", spec, quiet(), is_confirmed=True).path == tmp_path / "run"
@@ -552,7 +552,7 @@ def test_weights_that_changed_are_not_taken_for_those_a_run_began_with(trained, 
     model = vitlab.models.build.build_from_spec(spec.model, seed=7)
     shutil.rmtree(trained)
     save_model(model, trained)
-    with pytest.raises(ValueError, match="are not those the run started from"):
+    with pytest.raises(ValueError, match="are not those of the run"):
         train_run(run, quiet())
 
 

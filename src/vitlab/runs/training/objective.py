@@ -109,21 +109,15 @@ def open_teacher(
         path = Path(spec.teacher)
         require(path.exists(), f"there is no teacher at {path}; if it has moved: {command} --teacher MODEL")
         loaded = load_start(path)
-    require(
-        loaded.sha256 == spec.teacher_sha256,
-        f"the teacher in {spec.teacher} is not the one the run began with; restore it, or start a new run",
-    )
+    is_same = loaded.sha256 == spec.teacher_sha256
+    require(is_same, f"the teacher in {spec.teacher} is not the one the run began with; restore it, or start a new run")
     return Teacher(loaded.model, _order_of_classes(loaded.model, card, spec))
 
 
 def _order_of_classes(model: Model, card: DataCard, spec: RunSpec) -> list[int]:
     """The teacher's number of each class of the data, by name where the teacher has names."""
-    classes = spec.model.classes
-    require(
-        model.spec.classes == classes,
-        f"the teacher has {model.spec.classes:,} classes and the data has {classes:,}; use a teacher trained on the "
-        f"same classes",
-    )
+    classes, others = spec.model.classes, model.spec.classes
+    require(others == classes, f"the teacher has {others:,} classes and the data has {classes:,}; they must match")
     if model.class_names and card.class_names:
         try:
             return list(matched(model.class_names, card.class_names))
@@ -142,10 +136,8 @@ def corruption_of(spec: RunSpec) -> Corruption:
     rows, columns = check_maskable(spec.model).grid
     patches = rows * columns
     chosen = masking.chosen(patches)
-    require(
-        chosen > 0,
-        f"{masking.corrupted:g} of {patches} patches is none; raise masking.corrupted=, or use larger images",
-    )
+    none = f"{masking.corrupted:g} of {patches} patches is none"
+    require(chosen > 0, f"{none}; raise masking.corrupted=, or use larger images")
     return Corruption(patches, chosen, masking.masked, masking.swapped)
 
 

@@ -279,11 +279,11 @@ def _without_effect(run: RunSpec, field: str) -> str:
     if field.startswith(DISTILLATION) and not run.teacher:
         return "distillation needs a teacher; give teacher=MODEL (pretrain, finetune and sweep have it)"
     if field == f"{DISTILLATION}temperature" and recipe.distillation.kind == "hard":
-        return f"the teacher's top class is the same at any temperature; give --{DISTILLATION}kind soft"
+        return f"the teacher's top class is the same at any temperature; give {DISTILLATION}kind='soft'"
     if field.startswith(RANDAUGMENT) and field != f"{RANDAUGMENT}layers" and not how.randaugment.layers:
-        return f"RandAugment is off; give --{RANDAUGMENT}layers 2"
+        return f"RandAugment is off; give {RANDAUGMENT}layers='2'"
     if field.startswith(ERASING) and field != f"{ERASING}probability" and not how.erasing.probability:
-        return f"random erasing is off; give --{ERASING}probability 0.25"
+        return f"random erasing is off; give {ERASING}probability='0.25'"
     if field == "partners" and not recipe.mixes:
         return "no images are mixed; give mixup= or cutmix="
     if field == "schedule.end" and recipe.schedule.decay not in ("linear", "cosine"):

@@ -72,10 +72,7 @@ class Run:
     @functools.cached_property
     def model(self) -> Model:
         """The trained model in evaluation mode, with class names and preprocessing; raises before the run has one."""
-        require(
-            (self.path / MODEL).is_dir(),
-            f"{self.path} has no model yet: the run is not finished; continue it with Run.resume()",
-        )
+        require((self.path / MODEL).is_dir(), f"{self.path} has no model yet; finish the run with Run.resume()")
         return load_model(self.path / MODEL).eval()
 
     @property
@@ -224,7 +221,7 @@ def reproduce(
         twin = RunDir.open(again)
         require(twin.spec() == spec, f"{again} holds another run; choose another out=")
         if (again / RESULT).is_file():
-            say(screen, f"comparing with the existing run in {again}; to train again, choose another --out")
+            say(screen, f"comparing with the existing run in {again}; to train again, choose another out=")
     else:
         check_new(again)
         twin = RunDir.create(again, spec, cast(dict, run.card()))

@@ -223,10 +223,8 @@ def _with_shards(spec: RunSpec, world: World) -> RunSpec:
 
 def _choose_folder(call: Call, name: str, restart_count: int) -> tuple[Path, bool]:
     """The run's folder, and whether ranks that failed had begun the run there; checked before the data is opened."""
-    require(
-        call.out is not None or not may_restart(),
-        "ranks that are restarted must find their run: give out=, or torchrun --max-restarts 0",
-    )
+    is_found = call.out is not None or not may_restart()
+    require(is_found, "ranks that are restarted must find their run: give out=, or torchrun --max-restarts 0")
     check_workers(max(call.execution.workers, 0))
     path = call.out
     if path is None:
@@ -260,8 +258,8 @@ def create_run(
     say(banner, f"time    about {duration(seconds)} on {device.type}, as busy as it is now{sooner}")
     require(
         seconds < DAY or device.type != "cpu" or is_confirmed,
-        f"the run would take about {duration(seconds)} on this CPU; confirm with yes=True, or reduce the number of "
-        f"steps (schedule.total=), the resolution (image=) or the size of the model",
+        f"the run would take about {duration(seconds)} on this CPU; confirm with yes=, or reduce the number of steps "
+        f"(schedule.total=), the resolution (image=) or the size of the model",
     )
     _check_buildable(spec)
     accounts = check_pictures(spec, data, console)
@@ -282,7 +280,7 @@ def _announce(spec: RunSpec, data: RunData, console: Console) -> None:
         how = recipe.distillation
         say(console, f"teacher {spec.teacher}, {how.kind} distillation of weight {how.share:g}")
     elif isinstance(spec.model, ViTSpec) and spec.model.distilled:
-        say(console, "teacher none: both heads learn from the labels; give --teacher MODEL to distill into the second")
+        say(console, "teacher none: both heads learn from the labels; give teacher= to distill into the second")
     say(console, f"recipe  {recipe.name}: {recipe.source}")
     total, epochs = recipe.schedule.total, recipe.schedule.total * recipe.batch / max(train, 1)
     length = f"{total:,} steps of {recipe.batch:,} images ({epochs:,.1f} epochs), {height}x{width} pixels"

@@ -100,15 +100,12 @@ def _check_ranks(spec: RunSpec, kind: str, world: World) -> None:
     if kind == "fsdp":
         replace(spec.execution, parallel="fsdp")
     shards = spec.recipe.shards
-    require(
-        not spec.execution.exact_elastic or shards > 1 or spec.recipe.batch == 1,
-        "the run began without exact_elastic= and sums whole batches; leave it out, or start a new run with it",
-    )
-    require(
-        not spec.recipe.mixes or world.ranks <= shards,
-        f"the run mixes images within {shards} part(s) of a batch, which {world.ranks} ranks cannot share without "
-        f"changing what is learned; use at most {shards} ranks, or start a run with shards= {world.ranks}",
-    )
+    is_summed_by_shards = shards > 1 or spec.recipe.batch == 1
+    if spec.execution.exact_elastic and not is_summed_by_shards:
+        raise ValueError("the run began without exact_elastic= and sums whole batches; leave it out or start anew")
+    if spec.recipe.mixes and world.ranks > shards:
+        way = f"use at most {shards} ranks, or start a run with shards={world.ranks}"
+        raise ValueError(f"{world.ranks} ranks cannot share the {shards} part(s) in which images are mixed; {way}")
 
 
 # -- The state of step 0 -------------------------------------------------------------------------
@@ -173,15 +170,11 @@ def initial_model(spec: RunSpec, start: Model | None = None) -> Model:
 
 def _reloaded(spec: RunSpec) -> Model:
     """Load the starting weights of a run again; they must be those the run was created with."""
-    require(
-        not spec.start.startswith(IN_MEMORY),
-        "the run started from a module in memory and has no checkpoint to continue from; start a new run",
-    )
+    if spec.start.startswith(IN_MEMORY):
+        raise ValueError("the run started from a module in memory and has no checkpoint; start a new run")
     found = load_start(Path(spec.start), conventions=spec.model.conventions)
-    require(
-        found.sha256 == spec.start_sha256,
-        f"the weights in {spec.start} are not those the run started from; restore them, or start a new run",
-    )
+    is_same = found.sha256 == spec.start_sha256
+    require(is_same, f"the weights in {spec.start} are not those of the run; restore them, or start a new run")
     return found.model
 
 

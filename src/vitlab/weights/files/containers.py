@@ -5,6 +5,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -131,8 +132,11 @@ def _open_safetensors(path: Path, *others: Path, configs: Mapping[str, dict[str,
                 raise WeightsError(f"tensor {name!r} is in two files of {path.parent.name}")
             files[name] = file
             shapes[name] = tuple(file.get_slice(name).get_shape())
-    # A clone is independent of the file, which may change later.
-    return Container(path, shapes, lambda name: files[name].get_tensor(name).clone(), configs or {}, metadata)
+    return Container(path, shapes, partial(_cloned, files), configs or {}, metadata)
+
+
+def _cloned(files: Mapping[str, Any], name: str) -> Tensor:
+    return files[name].get_tensor(name).clone()  # independent of the file, which may change later
 
 
 def _open_folder(path: Path) -> Container:
