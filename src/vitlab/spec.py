@@ -47,10 +47,7 @@ BIT, HYBRID = Convolutions(), Convolutions(1e-5, "deviation", 1e-6)  # the autho
 
 @dataclass(frozen=True)
 class Conventions:
-    """Choices that differ between implementations and that weight files do not state.
-
-    `bit` applies to BiT's ResNets, `hybrid` to the ResNet in front of a hybrid's Transformer.
-    """
+    """Choices that differ between implementations and are in no weight file; `bit` and `hybrid` are of ResNets."""
 
     gelu: Gelu = "tanh"
     norm_eps: float = 1e-6

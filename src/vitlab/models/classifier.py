@@ -94,10 +94,7 @@ def make_head(spec: ModelSpec) -> LinearHead:
 
 
 class Classifier(nn.Module, Generic[Spec]):
-    """A model built from its spec; `build_model` also initialises the weights.
-
-    `class_names`, `task` and `provenance` are saved and loaded with the model.
-    """
+    """A model built from its spec; `class_names`, `task` and `provenance` are saved and loaded with it."""
 
     head: LinearHead  # every family makes it last, so that its parameters come last
 

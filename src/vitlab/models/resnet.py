@@ -41,10 +41,8 @@ torch.fx.wrap("pad_same")  # symbolic tracing has no sizes to pad
 
 
 def framed(x: Tensor) -> Tensor:
-    """(B, C, H, W) -> (B, C, H+2, W+2), framed with zeros.
-
-    Not F.pad: onnxruntime folds padding into a following max-pooling, which pads with -infinity.
-    """
+    """(B, C, H, W) -> (B, C, H+2, W+2), framed with zeros."""
+    # Not F.pad: onnxruntime folds padding into a following max-pooling, which pads with -infinity.
     row = torch.zeros_like(x[:, :, :1])  # (B, C, 1, W)
     x = torch.cat([row, x, row], dim=2)  # (B, C, H+2, W)
     column = torch.zeros_like(x[..., :1])  # (B, C, H+2, 1)

@@ -16,10 +16,8 @@ CHUNK = 2**17  # numbers of a GELU computed at once, so that they stay in the ca
 
 
 def dense(inputs: int, outputs: int) -> nn.Linear:
-    """An nn.Linear without values, to be filled by `initialise`: torch's own draw takes seconds for large models.
-
-    Not a subclass: quantisation and other torch tools look for exactly nn.Linear.
-    """
+    """An nn.Linear without values, to be filled by `initialise`: torch's own draw takes seconds for large models."""
+    # Not a subclass: quantisation and other torch tools look for exactly nn.Linear.
     with torch.device("meta"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # a head without classes
         layer = nn.Linear(inputs, outputs)

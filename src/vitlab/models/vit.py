@@ -101,10 +101,7 @@ class ViT(Classifier[ViTSpec]):
         yield self.norm(z)
 
     def layer_attention(self, images: Tensor) -> Iterator[Tensor]:
-        """Yield the attention probabilities (B, h, n, n) of each layer, one layer in memory at a time.
-
-        An Axial-ViT has two per layer, along columns and along rows, as matrices over all tokens.
-        """
+        """Yield the attention (B, h, n, n) of each layer, two for an Axial-ViT, with one layer in memory at a time."""
         # `map` holds no layer while it asks for the next; a loop variable would.
         return map(itemgetter(1), self.each_layer(self.tokens(images), explain=True))
 

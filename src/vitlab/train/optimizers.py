@@ -59,10 +59,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 @torch.no_grad()
 def clip_gradients(parameters: Iterable[Tensor], norm: float | None, world: World = ALONE) -> Tensor:
-    """Scale all gradients by min(1, norm / their global norm); returns the global norm before.
-
-    For sharded gradients, of which each rank has a part, it is the norm over all ranks.
-    """
+    """Scale all gradients by min(1, norm / their global norm over all ranks); returns the global norm before."""
     found = [p.grad for p in parameters if p.grad is not None]
     gradients = [own_part(gradient) for gradient in found]
     total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))

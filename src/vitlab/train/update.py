@@ -48,10 +48,7 @@ class Step:
 
 
 class Update:
-    """Update a state by one batch.
-
-    `prepare` converts a micro-batch of inputs to what the module takes; it runs on the device.
-    """
+    """Update a state by one batch. `prepare` converts inputs, on the device, to what the module takes."""
 
     def __init__(
         self,
@@ -69,10 +66,7 @@ class Update:
         self.objective = objective or supervised(recipe)
 
     def __call__(self, state: TrainState, forward: nn.Module, examples: Examples) -> Step:
-        """Update the state by one batch; `forward` is the state's module or a wrapper of it.
-
-        All ranks call it with their shares, which may be empty, and get the same loss and norm.
-        """
+        """Update the state by one batch; `forward` is its module or a wrapper. Ranks with empty shares call it too."""
         recipe, step = self.recipe, state.progress.step
         shares = self.world.counts(len(examples.inputs))
         images = sum(shares)

@@ -107,10 +107,7 @@ def load_start(given: str | Path, *, conventions: ConventionName | Conventions |
 
 
 def weights_sha256(path: Path, known: dict[Path, str] | None = None) -> str:
-    """Return the hash by which a run recognises its weights: of the file, or of the folder's tensor files.
-
-    Hashes in `known` are taken as they are. Several files give several hashes, joined by `+`.
-    """
+    """The hash by which a run knows its weights, of a file or of a folder's files, joined by `+`; `known` is reused."""
     files = [path] if path.is_file() else sorted(f for f in path.iterdir() if f.suffix in (".safetensors", ".npz"))
     require(bool(files), f"{path} contains no weights (.safetensors or .npz)")
     return "+".join((known or {}).get(file) or sha256(file) for file in files)

@@ -1,7 +1,4 @@
-"""Read and write .npz archives of float arrays, without unpickling and with limits on their size.
-
-Training checkpoints also contain integer step counters. These are listed like other arrays but are never weights.
-"""
+"""Read and write .npz archives of float arrays; integer counters in checkpoints are listed but never weights."""
 
 import io
 import zipfile

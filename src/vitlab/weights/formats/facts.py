@@ -1,7 +1,4 @@
-"""Facts that tensors alone do not determine, and models that vitlab does not build.
-
-The facts come from a config, metadata, the user, or the known model sizes.
-"""
+"""Facts that tensors alone do not determine, from configs, headers, the user or known sizes; unbuilt parts."""
 
 import json
 import math

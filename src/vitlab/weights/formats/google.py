@@ -92,10 +92,7 @@ def _released_name(name: str) -> str:
 
 
 def without_prefix(container: Container, prefixes: tuple[str, ...]) -> Container:
-    """Strip the first prefix that occurs, and turn norms into plain vectors.
-
-    The optimizer's moments and the step counters of a training checkpoint are left out.
-    """
+    """Strip the first prefix that occurs, leave out optimizer state and counters, and turn norms into plain vectors."""
     prefix = next((p for p in prefixes if any(n.startswith(p) for n in container.shapes)), "")
 
     def stripped(name: str) -> str | None:

@@ -182,12 +182,9 @@ def _is_deit(container: Container, config: dict[str, Any]) -> bool:
 
 
 def assumptions(container: Container, *, is_told: bool) -> list[str]:
-    """Return assumptions that change the predictions; none if `is_told`: the caller has given the conventions.
-
-    All of timm's hybrids are Google's; plain models come from many sources.
-    """
+    """Return assumptions that change the predictions; none if `is_told`: the caller has given the conventions."""
     config = container.configs.get("config.json", {})
-    is_known = _is_deit(container, config) or _backbone(container) is not None
+    is_known = _is_deit(container, config) or _backbone(container) is not None  # all of timm's hybrids are Google's
     return [] if is_told or is_known or _says_normalisation(container) else [facts.normalisation_doubt(container)]
 
 

@@ -17,10 +17,7 @@ def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_arguments(arguments: dict[str, Any], neutral: frozenset[str], built: dict[str, tuple[object, ...]]) -> None:
-    """Raise a WeightsError for an argument that vitlab does not support.
-
-    `neutral` arguments change nothing beyond what the weights determine; `built` lists the supported values of others.
-    """
+    """Raise unless each argument is `neutral`, because the weights imply it, or has a value that `built` lists."""
     for name, value in arguments.items():
         if name in neutral or any(value is known or value == known for known in built.get(name, ())):
             continue

@@ -32,10 +32,7 @@ Progress = Callable[[int, int], object]  # bytes so far, and in total or 0; firs
 def download(
     name: str, *, cache: Path | None = None, offline: bool = False, progress: Progress = lambda done, total: None
 ) -> Path:
-    """Return the path of released weights, and download them if they are not in the cache.
-
-    `offline`, or VITLAB_OFFLINE=1, forbids downloading.
-    """
+    """Return the path of released weights; download them if needed, unless `offline` or VITLAB_OFFLINE=1 forbids it."""
     release = find_release(name)
     path = cached(release) if cache is None else cache / release.file
     if path.is_file():
