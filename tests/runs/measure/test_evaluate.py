@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial, partialmethod
+from functools import partialmethod
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +20,9 @@ from agreement import randomised
 from pictures import jpeg
 from vitlab import load_model, predict, save_model
 from vitlab.cli import main
-from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Sample, Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.folders import FolderSource
-from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
 from vitlab.metrics.scores import Scores
 from vitlab.metrics.targets import read_real
@@ -35,7 +33,7 @@ from vitlab.report.ledger import read
 from vitlab.runs import progress as display
 from vitlab.runs.measure.evaluate import Labels, evaluate, match_classes, truth_of
 from vitlab.runs.measure.inputs import preprocessing_of
-from vitlab.runs.measure.scoring import outputs
+from vitlab.runs.measure.scoring import Reading, outputs
 from vitlab.spec import CONVENTIONS, ViTSpec
 from vitlab.store import Locked
 
@@ -399,8 +397,7 @@ def test_every_photograph_is_predicted_as_by_timm_and_scored_by_both_kinds_of_la
     how = model.spec.conventions.preprocessing
     truth = truth_of(model, source, Labels(real=reference / "real.json"))
     seen, scores = {}, {kind: Scores(1000) for kind in truth.targets}
-    batches = evaluation_batches(source, batch=25, size=(224, 224), preprocessing=how)
-    for batch, logits in outputs(model, batches, partial(normalised, how=how)):
+    for batch, logits in outputs(model, source, how, Reading(batch=25)):
         for kind, target in truth.targets.items():
             labels = [target.of(*sample) for sample in zip(batch.labels, batch.ids, strict=True)]
             seen |= dict(zip(batch.ids, scores[kind].add(logits, labels), strict=True))

@@ -14,7 +14,6 @@ from pictures import png
 from vitlab import save_model
 from vitlab.cli import main
 from vitlab.data.feature_files import FeatureFolder, open_vectors, read_folder
-from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Sample, Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.transforms.evaluation import normalised
@@ -188,8 +187,7 @@ def test_few_shot_on_images_is_few_shot_on_their_features(draw, model, tmp_path)
     how = Preprocessing(fraction=224 / 256)
     arrays = []
     for spec in (train, test):
-        batches = evaluation_batches(open_source(spec), batch=16, size=(16, 16), preprocessing=how)
-        made = list(outputs(loaded, batches, lambda pixels: normalised(pixels, how), loaded.features))
+        made = list(outputs(loaded, open_source(spec), how, Reading(batch=16), loaded.features))
         arrays += [torch.cat([x for _, x in made]), torch.cat([batch.one_label() for batch, _ in made])]
     for row in table.rows:
         shots, seed = int(row[1][0]), row[2]

@@ -15,9 +15,7 @@ import torch
 
 from agreement import randomised
 from ranks import run_ranks
-from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.source import Sample, Source
-from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
 from vitlab.metrics.scores import Scores
 from vitlab.metrics.targets import LabelMap
@@ -309,8 +307,7 @@ def test_a_module_is_scored_as_by_hand_and_left_as_it_was(tiny):
 def test_a_picture_gets_the_same_logits_alone_and_in_a_batch(tiny):
     source, alone, together = Numbers(13), [], []
     for batch, found in ((1, alone), (13, together)):
-        batches = evaluation_batches(source, batch=batch, size=(16, 16), preprocessing=HOW)
-        found += [logits for _, logits in outputs(tiny, batches, partial(normalised, how=HOW))]
+        found += [logits for _, logits in outputs(tiny, source, HOW, Reading(batch))]
     assert (torch.cat(alone) - together[0]).abs().max() <= 1e-5
     assert torch.equal(torch.cat(alone).argmax(-1), together[0].argmax(-1))
 

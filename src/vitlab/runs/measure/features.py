@@ -15,10 +15,8 @@ from rich.console import Console
 from vitlab.data.feature_files import CARD, FeatureFolder, Vectors, read_folder
 from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.loading.accounting import Account, Quarantined
-from vitlab.data.loading.batches import evaluation_batches, on_device
 from vitlab.data.source import Source
 from vitlab.data.splits import Subset
-from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
@@ -132,23 +130,14 @@ def write_features(
         say(console, f"files have changed since their features were computed: {again}", "yellow")
     account = account or Account(len(source))
     account.add((), [(0, sample) for sample in folder.bad()], max_bad)
-    device = next(model.parameters()).device
     missing = [number for number in folder.missing() if number in parts]
     done, total = 0, sum(len(parts[number]) for number in missing)
     with Images(console, "features of") as display:
         if missing:
             display.show(done, total)
         for number in missing:
-            batches = evaluation_batches(
-                parts[number],
-                batch=reading.batch,
-                size=model.spec.image,
-                preprocessing=how,
-                workers=reading.workers,
-                account=account,  # of the whole set, whose share of bad images counts
-                max_bad=max_bad,
-            )
-            made = outputs(model, on_device(batches, device), as_model_input(source, how), model.features)
+            # The account is that of the whole set, whose share of bad images counts.
+            made = outputs(model, parts[number], how, reading, model.features, account=account)
             arrays = []
             for one, x in made:
                 is_finite = bool(x.isfinite().all())

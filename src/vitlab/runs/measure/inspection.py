@@ -1,20 +1,18 @@
 """See what a model attends to: `vitlab.inspect`, `vitlab inspect`, with every figure of the paper's section 4.5."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor
 
-from vitlab.data.images.pictures import Named, Pictures, named_pictures, read_picture
+from vitlab.data.images.pictures import Pictures, named_pictures
 from vitlab.data.images.refusals import BadImage
-from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
+from vitlab.data.transforms.evaluation import normalised
 from vitlab.drawing.canvas import Drawn, coloured, require_matplotlib
 from vitlab.drawing.page import Card, Section, page
 from vitlab.inspection import captions, figures
@@ -26,7 +24,7 @@ from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
 from vitlab.require import require
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model
-from vitlab.runs.measure.prediction import named
+from vitlab.runs.measure.prediction import Prepared, named, prepared
 from vitlab.runs.progress import Images, default_console
 from vitlab.spec import ConventionName, ViTSpec
 from vitlab.store import Writer, json_writer, refuse_existing, refuse_unwritable, write_folder
@@ -167,41 +165,22 @@ def examine(
         for start in range(0, len(listed), batch):
             if display is not None:
                 display.show(start, len(listed))
-            good = _read(model, listed[start : start + batch], found, max_pixels)
-            if good:
+            read = list(prepared(model, listed[start : start + batch], max_pixels))
+            found.bad += [f"{one.name} {one.detail}" for one in read if isinstance(one, BadImage)]
+            if good := [one for one in read if isinstance(one, Prepared)]:
                 _see(model, good, found, maps)
     return found
 
 
-class Read(NamedTuple):
-    """A picture's path, the (height, width) of its file, and its pixels (3, H, W) of uint8 for the model."""
-
-    path: str
-    size: tuple[int, int]
-    pixels: Tensor
-
-
-def _read(model: ViT, pictures: Sequence[Named], found: Findings, max_pixels: int | None) -> list[Read]:
-    good: list[Read] = []
-    for name, picture in pictures:
-        try:
-            image = read_picture(picture, name, max_pixels).image
-            pixels = evaluation_pixels(image, model.spec.image, model.spec.conventions.preprocessing)
-            good.append(Read(name, (image.height, image.width), pixels))
-        except BadImage as bad:
-            found.bad.append(f"{name} {bad.detail}")
-    return good
-
-
 @torch.no_grad()
-def _see(model: ViT, good: list[Read], found: Findings, maps: int) -> None:
+def _see(model: ViT, good: list[Prepared], found: Findings, maps: int) -> None:
     """Process one small batch."""
     weight, pixels = model.norm.weight, torch.stack([read.pixels for read in good])
     images = normalised(pixels.to(weight.device), model.spec.conventions.preprocessing).to(weight.dtype)
     saw = look(model, images)
     distance = saw.distance.double().sum(dim=0).cpu().numpy()
     found.distance = distance if found.distance is None else found.distance + distance
-    for number, (path, size, _) in enumerate(good[: SHOWN - len(found.cards)]):
+    for number, (path, size, *_) in enumerate(good[: SHOWN - len(found.cards)]):
         if len(found.maps) < maps:
             found.maps.append(saw.maps[number].float().cpu().numpy())
         mask = rendered(saw.rollout[number], model.spec).float().cpu().numpy()  # (H, W)

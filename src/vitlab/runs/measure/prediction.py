@@ -3,9 +3,9 @@
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -155,11 +155,33 @@ def preprocess(model: Model, images: Pictures, *, max_pixels: int | None = None)
     Raises BadImage for the first picture that cannot be read.
     """
     check_model(model)
-    how = model.spec.conventions.preprocessing
-    read = (read_picture(picture, name, max_pixels).image for name, picture in named_pictures(images))
-    pixels = [evaluation_pixels(image, model.spec.image, how) for image in read]
+    pixels = []
+    for one in prepared(model, named_pictures(images), max_pixels):
+        if isinstance(one, BadImage):
+            raise one
+        pixels.append(one.pixels)
     require(bool(pixels), NONE_GIVEN)
-    return normalised(torch.stack(pixels), how)
+    return normalised(torch.stack(pixels), model.spec.conventions.preprocessing)
+
+
+class Prepared(NamedTuple):
+    """A picture's name, the (height, width) and notes of its file, and its pixels (3, H, W) of uint8 for the model."""
+
+    name: str
+    size: tuple[int, int]
+    notes: tuple[str, ...]
+    pixels: Tensor
+
+
+def prepared(model: Model, pictures: Iterable[Named], max_pixels: int | None) -> Iterator[Prepared | BadImage]:
+    """Yield each picture ready for the model's normalisation, or the reason why it cannot be read."""
+    for name, picture in pictures:
+        try:
+            read = read_picture(picture, name, max_pixels)
+            pixels = evaluation_pixels(read.image, model.spec.image, model.spec.conventions.preprocessing)
+            yield Prepared(name, (read.image.height, read.image.width), tuple(map(str, read.notes)), pixels)
+        except BadImage as bad:
+            yield BadImage(bad.reason, bad.detail, name)
 
 
 def named(images: Pictures, console: Console) -> Pictures:
@@ -199,20 +221,17 @@ def _checked_batch(images: Tensor) -> Tensor:
 def _answer_batch(
     model: Model, images: Sequence[Named], names: tuple[str, ...], top: int, max_pixels: int | None
 ) -> Iterator[Answer]:
-    how = model.spec.conventions.preprocessing
-    pixels: list[Tensor] = []
-    answers: list[Answer] = []
-    for name, picture in images:
-        try:
-            decoded = read_picture(picture, name, max_pixels)
-            pixels.append(evaluation_pixels(decoded.image, model.spec.image, how))
-            answers.append(Answer(name, notes=tuple(map(str, decoded.notes))))
-        except BadImage as bad:
-            answers.append(Answer(name, reason=str(bad.reason), detail=bad.detail))
-    device = next(model.parameters()).device
-    guesses = iter(_guesses(model, normalised(torch.stack(pixels).to(device), how), names, top) if pixels else ())
-    for answer in answers:
-        yield answer if answer.reason else replace(answer, guesses=next(guesses))
+    read = list(prepared(model, images, max_pixels))
+    pixels = [one.pixels for one in read if isinstance(one, Prepared)]
+    guesses: Iterator[tuple[Guess, ...]] = iter(())
+    if pixels:
+        batch = torch.stack(pixels).to(next(model.parameters()).device)
+        guesses = iter(_guesses(model, normalised(batch, model.spec.conventions.preprocessing), names, top))
+    for one in read:
+        if isinstance(one, BadImage):
+            yield Answer(one.name, reason=str(one.reason), detail=one.detail)
+        else:
+            yield Answer(one.name, next(guesses), one.notes)
 
 
 @torch.inference_mode()

@@ -4,10 +4,10 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vitlab.data.loading.accounting import Account, Quarantined
-from vitlab.data.loading.batches import Batch, evaluation_batches, on_device
+from vitlab.data.loading.batches import Batch, evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.metrics.answers import Mistake, mistakes_in, worst
@@ -88,7 +88,7 @@ def score_source(
     `account`; too many raise TooManyBadImages on every rank. With `saved`, progress is written to that file and
     continued from there, provided that `identity`, the description of the evaluation, agrees.
     """
-    batch, workers, max_bad, world = reading.batch, reading.workers, reading.max_bad, reading.world
+    batch, max_bad, world = reading.batch, reading.max_bad, reading.world
     classes = model.spec.classes if columns is None else len(columns)
     empty = {name: empty_scores(task, classes, threshold) for name in targets}
     if account is None:
@@ -106,21 +106,10 @@ def score_source(
         display.show(progress.next, len(source))
     last_save = time.monotonic()
     part, done = _Part(deepcopy(empty)), progress.next
-    device = next(model.parameters()).device
-    kept = None if columns is None else torch.tensor(columns, device=device)
-    batches = evaluation_batches(
-        source,
-        batch=batch,
-        size=model.spec.image,
-        preprocessing=how,
-        start=progress.next,
-        rank=world.rank,
-        ranks=world.ranks,
-        in_turn=True,
-        workers=workers,
-        max_bad=1.0,  # checked below on all ranks at once: a rank that stopped alone would leave the others waiting
-    )
-    with closing(outputs(model, on_device(batches, device), as_model_input(source, how))) as made:
+    kept = None if columns is None else torch.tensor(columns, device=next(model.parameters()).device)
+    # The bad images are checked below on all ranks at once: a rank that stopped alone would leave the others waiting.
+    lenient, shares = replace(reading, max_bad=1.0), {"rank": world.rank, "ranks": world.ranks, "in_turn": True}
+    with closing(outputs(model, source, how, lenient, start=progress.next, **shares)) as made:
         for number, (scored, logits) in enumerate(made, 1):
             part.add(scored, logits if kept is None else logits[:, kept], targets)
             done = min(done + world.ranks * batch, len(source))
@@ -140,16 +129,21 @@ def score_source(
 
 def outputs(
     model: Model,
-    batches: Iterable[Batch],
-    normalise: Callable[[Tensor], Tensor],
+    source: Source,
+    how: Preprocessing,
+    reading: Reading,
     function: Callable[[Tensor], Tensor] | None = None,
+    **batching: Any,
 ) -> Generator[tuple[Batch, Tensor], None, None]:
-    """Yield each batch with the output of the model, or of `function` if given; a batch may be empty.
+    """Yield each batch of a source with the output of the model, or of `function` if given; a batch may be empty.
 
-    Runs on the device and in the precision of the model's weights, without gradients and without dropout.
+    Runs on the device and in the precision of the model's weights, without gradients and without dropout. `batching`
+    are further arguments of `evaluation_batches`.
     """
-    weight = next(model.parameters())
-    with evaluating(model):
+    weight, normalise = next(model.parameters()), as_model_input(source, how)
+    batching |= {"batch": reading.batch, "workers": reading.workers, "max_bad": reading.max_bad}
+    batches = evaluation_batches(source, size=model.spec.image, preprocessing=how, device=weight.device, **batching)
+    with closing(batches), evaluating(model):
         for batch in batches:
             images = normalise(batch.pixels.to(weight.device)).to(weight.dtype)
             with torch.inference_mode():
