@@ -41,7 +41,7 @@ MAY_IMPORT = {
         "store",
         "run_dir",
     },
-    "data": {"npz", "user_files", "pixels", "spec", "strict_json", "paper", "store", "shots"},
+    "data": {"drawing", "npz", "user_files", "pixels", "spec", "strict_json", "paper", "store", "shots"},
     "world": {"strict_json"},
     "jobs": {"interrupts", "store"},
     "run_dir": {"user_files", "spec", "recipe", "strict_json", "store"},

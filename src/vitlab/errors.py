@@ -87,6 +87,16 @@ class WeightsWarning(UserWarning):
     """A weights file does not state something that changes the answers; the message says what is assumed."""
 
 
+def listed(items: Sequence[str], most: int) -> str:
+    """The first `most` items, and how many more there are: "a, b and 3 more"."""
+    return ", ".join(items[:most]) + (f" and {len(items) - most:,} more" if len(items) > most else "")
+
+
+def printable(text: str) -> str:
+    """Untrusted text with control characters, direction marks and broken bytes as escapes."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def did_you_mean(names: Sequence[str]) -> str:
     """A question for an error, such as "did you mean A, B or C? "; empty without names."""
     return f"did you mean {', '.join(names[:-1])}{' or ' * (len(names) > 1)}{names[-1]}? " if names else ""

@@ -107,6 +107,12 @@ def test_negative_numbers_count_from_the_end_as_in_a_list(photos):
             source[number]
 
 
+def test_a_source_shows_in_a_notebook(photos):
+    shown = vitlab.open_data(f"folder:{photos}")._repr_html_()
+    assert all(text in shown for text in (f"folder:{photos}", "12", "2: cat, dog", "one per sample"))
+    assert "any number per sample" in vitlab.open_data(f"pictures:{photos}")._repr_html_()
+
+
 def test_a_label_is_a_number_and_of_a_multi_label_set_a_zero_or_one_for_each_class(photos):
     assert vitlab.open_data(f"folder:{photos}")[7][1] == 1
     assert vitlab.open_data(f"pictures:{photos}")[7][1].shape == (0,)

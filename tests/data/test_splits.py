@@ -10,13 +10,7 @@ from vitlab.data.class_names import check_class_names
 from vitlab.data.fingerprint import describe, fingerprint
 from vitlab.data.source import Sample, Source
 from vitlab.data.sources.catalogue import open_source
-from vitlab.data.splits import (
-    development_split,
-    in_tfds_order,
-    nested_subset,
-    take,
-    tfds_order,
-)
+from vitlab.data.splits import development_split, nested_subset, take, tfds_order
 from vitlab.paper.finetuning import IMAGE_SETS, finetuning_row
 
 
@@ -47,7 +41,7 @@ def test_cifar_is_in_the_published_order_of_tfds():
     order = tfds_order(map(str, range(50_000)), "train")
     assert order[:5] == [16399, 1680, 47917, 17307, 27051]
     assert sorted(order) == list(range(50_000))
-    assert numbers(in_tfds_order(Plain(50_000)))[:5] == order[:5]
+    assert numbers(take(Plain(50_000), order))[:5] == order[:5]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +104,7 @@ class TestTheSameData:
         check_class_names(("a", "b"), ["a", "b"])
 
     def test_renamed_classes_are_refused(self):
-        with pytest.raises(ValueError, match=r"missing \['b'\], new \['c'\]"):
+        with pytest.raises(ValueError, match=r"missing 'b', new 'c'"):
             check_class_names(("a", "b"), ("a", "c"))
 
     def test_reordered_classes_are_refused_not_permuted(self):
@@ -126,7 +120,7 @@ class TestTheSameData:
     def test_a_card_accepts_its_data_and_no_other(self):
         card = describe(Plain(50), "plain")
         card.check(describe(Plain(50), "plain"))
-        with pytest.raises(ValueError, match="50 samples of 'plain' were used, now there are 51"):
+        with pytest.raises(ValueError, match="50 samples of 'plain' then, 51 now"):
             card.check(describe(Plain(51), "plain"))
         with pytest.raises(ValueError, match="classes differ"):
             card.check(describe(Plain(50, tuple("ABCDEFGHIJ")), "plain"))

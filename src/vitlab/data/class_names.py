@@ -11,16 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from vitlab.data.source import Paths, Sample, Source
+from vitlab.data.source import Paths, Sample, Source, Wrapped
+from vitlab.errors import listed
 from vitlab.require import require
 
 MOST_CLASSES = 1_000_000  # where class numbers are given without names: a name is made for each
 WHOLE = re.compile(r"[0-9]{1,300}")
 NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf)", re.IGNORECASE)
 SHOWN = 10  # classes that a message names
-
-
-# -- Whole numbers ---------------------------------------------------------------------------------
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -51,11 +49,9 @@ def are_numbers(places: Mapping[str, str]) -> bool:
     words = [label for label in others if not NUMBER.fullmatch(label)]
     if not others or len(words) >= len(places) - len(words):
         return not others
-    raise ValueError(
-        f"{places[others[0]]}: {others[0]!r:.60} is not a class number, but {len(places) - len(others):,} of "
-        f"{len(places):,} different labels are; allowed are whole numbers from 0 to {MOST_CLASSES - 1:,}; correct the "
-        f"label, or give the option numbers=names if the numbers are names"
-    )
+    found = f"{others[0]!r:.60} is not a class number, but {len(places) - len(others):,} of {len(places):,} labels are"
+    allowed = f"give a number from 0 to {MOST_CLASSES - 1:,}, or the option numbers=names"
+    raise ValueError(f"{places[others[0]]}: {found}; {allowed}")
 
 
 def numbers_of(names: Sequence[str]) -> tuple[int, ...]:
@@ -67,9 +63,6 @@ def numbers_of(names: Sequence[str]) -> tuple[int, ...]:
     twice = sorted(name for name in names if count[int(name)] > 1)
     require(not twice, f"classes {_named(twice)} are the same number; rename all but one of them")
     return numbers
-
-
-# -- Classes of one set among those of another -----------------------------------------------------
 
 
 def matched(expected: Sequence[str], found: Sequence[str]) -> tuple[int, ...]:
@@ -90,39 +83,24 @@ def matched(expected: Sequence[str], found: Sequence[str]) -> tuple[int, ...]:
     return tuple(place[name] for name in own)
 
 
-class Renumbered(Source):
+class Renumbered(Wrapped):
     """A source with the class numbers of another set: class k becomes `numbers[k]`."""
 
     def __init__(self, source: Source, class_names: tuple[str, ...], numbers: tuple[int, ...]) -> None:
-        self.source, self.class_names, self.numbers = source, class_names, numbers
-        self.spec, self.transform, self.identity = source.spec, source.transform, source.identity
-        self.max_pixels, self.is_prepared = source.max_pixels, source.is_prepared
-        self.excluded, self.empty_folders = source.excluded, source.empty_folders
+        super().__init__(source)
+        self.class_names, self.numbers = class_names, numbers
+        self.spec, self.identity, self.excluded = source.spec, source.identity, source.excluded
         self.first_not_single, self.most_hashed = source.first_not_single, source.most_hashed
         self.block, self.window = source.block, source.window
 
-    def __len__(self) -> int:
-        return len(self.source)
-
     def item(self, index: int) -> Sample:
-        """See `Source.item`."""
         sample = self.source.item(index)
         return replace(sample, labels=self._there(sample.labels))
 
     def label(self, index: int) -> tuple[int, ...]:
-        """See `Source.label`."""
         return self._there(self.source.label(index))
 
-    def id(self, index: int) -> str:
-        """See `Source.id`."""
-        return self.source.id(index)
-
-    def stamp(self, index: int) -> tuple[int, ...]:
-        """See `Source.stamp`."""
-        return self.source.stamp(index)
-
     def paths(self) -> Paths | None:
-        """See `Source.paths`."""
         return self.source.paths()
 
     def missing(self) -> tuple[str, ...]:
@@ -137,11 +115,8 @@ def check_class_names(expected: Sequence[str], found: Sequence[str]) -> None:
     """Raise unless the classes are the same in the same order: a permuted label map scores nonsense silently."""
     require(sorted(expected) == sorted(found), _difference(expected, found))
     for place, (ours, theirs) in enumerate(zip(expected, found, strict=True)):
-        require(
-            ours == theirs,
-            f"the classes are in another order: number {place} is {ours!r} for the model and {theirs!r} in the data; "
-            f"bring the data into the model's order",
-        )
+        found = f"number {place} is {ours!r} for the model and {theirs!r} in the data"
+        require(ours == theirs, f"the classes are in another order: {found}; bring the data into the model's order")
 
 
 def _difference(expected: Sequence[str], found: Sequence[str]) -> str:
@@ -153,8 +128,7 @@ def _difference(expected: Sequence[str], found: Sequence[str]) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    return f"{list(names[:SHOWN])!r}" + (f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else "")
+    return listed([repr(name) for name in names], SHOWN) or "none"
 
 
 def renumbered(source: Source, class_names: Sequence[str]) -> Source:

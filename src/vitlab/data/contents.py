@@ -20,6 +20,7 @@ from numpy.lib import format as npy
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.source import Paths, Source
 from vitlab.require import require
+from vitlab.user_files import open_regular
 
 MOST_HASHED = 64 * 2**30  # bytes of one data set; of a larger one evenly spaced files are hashed, and all are sized
 BLOCK = 2**20  # bytes read at a time
@@ -28,20 +29,20 @@ FILES = 256
 THREADS = min(8, os.cpu_count() or 1)
 LOOK = 0.2  # seconds between two reports of progress
 ENTRY = np.dtype([("size", "<i8"), ("mtime", "<i8"), ("ctime", "<i8"), ("hash", "<u8", (2,))])  # times in nanoseconds
-MISSING = (-1, -1, -1)  # size and times of what is no regular file
+DIGEST = 16  # bytes of a hash
+MISSING = (-1, -1, -1)  # size and times of what is not a regular file
 NOT_REPEATABLE = (
     "the data set returns something else each time an item is read, so it cannot be recognised; leave random "
     "transforms out of it and set the recipe's augmentation instead"
 )
-Told = Callable[[int, int], object]  # bytes read so far, and in all
+Progress = Callable[[int, int], object]  # bytes read so far, and in all
 
 
 @dataclass(frozen=True)
 class Contents:
     """The record of a data set: the fingerprint of its ids and labels, and an ENTRY of 40 bytes for each file.
 
-    A hash of zeros stands for a file that was not read. Data in no file has an entry per sample, with a size and a
-    hash. Drawn data has none, because its fingerprint says how it is drawn.
+    A hash of zeros stands for a file that was not read. Data in no file has an entry per sample; drawn data has none.
     """
 
     fingerprint: str
@@ -73,11 +74,15 @@ class Comparison:
         return not (self.has_other_samples or self.changed)
 
 
+def _no_progress(done: int, total: int) -> None:
+    pass
+
+
 def take(
     source: Source,
     fingerprint: str,
     known: Contents | None = None,
-    told: Told = lambda done, total: None,
+    progress: Progress = _no_progress,
     most: int = MOST_HASHED,
 ) -> Contents:
     """Record what a source holds; files with the size and times of `known` ones are not read again."""
@@ -89,21 +94,14 @@ def take(
         same = _same_stamps(files, known.files)
         files["hash"][same] = known.files["hash"][same]
     wanted = np.flatnonzero((files["size"] >= 0) & ~files["hash"].any(axis=1))
-    _hash_into(files, paths, _affordable(files["size"], wanted, most), told)
+    _hash_into(files, paths, _affordable(files["size"], wanted, most), progress)
     return Contents(fingerprint, files)
 
 
 def compare(
-    before: Contents,
-    source: Source,
-    fingerprint: str,
-    known: Contents | None = None,
-    told: Told = lambda done, total: None,
+    before: Contents, source: Source, fingerprint: str, known: Contents | None = None, progress: Progress = _no_progress
 ) -> Comparison:
-    """Compare a source with its record; only files with another size or time are read.
-
-    `known` may hold the hashes of files as they are now.
-    """
+    """Compare a source with its record; only files with another size or time, and not as in `known`, are read."""
     paths = source.paths()
     files = _in_memory(source) if paths is None else _stamps(paths)
     if fingerprint != before.fingerprint or len(files) != len(before.files):
@@ -122,7 +120,7 @@ def compare(
     if known is not None and len(known.files) == len(files):
         fresh = read[_same_stamps(files[read], known.files[read])]
         files["hash"][fresh] = known.files["hash"][fresh]
-    _hash_into(files, paths, read[~files["hash"][read].any(axis=1)], told)
+    _hash_into(files, paths, read[~files["hash"][read].any(axis=1)], progress)
     other = resized.copy()
     other[read] = (files["hash"][read] != before.files["hash"][read]).any(axis=1)
     changed = tuple(np.flatnonzero(other).tolist())
@@ -141,9 +139,7 @@ def to_bytes(sets: Mapping[str, Contents]) -> bytes:
         for name, array in arrays.items():
             member = io.BytesIO()
             npy.write_array(member, array, allow_pickle=False)
-            archive.writestr(
-                zipfile.ZipInfo(f"{name}.npy"), member.getvalue()
-            )  # without a time, so that the bytes are reproducible
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())  # without a time: the same bytes
     return archived.getvalue()
 
 
@@ -204,12 +200,12 @@ class _Reading:
             self.read += size
 
 
-def _hash_into(files: np.ndarray, paths: Paths, numbers: np.ndarray, told: Told) -> None:
+def _hash_into(files: np.ndarray, paths: Paths, numbers: np.ndarray, progress: Progress) -> None:
     """Fill in the hashes of the files with these numbers, using several threads."""
     total, reading = int(files["size"][numbers].sum()), _Reading()
     if not len(numbers):
         return
-    told(0, total)
+    progress(0, total)
     pool = ThreadPoolExecutor(THREADS)
     try:
         waiting = {pool.submit(_hash_part, paths, part, reading) for part in _parts(files["size"], numbers)}
@@ -218,7 +214,7 @@ def _hash_into(files: np.ndarray, paths: Paths, numbers: np.ndarray, told: Told)
             for part in done:
                 for number, digest in part.result():
                     files["hash"][number] = digest
-            told(min(reading.read, total), total)
+            progress(min(reading.read, total), total)
     finally:
         reading.is_over = True
         pool.shutdown(cancel_futures=True)
@@ -242,19 +238,15 @@ def _hash_part(paths: Paths, numbers: list[int], reading: _Reading) -> list[tupl
 
 def _hash_file(path: str, reading: _Reading) -> np.ndarray:
     """Hash a file; zeros if it cannot be read, because the image gate will refuse it later."""
-    digest = _new_digest()
+    digest = hashlib.blake2b(digest_size=DIGEST)
     try:
-        # O_NONBLOCK: opening a FIFO in the file's place would block forever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            while not reading.is_over and (block := os.read(descriptor, BLOCK)):
+        with open_regular(path) as file:
+            while not reading.is_over and (block := file.read(BLOCK)):
                 digest.update(block)
                 reading.add(len(block))
-        finally:
-            os.close(descriptor)
     except OSError:
         return np.zeros(2, "<u8")
-    return _words(digest)
+    return np.frombuffer(digest.digest(), "<u8")
 
 
 def _in_memory(source: Source) -> np.ndarray:
@@ -276,18 +268,10 @@ def _entry(source: Source, number: int) -> np.ndarray:
     except BadImage:
         entry["size"] = -1
         return entry
-    digest = _new_digest()
+    digest = hashlib.blake2b(digest_size=DIGEST)
     if not isinstance(data, bytes):
         digest.update(f"{tuple(data.shape)}".encode())
         data = np.ascontiguousarray(data).data
     digest.update(data)
-    entry[()] = (memoryview(data).nbytes, 0, 0, _words(digest))
+    entry[()] = (memoryview(data).nbytes, 0, 0, np.frombuffer(digest.digest(), "<u8"))
     return entry
-
-
-def _new_digest() -> "hashlib.blake2b":
-    return hashlib.blake2b(digest_size=16)
-
-
-def _words(digest: "hashlib.blake2b") -> np.ndarray:
-    return np.frombuffer(digest.digest(), "<u8")

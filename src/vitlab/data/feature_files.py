@@ -14,11 +14,12 @@ from vitlab.data.loading.accounting import Quarantined
 from vitlab.data.loading.batches import Batch
 from vitlab.data.sources.arrays import open_npz
 from vitlab.data.sources.catalogue import KINDS
+from vitlab.data.sources.parquet import open_parquet
 from vitlab.npz import NpzError, damage_explained, read_array, read_header
 from vitlab.require import require
 from vitlab.store import json_writer, replacing
 from vitlab.strict_json import read_json
-from vitlab.user_files import check_regular, open_regular
+from vitlab.user_files import open_regular
 
 CARD = "features.json"
 FORM = re.compile(r"(?P<path>.+?)(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
@@ -53,11 +54,8 @@ def is_vectors(text: str) -> bool:
 def open_vectors(text: str) -> Vectors:
     """Read features from FILE.npz, FILE.npy?y=LABELS.npy, FILE.parquet?x=COLUMN&y=COLUMN or a folder of features."""
     match = FORM.fullmatch(text)
-    require(
-        match is not None,
-        f"{text!r} does not name features; give FILE.npz, FILE.npy?y=LABELS.npy, FILE.parquet or a folder",
-    )
-    assert match is not None
+    if match is None:
+        raise ValueError("no features are named; give FILE.npz, FILE.npy?y=LABELS.npy, FILE.parquet or a folder")
     path = Path(unquote(match["path"]))
     pairs = [part.partition("=")[::2] for part in (match["options"] or "").split("&") if part]
     options = {name: unquote(value) for name, value in pairs}
@@ -105,20 +103,15 @@ def _arrays(path: Path, wanted: Container[str] | None = None) -> dict[str, np.nd
 
 
 def _parquet(path: Path, options: dict[str, str]) -> Vectors:
+    file = open_parquet(path)
+    x, y = (_named(path.name, part, options, set(file.schema_arrow.names)) for part in ("x", "y"))
     try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        raise ValueError("parquet files need pyarrow: pip install 'vitlab[data]'") from None
-    try:
-        check_regular(path)
-        file = pyarrow.parquet.ParquetFile(path)
-        x, y = (_named(path.name, part, options, set(file.schema_arrow.names)) for part in ("x", "y"))
         table = file.read(columns=[x, y])
-    except (pyarrow.ArrowException, pyarrow.ArrowInvalid) as error:
+    except (OSError, ValueError) as error:  # pyarrow's own errors are both
         raise ValueError(f"{path.name} is not a valid parquet file: {error!s:.200}") from None
     lists = table[x].combine_chunks()
-    require(_is_list(lists.type), f"{path.name}: column {x!r} holds {lists.type}, not lists of numbers")
+    is_list = str(lists.type).startswith(("list", "fixed_size_list", "large_list"))
+    require(is_list, f"{path.name}: column {x!r} holds {lists.type}, not lists of numbers")
     require(lists.null_count == 0, f"{path.name}: column {x!r} has empty places")
     values = lists.flatten().to_numpy(zero_copy_only=False)
     lengths = {len(one) for one in lists}
@@ -126,16 +119,11 @@ def _parquet(path: Path, options: dict[str, str]) -> Vectors:
     return _vectors(path, values.reshape(len(lists), -1), table[y].combine_chunks().to_numpy(zero_copy_only=False))
 
 
-def _is_list(kind: Any) -> bool:
-    return str(kind).startswith(("list", "fixed_size_list", "large_list"))
-
-
 def _named(file: str, part: str, options: dict[str, str], names: set[str]) -> str:
     wanted = (options[part],) if part in options else NAMES[part]
     found = [name for name in wanted if name in names]
-    require(
-        bool(found), f"{file} has no {' or '.join(wanted)}; it has {sorted(names)!r:.200}; choose one with ?{part}=NAME"
-    )
+    has = f"{file} has no {' or '.join(wanted)}; it has {sorted(names)!r:.200}"
+    require(bool(found), f"{has}; choose one with ?{part}=NAME")
     return found[0]
 
 
@@ -186,8 +174,7 @@ class FeatureFolder:
         if (self.path / CARD).is_file():
             found = read_card(self.path)
             others = [name for name in sorted(found.keys() | whole) if found.get(name) != whole.get(name)]
-            which = f"different: {', '.join(others)}"
-            require(not others, f"{self.path} holds other features ({which}); choose another folder")
+            require(not others, f"{self.path} holds other features ({', '.join(others)} differ); choose another folder")
             return
         with replacing(self.path / CARD) as temporary:
             json_writer(whole)(temporary)
@@ -198,16 +185,11 @@ class FeatureFolder:
         return str(_arrays(file, {"state"}).get("state", "unknown")) if file.is_file() else None
 
     def write(self, number: int, parts: Sequence[tuple[Batch, np.ndarray]], state: str = "") -> None:
-        """Write a file: features (n, D), labels (n,) or (n, m) padded with -1, ids, sample numbers, unreadable samples.
-
-        `state` is the `fingerprint.state` of the images.
-        """
+        """Write a file: features (n, D), labels (n,) or (n, m) padded with -1, ids, numbers, bad samples, `state`."""
         labels = [of for batch, _ in parts for of in batch.labels]
         most = max(map(len, labels), default=1)
         padded = np.array([[*of, *[-1] * (most - len(of))] for of in labels], np.int64).reshape(len(labels), most)
-        bad = [
-            name for batch, _ in parts for _, sample in batch.bad for name in (sample.id, sample.reason, sample.detail)
-        ]
+        bad = [(sample.id, sample.reason, sample.detail) for batch, _ in parts for _, sample in batch.bad]
         arrays = {
             "features": np.concatenate([features for _, features in parts]),
             "labels": padded[:, 0] if most == 1 else padded,
@@ -235,9 +217,7 @@ def read_folder(path: Path) -> Vectors:
     card = read_card(path)
     folder = FeatureFolder(path, card["samples"], card["shard"])
     missing = folder.missing()
-    require(
-        not missing, f"{path} lacks {len(missing)} of {folder.shards} files; run vitlab features again to finish it"
-    )
+    require(not missing, f"{path} lacks {len(missing)} of {folder.shards} files; run vitlab features again")
     shards = [_arrays(folder.file(number)) for number in range(folder.shards)]
     labels = [shard["labels"] for shard in shards]
     require(all(of.ndim == 1 for of in labels), f"{path} has samples with several labels; few-shot needs exactly one")

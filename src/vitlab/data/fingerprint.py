@@ -10,7 +10,7 @@ import numpy as np
 from vitlab.data.class_names import check_class_names
 from vitlab.data.source import Source
 
-FINGERPRINT_SAMPLES = 2_000_000  # of a larger set, so many evenly spaced ones
+FINGERPRINT_SAMPLES = 2_000_000  # evenly spaced ones of a larger set
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,12 @@ class DataCard:
         """Raise unless `found` describes the same data: the same classes in the same order, then the same samples."""
         check_class_names(self.class_names, found.class_names)
         if same_samples and found.fingerprint != self.fingerprint:
-            raise ValueError(
-                f"the data is not what it was: {self.samples:,} samples of {self.spec!r} were used, now there are "
-                f"{found.samples:,} and some differ in id or label; start a new run, or {way_out(command)}"
-            )
+            now = f"{self.samples:,} samples of {self.spec!r} then, {found.samples:,} now; some differ in id or label"
+            raise ValueError(f"the data has changed: {now}; start a new run, or {way_out(command)}")
 
 
 def way_out(command: str) -> str:
-    """What a user can do about data that has changed; `command` continues the run."""
+    """Return what a user can do about data that has changed; `command` continues the run."""
     flag = ", allow_changed=True" if command.startswith("vitlab.") else " --allow-changed"
     anyway = f"continue anyway with: {command.removesuffix(')')}{flag}{')' * command.endswith(')')}"
     return f"restore the data, or {anyway} (the result then says that the run is not exact)"
@@ -72,11 +70,8 @@ def unused_classes(source: Source) -> tuple[str, ...]:
     return tuple(source.class_names[label] for label in sorted(unused))
 
 
-# -- Stamps: whether files were overwritten, by size and modification time ------------------------
-
-
-def file_stamp(path: str | Path) -> tuple[int, int]:
-    """Return size in bytes and modification time in nanoseconds of a file; (-1, -1) if there is none."""
+def file_stamp(path: str | Path | int) -> tuple[int, int]:
+    """Return size in bytes and modification time in nanoseconds of a file, by path or descriptor; else (-1, -1)."""
     try:
         status = os.stat(path)  # noqa: PTH116  pathlib remembers every name it has seen
     except (OSError, ValueError):

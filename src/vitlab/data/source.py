@@ -2,10 +2,10 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import index as whole
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -17,23 +17,21 @@ from torch.utils.data import Dataset
 from vitlab.data.images.gate import Decoded, read_image
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
+from vitlab.drawing.page import html_table
+from vitlab.errors import listed
 
+Kept = TypeVar("Kept")
+SHOWN = 10  # classes that a notebook names
 Transform = Callable[[Any], Any]  # of the picture, in `Source.__getitem__`
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One image and its labels.
+    """One image and its labels."""
 
-    `data` is an encoded image file, (H, W, 3) pixels of uint8, or a (3, H, W) float tensor that a model takes as it is.
-    `labels` are class numbers: one for most data sets, any number for multi-label ones. `id` names the sample in
-    messages, quarantine lists and splits. It is unique within its source and the same on every machine (a relative
-    path, a key or a running number).
-    """
-
-    data: bytes | np.ndarray | Tensor
-    labels: tuple[int, ...]
-    id: str
+    data: bytes | np.ndarray | Tensor  # an image file, (H, W, 3) of uint8, or (3, H, W) floats that a model takes as is
+    labels: tuple[int, ...]  # class numbers: one, or any number in a multi-label set
+    id: str  # unique in its source, and the same on every machine: a relative path, a key or a running number
 
 
 class Paths(Protocol):
@@ -60,9 +58,10 @@ class Labels:
         start = self.ends[index - 1] if index else 0
         return tuple(sorted(self.numbers[start : self.ends[index]].tolist()))
 
-    def first_not_single(self) -> int | None:
-        """Return the number of the first sample with several labels or none."""
+    def first_not_single(self, besides: Iterable[int] = ()) -> int | None:
+        """Return the number of the first sample with several labels or none, `besides` some that are unknown."""
         several = np.flatnonzero(np.diff(() if self.ends is None else self.ends, prepend=0) != 1)
+        several = np.setdiff1d(several, list(besides))
         return int(several[0]) if len(several) else None
 
 
@@ -146,9 +145,48 @@ class Source(Dataset[tuple[Any, int | Tensor]], ABC):
         kept = {"spec": self.spec, "transform": self.transform, "max_pixels": self.max_pixels}
         return type(self), arguments, kept
 
+    def _repr_html_(self) -> str:
+        classes = f"{len(self.class_names):,}: {listed(self.class_names, SHOWN)}"
+        labels = "any number per sample" if self.is_multi_label else "one per sample"
+        data = self.spec or type(self).__name__
+        return html_table([("data", "samples", "classes", "labels"), (data, f"{len(self):,}", classes, labels)])
+
     def __repr__(self) -> str:
         given = f"{self.spec!r}, " if self.spec else ""
         return f"{type(self).__name__}({given}{len(self):,} samples, {len(self.class_names):,} classes)"
+
+
+class Wrapped(Source):
+    """A source whose samples are those of another; `place` maps their numbers."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.empty_folders, self.max_pixels = source.empty_folders, source.max_pixels
+        self.is_prepared, self.transform = source.is_prepared, source.transform
+
+    def place(self, index: int) -> int:
+        """Return the number of a sample in the wrapped source."""
+        return index
+
+    @property
+    def is_multi_label(self) -> bool:
+        """Whether samples of the wrapped source may have several labels or none."""
+        return self.source.is_multi_label
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def item(self, index: int) -> Sample:
+        return self.source.item(self.place(index))
+
+    def label(self, index: int) -> tuple[int, ...]:
+        return self.source.label(self.place(index))
+
+    def id(self, index: int) -> str:
+        return self.source.id(self.place(index))
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        return self.source.stamp(self.place(index))
 
 
 def check_index(index: int, length: int) -> int:
@@ -156,6 +194,14 @@ def check_index(index: int, length: int) -> int:
     if not 0 <= whole(index) < length:
         raise IndexError(f"sample {index} does not exist; numbers go from 0 to {length - 1}")
     return whole(index)
+
+
+def keep(kept: dict[int, Kept], key: int, value: Kept, most: int) -> Kept:
+    """Add a value to those kept open, and drop the oldest of over `most`; it closes with its last reference."""
+    if len(kept) >= most:
+        kept.pop(next(iter(kept)))
+    kept[key] = value
+    return value
 
 
 def decode(sample: Sample, max_pixels: int | None = None) -> Decoded:

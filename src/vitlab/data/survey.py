@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from PIL import Image, ImageDraw
+from torch import Tensor
 
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.loading.accounting import Account
@@ -15,10 +16,13 @@ from vitlab.data.loading.workers import RangeReader, read_ranges
 from vitlab.data.source import Sample, Source, decode
 from vitlab.data.transforms.augmentation import draws, training_pixels
 from vitlab.pixels import Augmentation
+from vitlab.require import require
 
 CHUNK = 64  # samples per report of a worker
 CELL = 128  # pixels of a picture on the sheet
 MARGIN = 6
+LOOKED_AT = 9  # pictures, evenly spaced, that decide the typical size
+TRIED = 90  # pictures at most, if some are bad
 
 
 @dataclass(frozen=True)
@@ -115,19 +119,40 @@ def content_hash(sample: Sample) -> bytes:
     return hashlib.sha256(data).digest()
 
 
+def typical_size(source: Source) -> tuple[int, int]:
+    """Return height and width of the picture of median area among nine; raises ValueError if none can be read."""
+    found: list[tuple[int, int]] = []
+    samples, tried = len(source), min(len(source), TRIED)
+    for place in range(tried):
+        with contextlib.suppress(BadImage):
+            # All ninths of the set come before their neighbours.
+            row, column = divmod(place, LOOKED_AT)
+            found.append(_size(source, min(column * samples // LOOKED_AT + row, samples - 1)))
+        if len(found) == LOOKED_AT:
+            break
+    require(bool(found), f"none of {tried} pictures could be read; vitlab data check says why")
+    return sorted(found, key=lambda size: size[0] * size[1])[len(found) // 2]
+
+
+def _size(source: Source, number: int) -> tuple[int, int]:
+    sample = source.item(number)
+    if isinstance(sample.data, Tensor):
+        return sample.data.shape[1], sample.data.shape[2]
+    image = decode(sample, source.max_pixels).image
+    return image.height, image.width
+
+
 def exact_duplicates(first: Source, second: Source) -> list[tuple[str, str]]:
     """Return (id in first, id in second) of samples with the same content, such as training images in a test set."""
-    known: dict[bytes, str] = {}
-    for number in range(len(first)):
+    known = dict(reversed(list(_hashes(first))))  # of several, the first
+    return [(known[digest], name) for digest, name in _hashes(second) if digest in known]
+
+
+def _hashes(source: Source) -> Iterator[tuple[bytes, str]]:
+    """The content and the id of every sample that can be read."""
+    for number in range(len(source)):
         with contextlib.suppress(BadImage):
-            known.setdefault(content_hash(first.item(number)), first.id(number))
-    found = []
-    for number in range(len(second)):
-        with contextlib.suppress(BadImage):
-            digest = content_hash(second.item(number))
-            if digest in known:
-                found.append((known[digest], second.id(number)))
-    return found
+            yield content_hash(source.item(number)), source.id(number)
 
 
 def contact_sheet(

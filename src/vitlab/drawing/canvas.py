@@ -52,12 +52,12 @@ class Drawn(NamedTuple):
         return self.png
 
 
-def require_matplotlib() -> None:
+def require_matplotlib(what: str = "figures") -> None:
     """Raise an error that names the extra to install, unless matplotlib is there."""
     try:
         import matplotlib.figure  # noqa: F401 - only to see whether it is installed
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("figures need matplotlib: pip install 'vitlab[plot]'") from None
+        raise ModuleNotFoundError(f"{what} need matplotlib: pip install 'vitlab[plot]'") from None
 
 
 @contextmanager

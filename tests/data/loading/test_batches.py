@@ -255,7 +255,7 @@ class TestBadImages:
             ("found", "43"),
             ("used", "38"),
             ("quarantined", "2 truncated"),
-            ("excluded", "3 files that are no images"),
+            ("excluded", "3 files that are not images"),
         ]
         account.used[0] -= 1
         assert not account.is_balanced()
@@ -415,7 +415,7 @@ def test_more_workers_than_eight_a_core_are_refused():
     cores = len(os.sched_getaffinity(0))
     for read in (train, evaluate):
         with pytest.raises(
-            ValueError, match=rf"workers= {8 * cores + 1:,} is too many for {cores} cores; give {8 * cores}"
+            ValueError, match=rf"workers= {8 * cores + 1:,} is too many for {cores} cores; give at most {8 * cores}"
         ):
             read(Numbers(8), workers=8 * cores + 1)
 

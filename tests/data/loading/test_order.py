@@ -78,10 +78,6 @@ def test_samples_are_spread_evenly_over_the_epoch():
         assert 3500 < mean < 6500
 
 
-def test_without_shuffling_the_order_is_the_sources_own():
-    assert [Order(3, shuffle=False).at(i) for i in range(5)] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
-
-
 @pytest.mark.parametrize("bad", [{"samples": 0}, {"samples": 5, "block": 0}, {"samples": 5, "window": 0}])
 def test_impossible_orders_are_refused(bad):
     with pytest.raises(ValueError, match="at least 1"):

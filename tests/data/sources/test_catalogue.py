@@ -251,7 +251,7 @@ class TestCheck:
         Image.new("RGB", (9, 9)).save(tmp_path / "test" / "cat" / "fresh.png")
         command = ["data", "check", f"folder:{tmp_path / 'test'}", "--against", f"folder:{photos}"]
         assert main([*command, "--out", str(tmp_path / "o"), "--workers", "0"]) == 1
-        assert "missing ['dog']" in capsys.readouterr().out
+        assert "missing 'dog'" in capsys.readouterr().out
 
     def test_a_killed_worker_is_one_line(self, tmp_path, capsys, monkeypatch):
         import os

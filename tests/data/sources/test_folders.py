@@ -328,7 +328,7 @@ def test_a_label_that_is_no_class_number_among_numbers_is_named_by_its_line(tmp_
     with pytest.raises(ValueError) as caught:
         CsvSource(tmp_path / "table.csv", separator=separator)
     assert str(caught.value).startswith(said)
-    assert "allowed are whole numbers from 0 to 999,999" in str(caught.value)
+    assert "give a number from 0 to 999,999" in str(caught.value)
     names = open_source(f"csv:{tmp_path}/table.csv?numbers=names&separator={separator}").class_names
     assert set(names) == {*map(str, range(12)), odd}
     with pytest.raises(ValueError, match=r"numbers='text'; allowed is numbers=names"):

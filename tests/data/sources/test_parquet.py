@@ -195,4 +195,4 @@ def test_without_pyarrow_the_error_names_the_extra(tmp_path):
         "except ImportError as error: sys.stdout.write(str(error))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-    assert done.stdout == "reading parquet needs pyarrow: pip install 'vitlab[data]'"
+    assert done.stdout == "parquet files need pyarrow: pip install 'vitlab[data]'"

@@ -179,7 +179,7 @@ def test_a_changed_shard_must_be_indexed_again(tmp_path):
         ValueError, match=r"shard s\.tar of .* changed since it was indexed; index the shards: vitlab data index"
     ):
         ShardSource(tmp_path)
-    with pytest.raises(BadImage, match="changed since it was indexed") as caught:
+    with pytest.raises(BadImage, match="changed since it was opened") as caught:
         source.item(0)
     assert caught.value.reason == Reason.changed
     index_shards(tmp_path)

@@ -16,6 +16,7 @@ from vitlab.data.sources.torch_dataset import DatasetSource
 from vitlab.data.splits import development_split
 from vitlab.data.transforms.corruption import Corruption
 from vitlab.data.transforms.evaluation import as_model_input
+from vitlab.errors import TooManyBadImages
 from vitlab.pixels import Augmentation, Preprocessing
 
 
@@ -105,10 +106,22 @@ def test_float_tensors_of_another_size_are_refused_with_both_sizes():
         list(evaluation_batches(source, batch=4, size=(32, 32), preprocessing=Preprocessing()))
 
 
+def test_too_many_bad_items_say_what_is_wrong_with_them():
+    def item(number):
+        if number == 3:
+            raise OSError("the disk is gone")
+        return (torch.full((3, 8, 8), torch.nan) if number == 4 else torch.zeros(3, 8, 8)), 0
+
+    source = vitlab.open_data(Items(item))
+    found = "'3' cannot be read: the dataset raised OSError: the disk is gone, '4' has NaN or infinite values"
+    with pytest.raises(TooManyBadImages, match=f"2 bad images, none is allowed: {found}"):
+        list(evaluation_batches(source, batch=8, size=(8, 8), preprocessing=Preprocessing()))
+
+
 def test_float_tensors_cannot_be_masked():
     source = vitlab.open_data(Items(lambda i: (prepared(i), 0)))
     plan = Corruption(patches=16, chosen=8, masked=0.8, swapped=0.1)
-    with pytest.raises(ValueError, match="needs pictures, and the data set gives float tensors"):
+    with pytest.raises(ValueError, match="needs pictures, not float tensors"):
         evaluation_batches(source, batch=4, size=(16, 16), preprocessing=Preprocessing(), corruption=plan)
 
 
@@ -168,7 +181,11 @@ def test_a_random_split_of_a_source_keeps_its_class_names():
     [
         (lambda i: noise(i), {}, r"item 0 of Items is ndarray; it must be a pair \(picture, label\)"),
         (lambda i: (noise(i), 0, 1), {}, "item 0 of Items is tuple of length 3"),
-        (lambda i: (noise(i), i / 2 if i == 5 else 0), {}, "item 5 of Items has the label 2.5; a label is a class num"),
+        (
+            lambda i: (noise(i), i / 2 if i == 5 else 0),
+            {},
+            "item 5 of Items has the label 2.5; a label is an int",
+        ),
         (lambda i: (noise(i), "ape"), {}, "item 0 of Items has the label 'ape'"),
         (lambda i: (noise(i), -i), {}, "item 1 of Items has the label -1; class numbers go from 0"),
         (
@@ -192,7 +209,7 @@ def test_a_wrong_item_is_named(item, attributes, message):
         (np.zeros((4, 4)), r"item 4 of Items: a picture as array is \(H, W, 3\) of uint8, not \(4, 4\) of float64"),
         (torch.zeros(3, 4, 5, dtype=torch.int32), r"item 4 of Items: a picture as tensor is \(3, H, W\) of uint8"),
         (torch.zeros(1, 4, 5), r"item 4 of Items is a float tensor of shape \(1, 4, 5\); it must be \(3, H, W\)"),
-        (torch.zeros(3, 4, 5), "item 4 of Items is Tensor, the first item is not; return either"),
+        (torch.zeros(3, 4, 5), "item 4 of Items is Tensor, the first item is not; return pictures"),
     ],
 )
 def test_a_wrong_picture_is_named_when_it_is_read(picture, message):
@@ -234,7 +251,7 @@ class Endless(IterableDataset):
 
 @pytest.mark.parametrize("data", [Endless(), 3, {"a": 1}, np.zeros(3), torch.zeros(3)])
 def test_what_has_no_numbered_items_is_refused_with_words(data):
-    with pytest.raises(ValueError, match="items cannot be read by number; give a string such as 'folder:photos', or a"):
+    with pytest.raises(ValueError, match="items cannot be read by number; give a string such as 'folder:photos' or a"):
         vitlab.open_data(data)
 
 

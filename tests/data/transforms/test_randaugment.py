@@ -41,7 +41,7 @@ def test_what_pillow_does_alike_is_pillows(seed):
     x = pixels(40, 50, seed, low=seed * 20, high=256 - seed * 30)
     picture = Image.fromarray(x)
     assert np.array_equal(tf.equalize(x), np.asarray(ImageOps.equalize(picture)))
-    assert np.array_equal(tf.invert(x), np.asarray(ImageOps.invert(picture)))
+    assert np.array_equal(tf.OPERATIONS["Invert"].apply(x, 0, FILL), np.asarray(ImageOps.invert(picture)))
     for bits in range(1, 9):
         assert np.array_equal(tf.posterize(x, bits), np.asarray(ImageOps.posterize(picture, bits)))
     for threshold in (0, 1, 100, 255, 256):
@@ -140,10 +140,10 @@ def test_geometry_takes_the_nearest_pixel_and_fills_the_rest():
         return back[0] + middle_x, back[1] + middle_y
 
     cases = {
-        "shear_x": (tf.shear_x(x, 0.27, FILL), lambda column, row: (column + 0.27 * row, row)),
-        "shear_y": (tf.shear_y(x, -0.31, FILL), lambda column, row: (column, row - 0.31 * column)),
-        "translate_x": (tf.translate_x(x, 3.6, FILL), lambda column, row: (column + 3.6, row)),
-        "translate_y": (tf.translate_y(x, -4.2, FILL), lambda column, row: (column, row - 4.2)),
+        "shear_x": (tf.OPERATIONS["ShearX"].apply(x, 0.27, FILL), lambda column, row: (column + 0.27 * row, row)),
+        "shear_y": (tf.OPERATIONS["ShearY"].apply(x, -0.31, FILL), lambda column, row: (column, row - 0.31 * column)),
+        "translate_x": (tf.OPERATIONS["TranslateX"].apply(x, 3.6, FILL), lambda column, row: (column + 3.6, row)),
+        "translate_y": (tf.OPERATIONS["TranslateY"].apply(x, -4.2, FILL), lambda column, row: (column, row - 4.2)),
         "rotate": (tf.rotate(x, -25.0, FILL), turned),
     }
     for name, (found, source) in cases.items():

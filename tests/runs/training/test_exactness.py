@@ -168,7 +168,7 @@ class TestData:
             shutil.copyfile(folder / "a" / "0.bmp", folder / "a" / "new.bmp")
         else:
             (folder / "a" / "0.bmp").rename(folder / "b" / "new.bmp")
-        with pytest.raises(ValueError, match=r"the data is not what it was.*--allow-changed"):
+        with pytest.raises(ValueError, match=r"the data has changed.*--allow-changed"):
             go_on(stopped)
         assert go_on(stopped, allow_changed=True)[0] == 0
         (why,) = json.loads((stopped / RESULT).read_text())["not_exact"]

@@ -77,7 +77,7 @@ def test_a_run_that_a_launcher_starts_again_does_so_too(data, tmp_path, monkeypa
     (tmp_path / "run" / "result.json").unlink()
     monkeypatch.setattr(Told, "id", lambda self, index: f"another {index}")
     assert main(words) == 2
-    assert "the data is not what it was" in " ".join(capsys.readouterr().err.split())
+    assert "the data has changed" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow

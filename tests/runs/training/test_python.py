@@ -168,7 +168,7 @@ class TestResume:
     @pytest.mark.parametrize("other", [Squares(seed=5), Squares(47)], ids=["other items", "another length"])
     def test_another_dataset_is_refused(self, model, tmp_path, other):
         run = self.stopped(model, tmp_path / "run", Squares())
-        with pytest.raises(ValueError, match=r"cannot be continued exactly|is not what it was"):
+        with pytest.raises(ValueError, match=r"cannot be continued exactly|the data has changed"):
             run.resume(data=other, quiet=True)
 
 

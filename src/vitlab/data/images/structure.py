@@ -15,6 +15,7 @@ from vitlab.data.images.refusals import (
     BadImage,
     Reason,
 )
+from vitlab.require import require
 
 MAGIC = {
     b"\xff\xd8\xff": "JPEG",
@@ -25,8 +26,6 @@ MAGIC = {
     b"MM\0*": "TIFF",
     b"II+\0": "TIFF",  # BigTIFF
     b"MM\0+": "TIFF",
-}
-CODESTREAMS = {
     b"\0\0\0\x0cjP  \r\n\x87\n": "JPEG 2000",
     b"\xff\x4f\xff\x51": "JPEG 2000",  # without a container
     b"\0\0\0\x0cJXL \r\n\x87\n": "JPEG XL",
@@ -44,7 +43,7 @@ def sniff(data: bytes) -> str | None:
         return "BMP"
     if data[4:8] == b"ftyp":
         return _heif_kind(data)
-    return next((format for magic, format in (MAGIC | CODESTREAMS).items() if data.startswith(magic)), None)
+    return next((format for magic, format in MAGIC.items() if data.startswith(magic)), None)
 
 
 def _heif_kind(data: bytes) -> str | None:
@@ -64,8 +63,8 @@ def check_structure(data: bytes, format: str, max_pixels: int | None = None) -> 
 
 def check_max_pixels(max_pixels: int | None) -> None:
     """Raise ValueError unless this can be a limit on the pixels of an image; None is the limit of each format."""
-    if max_pixels is not None and max_pixels < 1:
-        raise ValueError(f"max_pixels {max_pixels} must be at least 1; leave it out for the default of each format")
+    is_limit = max_pixels is None or max_pixels >= 1
+    require(is_limit, f"max_pixels {max_pixels} must be at least 1; leave it out for the default of each format")
 
 
 def check_size(size: tuple[int, int], format: str, max_pixels: int | None = None) -> None:
@@ -127,9 +126,7 @@ def _check_png(data: bytes, max_pixels: int | None) -> None:
         if end > len(data):
             raise BadImage(Reason.truncated, f"ends inside the PNG's chunk {kind!r}; replace it or leave it out")
         if zlib.crc32(view[at + 4 : end - 4]) != struct.unpack_from(">I", data, end - 4)[0]:
-            raise BadImage(
-                Reason.corrupt, f"has a wrong checksum in the PNG's chunk {kind!r}; replace it or leave it out"
-            )
+            raise BadImage(Reason.corrupt, f"has a wrong checksum in PNG chunk {kind!r}; replace it or leave it out")
         if (kind == b"IHDR") != (at == 8):
             raise BadImage(Reason.corrupt, "does not start with the PNG's one header; replace it or leave it out")
         if kind == b"IHDR":
@@ -157,9 +154,8 @@ def _check_webp(data: bytes, max_pixels: int | None) -> None:
     check_size((width, height), "WEBP", max_pixels)
     declared = 8 + struct.unpack_from("<I", data, 4)[0]
     if len(data) < declared:
-        raise BadImage(
-            Reason.truncated, f"has {len(data):,} of the WEBP's {declared:,} bytes; replace it or leave it out"
-        )
+        found = f"has {len(data):,} of the WEBP's {declared:,} bytes"
+        raise BadImage(Reason.truncated, f"{found}; replace it or leave it out")
 
 
 def _check_gif(data: bytes, max_pixels: int | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vitlab.data.images.refusals import CONVERSIONS, SUFFIXES
-from vitlab.errors import TooManyBadImages
+from vitlab.errors import TooManyBadImages, listed
 
 TRAINING_LIMIT = 0.05  # of the samples; more bad images than that stop a training
 FEW = 10  # bad images that never stop a training, unless none at all is allowed
@@ -16,7 +16,7 @@ KINDS, EXAMPLES = 50, 3  # suffixes of excluded files that are counted apart, an
 RULES = {  # why a source leaves something out: one, and several
     "hidden": ("hidden file or folder", "hidden files or folders"),
     "system_folder": ("system folder", "system folders"),
-    "other_suffix": ("file that is no image", "files that are no images"),
+    "other_suffix": ("file that is not an image", "files that are not images"),
     "linked_folder": ("link to a folder", "links to folders"),
     "no_class_folder": ("file outside the class folders", "files outside the class folders"),
     "empty_class_folder": ("class folder without images", "class folders without images"),
@@ -28,7 +28,7 @@ RULES = {  # why a source leaves something out: one, and several
     "other_member": ("tar member that is neither image nor label", "tar members that are neither image nor label"),
     "duplicate_key": ("image with the key of an earlier one", "images with the key of an earlier one"),
     "missing_label": ("image without a label", "images without a label"),
-    "bad_label": ("image whose label is no class number", "images whose label is no class number"),
+    "bad_label": ("image whose label is not a class number", "images whose label is not a class number"),
     "label_without_image": ("label without an image", "labels without an image"),
     "truncated": ("tar file that ends too early", "tar files that end too early"),
     "damaged": ("damaged tar file", "damaged tar files"),
@@ -48,6 +48,11 @@ class Quarantined:
     def why(self) -> str:
         """The reason in words."""
         return self.reason.replace("_", " ")
+
+    @property
+    def explained(self) -> str:
+        """The reason in brackets; for an item of a torch Dataset, which has no file to look at, the whole detail."""
+        return self.detail if self.id.isdecimal() and self.detail else f"({self.why})"
 
 
 def training_limit(max_bad: float, samples: int) -> float:
@@ -137,10 +142,7 @@ class Account:
         return self.found - self.excluded.total()
 
     def add(self, used: Iterable[int], bad: Iterable[tuple[int, Quarantined]], max_bad: float) -> None:
-        """Count the epochs of used samples, and bad samples with their epochs.
-
-        Raises TooManyBadImages when more than `max_bad` of the samples that are not excluded are bad.
-        """
+        """Count used samples and bad ones by epoch; raises TooManyBadImages if over `max_bad` of them are bad."""
         self.used.update(used)
         for epoch, sample in bad:
             self.bad[epoch] += 1
@@ -206,5 +208,4 @@ class Account:
 
 def names(bad: Sequence[Quarantined], shown: int) -> str:
     """The first `shown` bad samples with their reasons, and how many more there are."""
-    named = ", ".join(f"{sample.id!r} ({sample.why})" for sample in bad[:shown])
-    return f"{named} and {len(bad) - shown} more" if len(bad) > shown else named
+    return listed([f"{sample.id!r} {sample.explained}" for sample in bad], shown)

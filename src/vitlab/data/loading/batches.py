@@ -7,7 +7,6 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from vitlab.data.loading.accounting import TRAINING_LIMIT, Account, Quarantined, training_limit
@@ -92,10 +91,10 @@ def training_batches(
     require(order.samples == len(source), f"the order is of {order.samples:,} samples, the source has {len(source):,}")
     steps = itertools.count(start) if stop is None else range(start, stop)
     wanted = (share(range(step * batch, (step + 1) * batch), rank, ranks, slices) for step in steps)
-    reader = _TrainingReader(source, workers, size, order, augmentation, corruption)
-    books = account or Account(len(source))
-    limit = training_limit(max_bad, books.samples)
-    return _booked(on_device(read_ranges(reader, wanted, workers), device), books, limit)
+    reader = _BatchReader(source, workers, size, augmentation, corruption, order)
+    counted = account or Account(len(source))
+    limit = training_limit(max_bad, counted.samples)
+    return _accounted(on_device(read_ranges(reader, wanted, workers), device), counted, limit)
 
 
 def evaluation_batches(
@@ -128,8 +127,8 @@ def evaluation_batches(
         wanted = (whole[at + rank * batch :][:batch] for at in range(0, len(whole), ranks * batch))
     else:
         wanted = (share(whole[at : at + batch], rank, ranks) for at in range(0, len(whole), batch))
-    reader = _EvaluationReader(source, workers, size, preprocessing, corruption)
-    return _booked(on_device(read_ranges(reader, wanted, workers), device), account or Account(len(source)), max_bad)
+    reader = _BatchReader(source, workers, size, preprocessing, corruption)
+    return _accounted(on_device(read_ranges(reader, wanted, workers), device), account or Account(len(source)), max_bad)
 
 
 def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch]:
@@ -155,7 +154,7 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch
 def share(positions: range, rank: int, ranks: int, slices: int = 1) -> range:
     """The contiguous part of `positions` that belongs to a rank; the parts differ in length by at most one.
 
-    With several `slices`, the positions are cut into so many equal slices, and a rank takes whole ones.
+    With several `slices`, the positions are cut into that many equal slices, and a rank takes whole ones.
     """
     if slices == 1:
         return _part(positions, rank, rank + 1, ranks)
@@ -183,7 +182,7 @@ def _check(batch: int, size: tuple[int, int], rank: int, ranks: int, workers: in
     check_result(size)
 
 
-def _booked(batches: Iterable[Batch], account: Account, max_bad: float) -> Generator[Batch]:
+def _accounted(batches: Iterable[Batch], account: Account, max_bad: float) -> Generator[Batch]:
     """Count batches when they are handed out, not when they are read ahead: the account is right at every save."""
     for batch in batches:
         account.add(batch.epochs, batch.bad, max_bad)
@@ -191,34 +190,40 @@ def _booked(batches: Iterable[Batch], account: Account, max_bad: float) -> Gener
 
 
 class _BatchReader(RangeReader):
-    """Reads samples into a batch of pixels; plans are drawn with `seed`, another for each of `repeats`."""
-
-    seed, repeats = 0, 1
+    """Reads samples into batches: augmented, in the order of a training, or preprocessed, in their own order."""
 
     def __init__(
-        self, source: Source, workers: int, size: tuple[int, int], corruption: Corruption | None = None
+        self,
+        source: Source,
+        workers: int,
+        size: tuple[int, int],
+        how: Augmentation | Preprocessing,
+        corruption: Corruption | None,
+        order: Order | None = None,
     ) -> None:
         super().__init__(source, workers)
-        self.size, self.corruption = size, corruption
-        require(
-            corruption is None or not source.is_prepared,
-            "masked patch prediction needs pictures, and the data set gives float tensors; return PIL images or uint8",
-        )
+        self.size, self.how, self.corruption, self.order = size, how, corruption, order
+        self.seed = order.seed if order else 0
+        self.repeats = how.repeats if isinstance(how, Augmentation) else 1
+        are_pictures = corruption is None or not source.is_prepared
+        require(are_pictures, "masked patch prediction needs pictures, not float tensors; return PIL images or uint8")
+
+    def locate(self, position: int) -> tuple[int, int]:
+        # Differs from DeiT: its epoch is as long as without repeats and ends after a third of the samples, drawn anew.
+        # Here an epoch of the order lasts until every sample has come, `repeats` times in a row.
+        return self.order.at(position // self.repeats) if self.order else (0, position)
 
     def use(self, sample: Sample, epoch: int, position: int) -> Tensor:
         if not isinstance(sample.data, Tensor):
-            return self.pixels(decode(sample, self.source.max_pixels).image, sample, epoch, position)
+            image = decode(sample, self.source.max_pixels).image
+            if isinstance(self.how, Preprocessing):
+                return evaluation_pixels(image, self.size, self.how)
+            rng = draws(self.seed, epoch, sample.id, position % self.repeats)
+            return training_pixels(image, self.size, self.how, rng)
         (height, width), (rows, columns) = self.size, sample.data.shape[1:]
-        require(
-            (rows, columns) == (height, width),
-            f"sample {sample.id!r} is a float tensor of {rows}x{columns}, and the model takes {height}x{width}; float "
-            f"tensors are not resized: return them in that size, or return PIL images",
-        )
+        found = f"sample {sample.id!r} is a float tensor of {rows}x{columns}, and the model takes {height}x{width}"
+        require((rows, columns) == self.size, f"{found}; tensors are not resized: return that size, or PIL images")
         return sample.data
-
-    def pixels(self, image: Image.Image, sample: Sample, epoch: int, position: int) -> Tensor:
-        """(3, H, W) of uint8 from the picture of a sample."""
-        raise NotImplementedError
 
     def collected(self, good: list[Sound], bad: list[tuple[int, Quarantined]]) -> Batch:
         stacked = torch.stack([s.kept for s in good]) if good else torch.empty(0, 3, *self.size, dtype=torch.uint8)
@@ -236,43 +241,3 @@ class _BatchReader(RangeReader):
     def _plans(self, corruption: Corruption, good: list[Sound]) -> Tensor:
         drawn = [corruption_plan(corruption, self.seed, s.epoch, s.sample.id, s.position % self.repeats) for s in good]
         return shared(torch.stack(drawn)) if drawn else torch.empty(0, 2, corruption.chosen, dtype=torch.long)
-
-
-class _TrainingReader(_BatchReader):
-    def __init__(
-        self,
-        source: Source,
-        workers: int,
-        size: tuple[int, int],
-        order: Order,
-        augmentation: Augmentation,
-        corruption: Corruption | None,
-    ) -> None:
-        super().__init__(source, workers, size, corruption)
-        self.order, self.augmentation = order, augmentation
-        self.seed, self.repeats = order.seed, augmentation.repeats
-
-    def locate(self, position: int) -> tuple[int, int]:
-        # Differs from DeiT: its epoch is as long as without repeats and ends after a third of the samples, drawn anew.
-        # Here an epoch of the order lasts until every sample has come, `repeats` times in a row.
-        return self.order.at(position // self.repeats)
-
-    def pixels(self, image: Image.Image, sample: Sample, epoch: int, position: int) -> Tensor:
-        rng = draws(self.order.seed, epoch, sample.id, position % self.repeats)
-        return training_pixels(image, self.size, self.augmentation, rng)
-
-
-class _EvaluationReader(_BatchReader):
-    def __init__(
-        self,
-        source: Source,
-        workers: int,
-        size: tuple[int, int],
-        preprocessing: Preprocessing,
-        corruption: Corruption | None,
-    ) -> None:
-        super().__init__(source, workers, size, corruption)
-        self.preprocessing = preprocessing
-
-    def pixels(self, image: Image.Image, sample: Sample, epoch: int, position: int) -> Tensor:
-        return evaluation_pixels(image, self.size, self.preprocessing)

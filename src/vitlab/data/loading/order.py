@@ -1,42 +1,37 @@
 """The order of training samples as a pure function: position in an endless stream -> (epoch, sample number).
 
-Nothing is stored or shuffled in memory: any position of a billion-image set is computed in constant time. Resuming is
-free, and neither workers nor ranks can change what is trained on. In each epoch all samples are permuted. Where
-neighbours are read together (shards, row groups), whole blocks are permuted, then the samples inside a window of
-blocks: reads stay local, and a batch mixes as many blocks as a window has. The samples of such a source should be in
-random order; a source sorted by class must not use blocks.
+Nothing is stored: any position of a billion-image set is computed in constant time, and workers and ranks do not change
+what is trained on. Each epoch permutes all samples. Where neighbours are read together (shards, row groups), it
+permutes whole blocks, then the samples inside a window of blocks, so that reads stay local; a source that is sorted by
+class must not use blocks.
 """
 
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 
+from vitlab.require import require
+
 ROUNDS = 4  # of the Feistel network
 
 
 @dataclass(frozen=True)
 class Order:
-    """The stream of `samples` samples for a seed; with `shuffle=False` they come in their own order."""
+    """The stream of `samples` samples for a seed."""
 
     samples: int
     seed: int = 0
-    shuffle: bool = True
     block: int = 1  # neighbouring samples that stay together
     window: int = 64  # blocks whose samples are mixed
 
     def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ValueError(f"an order needs at least 1 sample, not {self.samples}")
-        if self.block < 1 or self.window < 1:
-            raise ValueError(f"block {self.block} and window {self.window} must be at least 1")
+        require(self.samples >= 1, f"an order needs at least 1 sample, not {self.samples}")
+        require(min(self.block, self.window) >= 1, f"block {self.block}, window {self.window}: both must be at least 1")
 
     def at(self, position: int) -> tuple[int, int]:
         """Return (epoch, sample number) at a position of the endless stream."""
-        if position < 0:
-            raise ValueError(f"position {position} is before the start of the stream")
+        require(position >= 0, f"position {position} is before the start of the stream")
         epoch, place = divmod(position, self.samples)
-        if not self.shuffle:
-            return epoch, place
         if self.block == 1:
             return epoch, permuted(place, self.samples, _key(self.seed, epoch, 0))
         return epoch, self._in_blocks(epoch, place)

@@ -22,18 +22,16 @@ from vitlab.require import require
 GRACE = 0.5  # seconds
 FAREWELL = 30  # seconds that a worker lives after SIGTERM
 PR_SET_PDEATHSIG = 1
-PER_CORE = 8  # at most so many workers: more only wait for each other, and each takes memory
+PER_CORE = 8  # workers at most: more only wait for each other, and each takes memory
 AHEAD = 2  # batches that each worker prefetches, which bounds the memory
 
 
 def check_workers(workers: int) -> None:
-    """Raise a ValueError if this machine has too few cores for so many worker processes."""
+    """Raise a ValueError if this machine has too few cores for this many worker processes."""
     require(workers >= 0, f"workers {workers} must not be negative")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = PER_CORE * cores
-    require(
-        workers <= most, f"workers= {workers:,} is too many for {cores} cores; give {most} or fewer, such as {cores}"
-    )
+    allowed = f"give at most {PER_CORE * cores}, such as {cores}"
+    require(workers <= PER_CORE * cores, f"workers= {workers:,} is too many for {cores} cores; {allowed}")
 
 
 class Sound(NamedTuple):
@@ -133,9 +131,8 @@ def _begun(loader: DataLoader) -> Iterator[Any]:
         if loader.num_workers == 0:
             raise
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise WorkerDied(
-            f"{loader.num_workers} worker processes could not be started ({why}); give fewer with workers=, 0 for none"
-        ) from error
+        failed = f"{loader.num_workers} worker processes could not be started ({why})"
+        raise WorkerDied(f"{failed}; give fewer with workers=, 0 for none") from error
 
 
 def _prepare_worker(worker: int) -> None:
@@ -157,7 +154,5 @@ def _in_shared_memory(tensor: Tensor) -> Tensor:
         return tensor.share_memory_()
     except RuntimeError as error:
         said = str(error).partition("\n")[0]
-        raise WorkerDied(
-            f"{tensor.nbytes:,} bytes do not fit in shared memory ({said}); use fewer workers or smaller batches, or "
-            f"enlarge /dev/shm"
-        ) from None
+        failed = f"{tensor.nbytes:,} bytes do not fit in shared memory ({said})"
+        raise WorkerDied(f"{failed}; use fewer workers or smaller batches, or enlarge /dev/shm") from None

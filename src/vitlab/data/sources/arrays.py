@@ -19,6 +19,7 @@ from vitlab.require import require
 from vitlab.user_files import open_regular
 
 MOST_MEMBERS = 1_000
+LABELS = "class numbers (n,), or 0 and 1 (n, K) for several per image; class names go into an array class_names"
 
 
 class StoredImages:
@@ -32,7 +33,7 @@ class StoredImages:
     def __init__(self, file: Path, offset: int, shape: tuple[int, ...]) -> None:
         self._file, self._offset, self.shape = file.absolute(), offset, shape
         self.ndim, self.size = len(shape), math.prod(shape)
-        self._stamp = self._stamp_of(self._file.stat())
+        self._stamp = file_stamp(self._file)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -41,17 +42,13 @@ class StoredImages:
         size = math.prod(self.shape[1:])
         try:
             with open_regular(self._file) as file:
-                same = self._stamp_of(os.fstat(file.fileno())) == self._stamp
+                same = file_stamp(file.fileno()) == self._stamp
                 data = os.pread(file.fileno(), size, self._offset + index * size)
         except OSError as error:
             raise BadImage(Reason.unreadable, f"cannot be read ({error.strerror}); check {self._file.name}") from None
         if not same or len(data) != size:
             raise BadImage(Reason.changed, f"is in {self._file.name}, which changed since it was opened; start again")
         return np.frombuffer(data, np.uint8).reshape(self.shape[1:])
-
-    @staticmethod
-    def _stamp_of(status: os.stat_result) -> tuple[int, int]:
-        return status.st_size, status.st_mtime_ns
 
 
 class PixelSource(Source):
@@ -72,11 +69,8 @@ class PixelSource(Source):
         is_image = images.ndim == 3 or (images.ndim == 4 and images.shape[3] in (1, 3))
         require(is_image and images.size > 0, f"{name} has images of shape {images.shape}; allowed is (n, H, W[, 3])")
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-        require(
-            labels.ndim in (1, 2) and labels.dtype.kind in "iub",
-            f"{name} has labels of {labels.dtype}, shape {labels.shape}; allowed are whole numbers (n,), or 0 and 1 "
-            f"(n, K) for several labels per image; class names go into an array class_names",
-        )
+        are_labels = labels.ndim in (1, 2) and labels.dtype.kind in "iub"
+        require(are_labels, f"{name} has labels of {labels.dtype}, shape {labels.shape}; allowed are {LABELS}")
         require(len(labels) == len(images), f"{name} has {len(images):,} images and {len(labels):,} labels")
         if labels.ndim == 1:
             classes, most = int(labels.max()) + 1, len(class_names) or MOST_CLASSES

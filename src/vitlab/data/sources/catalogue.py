@@ -103,10 +103,8 @@ def open_source(spec: str) -> Source:
     match = SPEC.fullmatch(spec)
     name = match["kind"] if match else ""
     if name == DATASET:
-        raise ValueError(
-            f"{spec!r} is a torch Dataset, a Python object that cannot be opened by name; continue the run from Python "
-            f"with vitlab.open_run(PATH).resume(data=...)"
-        )
+        again = "continue the run from Python with vitlab.open_run(PATH).resume(data=...)"
+        raise ValueError(f"{spec!r} is a torch Dataset, a Python object that cannot be opened by name; {again}")
     if match is None or name not in KINDS:
         raise ValueError(_unknown(spec))
     kind, path = KINDS[name], match["path"]
@@ -142,8 +140,8 @@ def with_max_pixels(spec: str, max_pixels: int | None) -> str:
         return spec
     check_max_pixels(max_pixels)
     kind = KINDS.get(spec.partition(":")[0].partition("?")[0])
-    if kind and not kind.is_encoded:
-        raise ValueError(f"max_pixels has no effect on {spec!r}, which has no image files; leave it out")
+    has_effect = kind is None or kind.is_encoded
+    require(has_effect, f"max_pixels has no effect on {spec!r}, which has no image files; leave it out")
     match = SPEC.fullmatch(spec)
     return f"{spec}{'&' if match and match['options'] else '?'}{MAX_PIXELS}={max_pixels}"
 

@@ -29,10 +29,7 @@ NAMES = {  # (file of the binary form, file of the python form, its entry), and 
 
 
 class CifarSource(PixelSource):
-    """The 32x32 images of one split in file order; CIFAR-100 has its 100 fine labels.
-
-    `path` contains the files, or the folder that the download unpacks to.
-    """
+    """The 32x32 images of one split in file order, with fine labels; `path` has the files, or the unpacked folder."""
 
     def __init__(self, classes: Literal[10, 100], path: Path, split: Literal["train", "test"] = "train") -> None:
         require((classes, split) in FILES, f"CIFAR-{classes}, split {split!r}: known are 10 and 100, train and test")

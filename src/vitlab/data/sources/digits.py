@@ -6,6 +6,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from vitlab.data.source import Labels, Sample, Source, check_index
+from vitlab.require import require
 from vitlab.shots import shot_numbers
 
 Split = Literal["all", "train", "test"]
@@ -22,12 +23,11 @@ class DigitsSource(Source):
     class_names = tuple(map(str, range(10)))
 
     def __init__(self, split: Split = "all", shots: int = 0, seed: int = 0) -> None:
-        if split not in get_args(Split):
-            raise ValueError(f"split is {split!r}; the digits have {', '.join(get_args(Split))}")
+        require(split in get_args(Split), f"split is {split!r}; the digits have {', '.join(get_args(Split))}")
         scans, labels = _load()
         chosen = np.ones(len(labels), bool) if split == "all" else _is_test(labels) == (split == "test")
-        if seed and not shots:
-            raise ValueError(f"seed={seed} has no effect without shots; give shots=5&seed={seed}, for example")
+        has_effect = shots or not seed
+        require(bool(has_effect), f"seed={seed} has no effect without shots; give shots=5&seed={seed}, for example")
         self.numbers = np.flatnonzero(chosen)
         if shots:
             self.numbers = self.numbers[shot_numbers(labels[self.numbers], shots, seed)]

@@ -107,9 +107,6 @@ class FilesSource(Source):
         return self.files.paths()
 
 
-# -- Class folders -------------------------------------------------------------------------------
-
-
 class FolderSource(FilesSource):
     """One folder per class, with images anywhere below it; ids are paths below `path`, or below the split's folder.
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Labels, check_index
 from vitlab.data.sources.folders import Files, FilesSource, FolderSource, is_image_name, split_folder
@@ -107,17 +106,9 @@ class TarImages:
 
     def read(self, index: int) -> bytes:
         name = self.name(index)
-        offset, size = (int(value) for value in self._places[index])
-        if size > LARGEST_FILE:
-            raise BadImage(Reason.too_large, f"has {size:,} bytes; at most {LARGEST_FILE:,} are allowed", name)
         self._tar = self._tar or TarFile(self._path)
-        data = self._tar.read(offset, size)
-        if self._tar.stamp() != self._stamp or len(data) != size:
-            raise BadImage(Reason.changed, "is in a tar file that changed since it was opened; start again", name)
-        return data
-
-
-# -- Ground truth --------------------------------------------------------------------------------
+        offset, size = self._places[index].tolist()
+        return self._tar.read_image(offset, size, self._stamp, name, "start again")
 
 
 def _labels_of(images: Files | TarImages, file: Path, synsets: Path | None, numbers: dict[str, int]) -> list[int]:

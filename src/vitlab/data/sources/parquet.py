@@ -10,7 +10,7 @@ import numpy as np
 from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
-from vitlab.data.source import Labels, Sample, Source, check_index
+from vitlab.data.source import Labels, Sample, Source, check_index, keep
 from vitlab.require import require
 from vitlab.strict_json import parse_json
 from vitlab.user_files import check_regular
@@ -109,26 +109,24 @@ class ParquetSource(Source):
             except (OSError, ValueError) as error:  # pyarrow's own errors are both
                 found = f"is in a damaged row group ({_said(error)})"
                 raise BadImage(Reason.corrupt, f"{found}; download the file again", name) from None
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.pop(next(iter(self._kept)))  # the oldest
-            self._kept[group] = kept
+            keep(self._kept, group, kept, MOST_KEPT)
         return kept
 
     def _file(self, number: int) -> "pyarrow.parquet.ParquetFile":
-        if number not in self._open:
-            try:
-                from pyarrow import parquet
-            except ImportError:
-                raise ImportError("reading parquet needs pyarrow: pip install 'vitlab[data]'") from None
-            path = self._paths[number]
-            if len(self._open) >= MOST_OPEN:
-                self._open.pop(next(iter(self._open))).close()  # the oldest
-            check_regular(path)
-            try:
-                self._open[number] = parquet.ParquetFile(path, memory_map=True)
-            except ValueError as error:
-                raise ValueError(f"{path.name} is not a valid parquet file ({_said(error)}); get it again") from None
-        return self._open[number]
+        return self._open.get(number) or keep(self._open, number, open_parquet(self._paths[number]), MOST_OPEN)
+
+
+def open_parquet(path: Path) -> "pyarrow.parquet.ParquetFile":
+    """Open a parquet file without reading its rows."""
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise ImportError("parquet files need pyarrow: pip install 'vitlab[data]'") from None
+    check_regular(path)
+    try:
+        return parquet.ParquetFile(path, memory_map=True)
+    except ValueError as error:
+        raise ValueError(f"{path.name} is not a valid parquet file ({_said(error)}); get it again") from None
 
 
 def _said(error: Exception) -> str:

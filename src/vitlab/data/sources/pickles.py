@@ -6,7 +6,6 @@ up or called. Any other opcode or name is refused.
 """
 
 import pickletools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -37,44 +36,16 @@ class _Array:
     values: np.ndarray | None = None
 
 
-@dataclass
-class _Machine:
-    stack: list[Any] = field(default_factory=list)
-    marks: list[int] = field(default_factory=list)
-    memo: dict[int, Any] = field(default_factory=dict)
-
-    def pop(self) -> Any:
-        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            _refuse("an empty stack")
-        return self.stack.pop()
-
-    def since_mark(self) -> list[Any]:
-        if not self.marks:
-            _refuse("a missing mark")
-        start = self.marks.pop()
-        values = self.stack[start:]
-        del self.stack[start:]
-        return values
-
-    def top(self, kind: type) -> Any:
-        if not self.stack or not isinstance(self.stack[-1], kind):
-            _refuse(f"no {kind.__name__} where one is needed")
-        return self.stack[-1]
-
-
 def read_pickle(data: bytes) -> object:
     """Return the value: dicts, lists, tuples, str, bytes, int, bool, None and numpy arrays; raises UnsafePickle."""
-    machine = _Machine()
+    machine = Machine()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
             if count > MOST_OPCODES:
                 _refuse(f"over {MOST_OPCODES:,} opcodes")
             if opcode.name == "STOP":
                 return _plain(machine.pop())
-            act = ACTIONS.get(opcode.name)
-            if act is None:
-                _refuse(f"the opcode {opcode.name}")
-            act(machine, argument)
+            machine.step(opcode.name, argument)
     except UnsafePickle:
         raise
     except (ValueError, IndexError, TypeError, OverflowError, MemoryError, UnicodeError) as error:
@@ -92,50 +63,125 @@ def _plain(value: object) -> object:
     return value.values if isinstance(value, _Array) else value
 
 
-# -- Opcodes -------------------------------------------------------------------------------------
+def _text(value: object) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value if isinstance(value, str) else ""
 
 
-def _push(machine: _Machine, value: object) -> None:
-    machine.stack.append(value)
+@dataclass
+class Machine:
+    """The stack, its marks and the memo that the opcodes of a pickle work on."""
+
+    stack: list[Any] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+    memo: dict[int, Any] = field(default_factory=dict)
+
+    def pop(self) -> Any:
+        """Take a value off the stack."""
+        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
+            _refuse("an empty stack")
+        return self.stack.pop()
+
+    def _since_mark(self) -> list[Any]:
+        if not self.marks:
+            _refuse("a missing mark")
+        start = self.marks.pop()
+        values = self.stack[start:]
+        del self.stack[start:]
+        return values
+
+    def _top(self, kind: type) -> Any:
+        if not self.stack or not isinstance(self.stack[-1], kind):
+            _refuse(f"no {kind.__name__} where one is needed")
+        return self.stack[-1]
+
+    def step(self, opcode: str, argument: Any) -> None:
+        """Interpret one opcode; raises UnsafePickle for those that data does not need."""
+        push = self.stack.append
+        match opcode:
+            case "PROTO" | "FRAME":
+                pass
+            case "INT" | "LONG" | "LONG1" | "BININT" | "BININT1" | "BININT2":
+                push(argument)
+            case "UNICODE" | "BINUNICODE" | "SHORT_BINUNICODE" | "BINBYTES" | "SHORT_BINBYTES" | "BINBYTES8":
+                push(argument)
+            case "STRING" | "BINSTRING" | "SHORT_BINSTRING":  # of Python 2, which pickletools gives as latin-1 text
+                push(argument.encode("latin-1") if isinstance(argument, str) else argument)
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                push({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[opcode])
+            case "EMPTY_DICT" | "EMPTY_LIST" | "EMPTY_TUPLE":
+                push({"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}[opcode]())
+            case "MARK":
+                self.marks.append(len(self.stack))
+            case "PUT" | "BINPUT" | "LONG_BINPUT":
+                self.memo[argument] = self._top(object)
+            case "MEMOIZE":
+                self.memo[len(self.memo)] = self._top(object)
+            case "GET" | "BINGET" | "LONG_BINGET":
+                if argument not in self.memo:
+                    _refuse("a reference to nothing")
+                push(self.memo[argument])
+            case "LIST":
+                push(self._since_mark())
+            case "TUPLE":
+                push(tuple(self._since_mark()))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                push(tuple(self.pop() for _ in range(int(opcode[-1])))[::-1])
+            case "APPEND":
+                value = self.pop()
+                self._top(list).append(_plain(value))
+            case "APPENDS":
+                values = self._since_mark()
+                self._top(list).extend(map(_plain, values))
+            case "DICT":
+                values = self._since_mark()
+                push({})
+                self._set_items(values)
+            case "SETITEM":
+                self._set_items([self.pop(), self.pop()][::-1])
+            case "SETITEMS":
+                self._set_items(self._since_mark())
+            case "GLOBAL":
+                push(_known_global(*argument.split(" ", 1)))
+            case "STACK_GLOBAL":
+                push(_known_global(*[self.pop(), self.pop()][::-1]))
+            case "REDUCE":
+                push(_called(*[self.pop(), self.pop()][::-1]))
+            case "BUILD":
+                _build(state=self.pop(), target=self._top(object))
+            case _:
+                _refuse(f"the opcode {opcode}")
+
+    def _set_items(self, values: list[Any]) -> None:
+        target = self._top(dict)
+        for key, value in zip(values[::2], values[1::2], strict=True):
+            if not isinstance(key, str | bytes):
+                _refuse("a key that is not text")
+            target[_text(key)] = _plain(value)
 
 
-def _push_byte_string(machine: _Machine, value: object) -> None:
-    """Push a str of Python 2, which pickletools gives as latin-1 text, as bytes."""
-    machine.stack.append(value.encode("latin-1") if isinstance(value, str) else value)
-
-
-def _push_global(machine: _Machine, module: object, name: object) -> None:
-    if (module, name) not in KNOWN:
-        _refuse(f"the name {module!s:.60}.{name!s:.60}")
-    machine.stack.append(_Global(str(module), str(name)))
-
-
-def _stack_global(machine: _Machine, _: object) -> None:
-    name, module = machine.pop(), machine.pop()
+def _known_global(module: object, name: object) -> _Global:
     if not isinstance(name, str) or not isinstance(module, str):
         _refuse("a name that is not text")
-    _push_global(machine, module, name)
+    if (module, name) not in KNOWN:
+        _refuse(f"the name {module:.60}.{name:.60}")
+    return _Global(module, name)
 
 
-def _reduce(machine: _Machine, _: object) -> None:
-    """Push the result that calling the global would give, for the three known calls."""
-    arguments, function = machine.pop(), machine.pop()
+def _called(function: object, arguments: object) -> object:
+    """The result that calling a global would give, for the three known calls."""
     known = (function.module, function.name) if isinstance(function, _Global) else None
     values = list(arguments) if isinstance(arguments, tuple) else []
     if known in RECONSTRUCT and len(values) == 3 and values[0] == _Global("numpy", "ndarray"):
-        machine.stack.append(_Array())
-    elif known == ("numpy", "dtype") and len(values) == 3 and _text(values[0]) in ("u1", "|u1"):
-        machine.stack.append(_Dtype("u1"))
-    elif known == ("_codecs", "encode") and len(values) == 2 and isinstance(values[0], str) and values[1] == "latin1":
-        machine.stack.append(values[0].encode("latin-1"))  # how Python 3 writes bytes for Python 2
-    else:
-        _refuse("a call")
+        return _Array()
+    if known == ("numpy", "dtype") and len(values) == 3 and _text(values[0]) in ("u1", "|u1"):
+        return _Dtype("u1")
+    if known == ("_codecs", "encode") and len(values) == 2 and isinstance(values[0], str) and values[1] == "latin1":
+        return values[0].encode("latin-1")  # how Python 3 writes bytes for Python 2
+    return _refuse("a call")
 
 
-def _build(machine: _Machine, _: object) -> None:
+def _build(state: object, target: object) -> None:
     """Set the state of a dtype, which is empty for bytes, or of an array: version, shape, dtype, order, data."""
-    state = machine.pop()
-    target = machine.top(object)
     if isinstance(target, _Dtype) and isinstance(state, tuple):
         return
     if not isinstance(target, _Array) or target.values is not None or not isinstance(state, tuple) or len(state) != 5:
@@ -145,86 +191,3 @@ def _build(machine: _Machine, _: object) -> None:
     if not is_shape or not isinstance(dtype, _Dtype) or not isinstance(data, bytes):
         _refuse("an array that is not of bytes")
     target.values = np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
-
-
-def _set_items(machine: _Machine, values: list[Any]) -> None:
-    target = machine.top(dict)
-    for key, value in zip(values[::2], values[1::2], strict=True):
-        if not isinstance(key, str | bytes):
-            _refuse("a key that is no text")
-        target[_text(key)] = _plain(value)
-
-
-def _set_item(machine: _Machine, _: object) -> None:
-    value, key = machine.pop(), machine.pop()
-    _set_items(machine, [key, value])
-
-
-def _new_dict(machine: _Machine, _: object) -> None:
-    values = machine.since_mark()
-    machine.stack.append({})
-    _set_items(machine, values)
-
-
-def _append(machine: _Machine, _: object) -> None:
-    value = machine.pop()
-    machine.top(list).append(_plain(value))
-
-
-def _appends(machine: _Machine, _: object) -> None:
-    values = machine.since_mark()
-    machine.top(list).extend(map(_plain, values))
-
-
-def _tuple_of(count: int) -> Callable[[_Machine, Any], None]:
-    def act(machine: _Machine, _: object) -> None:
-        machine.stack.append(tuple(machine.pop() for _ in range(count))[::-1])
-
-    return act
-
-
-def _put(machine: _Machine, place: int) -> None:
-    machine.memo[place] = machine.top(object)
-
-
-def _get(machine: _Machine, place: int) -> None:
-    if place not in machine.memo:
-        _refuse("a reference to nothing")
-    machine.stack.append(machine.memo[place])
-
-
-def _text(value: object) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else value if isinstance(value, str) else ""
-
-
-ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
-    **dict.fromkeys(("PROTO", "FRAME"), lambda machine, _: None),
-    **dict.fromkeys(("INT", "LONG", "LONG1", "BININT", "BININT1", "BININT2"), _push),
-    **dict.fromkeys(("UNICODE", "BINUNICODE", "SHORT_BINUNICODE"), _push),
-    **dict.fromkeys(("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), _push),
-    **dict.fromkeys(("STRING", "BINSTRING", "SHORT_BINSTRING"), _push_byte_string),
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), _put),
-    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), _get),
-    "MEMOIZE": lambda machine, _: _put(machine, len(machine.memo)),
-    "NONE": lambda machine, _: _push(machine, None),
-    "NEWTRUE": lambda machine, _: _push(machine, True),
-    "NEWFALSE": lambda machine, _: _push(machine, False),
-    "MARK": lambda machine, _: machine.marks.append(len(machine.stack)),
-    "EMPTY_DICT": lambda machine, _: _push(machine, {}),
-    "EMPTY_LIST": lambda machine, _: _push(machine, []),
-    "EMPTY_TUPLE": lambda machine, _: _push(machine, ()),
-    "DICT": _new_dict,
-    "LIST": lambda machine, _: _push(machine, machine.since_mark()),
-    "TUPLE": lambda machine, _: _push(machine, tuple(machine.since_mark())),
-    "TUPLE1": _tuple_of(1),
-    "TUPLE2": _tuple_of(2),
-    "TUPLE3": _tuple_of(3),
-    "APPEND": _append,
-    "APPENDS": _appends,
-    "SETITEM": _set_item,
-    "SETITEMS": lambda machine, _: _set_items(machine, machine.since_mark()),
-    "GLOBAL": lambda machine, argument: _push_global(machine, *argument.split(" ", 1)),
-    "STACK_GLOBAL": _stack_global,
-    "REDUCE": _reduce,
-    "BUILD": _build,
-}

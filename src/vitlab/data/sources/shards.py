@@ -23,9 +23,10 @@ from typing import IO, NamedTuple, cast
 import numpy as np
 
 from vitlab.data.class_names import MOST_CLASSES
-from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
+from vitlab.data.fingerprint import file_stamp
+from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
-from vitlab.data.source import Sample, Source, check_index
+from vitlab.data.source import Sample, Source, check_index, keep
 from vitlab.data.sources.tar import Member, TarError, TarFile
 from vitlab.require import require
 from vitlab.store import replacing
@@ -45,6 +46,7 @@ PICKLES = (b"pkl", b"pickle", b"pyd", b"pt", b"pth")
 LARGEST_LABEL = 2**20  # bytes
 MISSING = -1
 MOST_OPEN = 64  # shards at a time in one process
+Found = tuple[bytes, int, int, int]  # key, offset and size of an image in its shard, and its label
 AGAIN = "index the shards: vitlab data index FOLDER"
 
 
@@ -59,13 +61,6 @@ class IndexMeta:
 
 
 # -- Indexing ------------------------------------------------------------------------------------
-
-
-class _Found(NamedTuple):
-    key: bytes
-    offset: int
-    size: int
-    label: int
 
 
 class ShardIndex(NamedTuple):
@@ -112,7 +107,7 @@ def _shard_names(folder: Path) -> list[str]:
     return names
 
 
-def _records(shard: int, found: list[_Found], keys: IO[bytes]) -> np.ndarray:
+def _records(shard: int, found: list[Found], keys: IO[bytes]) -> np.ndarray:
     """The records of one shard; appends its keys to `keys`."""
     records = np.zeros(len(found), RECORD)
     records["shard"] = shard
@@ -122,7 +117,7 @@ def _records(shard: int, found: list[_Found], keys: IO[bytes]) -> np.ndarray:
     return records
 
 
-def _samples(tar: TarFile, excluded: Excluded) -> Iterator[_Found]:
+def _samples(tar: TarFile, excluded: Excluded) -> Iterator[Found]:
     """Yield the labelled images of one shard, in order; count everything else in `excluded`."""
     images: dict[bytes, Member] = {}
     labels: dict[bytes, dict[bytes, int | None]] = {}
@@ -147,7 +142,7 @@ def _samples(tar: TarFile, excluded: Excluded) -> Iterator[_Found]:
         elif label == MISSING:
             excluded["missing_label"] += 1
         else:
-            yield _Found(key, member.offset, member.size, label)
+            yield key, member.offset, member.size, label
     if labels:
         excluded["label_without_image"] += len(labels)
 
@@ -214,8 +209,7 @@ class ShardSource(Source):
         other = set(_shard_names(self._folder)) ^ set(listed)
         require(not other, f"{self._folder} has other shards than were indexed: {sorted(other)!r:.200}; {AGAIN}")
         for name, size, time in self._shards:
-            status = (self._folder / name).stat()
-            same = (status.st_size, status.st_mtime_ns) == (size, time)
+            same = file_stamp(self._folder / name) == (size, time)
             require(same, f"shard {name} of {self._folder} changed since it was indexed; {AGAIN}")
 
     def __len__(self) -> int:
@@ -223,17 +217,12 @@ class ShardSource(Source):
 
     def item(self, index: int) -> Sample:
         record, name = self._record(index), self.id(index)
-        shard, size = int(record["shard"]), int(record["size"])
-        if size > LARGEST_FILE:
-            raise BadImage(Reason.too_large, f"has {size:,} bytes; at most {LARGEST_FILE:,} are allowed", name)
+        shard = int(record["shard"])
         try:
             tar = self._tar(shard)
-            data = tar.read(int(record["offset"]), size)
-            stamp = tar.stamp()
         except OSError as error:
             raise BadImage(Reason.unreadable, f"cannot be read ({error.strerror}); check its shard", name) from None
-        if stamp != self._shards[shard][1:] or len(data) != size:
-            raise BadImage(Reason.changed, f"is in a shard that changed since it was indexed; {AGAIN}", name)
+        data = tar.read_image(int(record["offset"]), int(record["size"]), self._shards[shard][1:], name, AGAIN)
         return Sample(data, self.label(index), name)
 
     def label(self, index: int) -> tuple[int, ...]:
@@ -257,13 +246,8 @@ class ShardSource(Source):
         return record
 
     def _tar(self, shard: int) -> TarFile:
-        tar = self._tars.get(shard)
-        if tar is None:
-            tar = TarFile(self._folder / self._shards[shard][0])
-            if len(self._tars) >= MOST_OPEN:
-                self._tars.pop(next(iter(self._tars)))  # the oldest; it closes with its last reference
-            self._tars[shard] = tar
-        return tar
+        name = self._shards[shard][0]
+        return self._tars.get(shard) or keep(self._tars, shard, TarFile(self._folder / name), MOST_OPEN)
 
 
 def _open_index(path: Path) -> tuple[int, int, IndexMeta]:

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from vitlab.data.fingerprint import file_stamp
+from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
 from vitlab.user_files import open_regular
 
 BLOCK = 512
@@ -42,12 +44,23 @@ class TarFile:
 
     def stamp(self) -> tuple[int, int]:
         """Return size in bytes and modification time in nanoseconds."""
-        status = os.fstat(self._descriptor)
-        return status.st_size, status.st_mtime_ns
+        return file_stamp(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
         """Read `size` bytes, fewer only at the end of the file."""
         return os.pread(self._descriptor, size, offset)
+
+    def read_image(self, offset: int, size: int, stamp: tuple[int, ...], name: str, way: str) -> bytes:
+        """Read an image; raises BadImage if it is too large, or if the file has changed: `way` says what to do then."""
+        if size > LARGEST_FILE:
+            raise BadImage(Reason.too_large, f"has {size:,} bytes; at most {LARGEST_FILE:,} are allowed", name)
+        try:
+            data = self.read(offset, size)
+        except OSError as error:
+            raise BadImage(Reason.unreadable, f"cannot be read ({error.strerror}); check its tar file", name) from None
+        if self.stamp() != stamp or len(data) != size:
+            raise BadImage(Reason.changed, f"is in a tar file that changed since it was opened; {way}", name)
+        return data
 
     def members(self) -> Iterator[Member]:
         """Yield every member in order, with GNU and pax names; raises TarError if the rest cannot be read."""

@@ -2,9 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable
 
-import numpy as np
 from numpy.random import Generator, Philox
 from PIL import Image
 from torch import Tensor
@@ -13,17 +11,14 @@ from vitlab.data.transforms.evaluation import to_tensor
 from vitlab.data.transforms.pillow_operations import jittered
 from vitlab.data.transforms.randaugment import erased, randaugmented
 from vitlab.data.transforms.resizing import Box, resized
-from vitlab.pixels import Augmentation, CropKind
+from vitlab.pixels import Augmentation
 
 ATTEMPTS = 100  # of the inception crop; after that the whole picture is used
 ASPECTS = (0.75, 1.33)  # width / height
 
 
 def draws(seed: int, epoch: int, sample: str, repeat: int = 0) -> Generator:
-    """Return the random generator of one sample in one epoch: the same on any worker, rank, order and subset.
-
-    A sample that comes several times in an epoch has another for each `repeat`.
-    """
+    """Return the random generator of a sample in one epoch and `repeat`: the same on any worker, rank and order."""
     when = f"{epoch}.{repeat}" if repeat else f"{epoch}"
     text = f"{seed}/{when}/{sample}".encode("utf-8", "surrogateescape")
     digest = hashlib.blake2b(text, digest_size=16).digest()
@@ -32,7 +27,7 @@ def draws(seed: int, epoch: int, sample: str, repeat: int = 0) -> Generator:
 
 def training_pixels(image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator) -> Tensor:
     """RGB picture -> (3, H, W) of 0..255 in uint8; `size` is (H, W)."""
-    image, box = CROPS[how.crop](image, size, how, rng)
+    image, box = _cropped(image, size, how, rng)
     picture = resized(image, size, how.interpolation, antialias=how.antialias, box=box)
     if how.flip and rng.random() < 0.5:
         picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -82,50 +77,21 @@ def uniform_area_box(width: int, height: int, smallest: float, rng: Generator) -
     return left, upper, left + columns, upper + rows
 
 
-def _inception(image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator) -> tuple[Image.Image, Box]:
-    return image, inception_box(*image.size, how.smallest_area, rng)
-
-
-def _uniform_area(
-    image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator
-) -> tuple[Image.Image, Box]:
-    return image, uniform_area_box(*image.size, how.smallest_area, rng)
-
-
-def _square_then_crop(
-    image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator
-) -> tuple[Image.Image, Box]:
-    """BiT's crop: stretch to a larger square, then cut a random piece of the final size."""
-    larger = (round(size[0] * how.enlarged), round(size[1] * how.enlarged))
+def _cropped(image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator) -> tuple[Image.Image, Box]:
+    """The picture, enlarged first by two of the crops, and the box to cut out of it."""
+    match how.crop:
+        case "inception":
+            return image, inception_box(*image.size, how.smallest_area, rng)
+        case "uniform-area":
+            return image, uniform_area_box(*image.size, how.smallest_area, rng)
+        case "none":
+            return image, (0, 0, *image.size)
+        case "square-crop":  # BiT's: stretch to a larger square, then cut a random piece of the final size
+            larger = (round(size[0] * how.enlarged), round(size[1] * how.enlarged))
+        case "shorter-crop":  # big_vision's: the same, but keep the aspect ratio
+            scale = max(size[0] * how.enlarged / image.height, size[1] * how.enlarged / image.width)
+            larger = (max(size[0], round(image.height * scale)), max(size[1], round(image.width * scale)))
     image = resized(image, larger, how.interpolation, antialias=how.antialias)
-    return image, _piece(image, size, rng)
-
-
-def _shorter_then_crop(
-    image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator
-) -> tuple[Image.Image, Box]:
-    """big_vision's crop: enlarge with the aspect ratio kept, then cut a random piece of the final size."""
-    scale = max(size[0] * how.enlarged / image.height, size[1] * how.enlarged / image.width)
-    larger = (max(size[0], round(image.height * scale)), max(size[1], round(image.width * scale)))
-    image = resized(image, larger, how.interpolation, antialias=how.antialias)
-    return image, _piece(image, size, rng)
-
-
-def _whole(image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator) -> tuple[Image.Image, Box]:
-    return image, (0, 0, *image.size)
-
-
-def _piece(image: Image.Image, size: tuple[int, int], rng: Generator) -> Box:
     upper = int(rng.integers(image.height - size[0] + 1))
     left = int(rng.integers(image.width - size[1] + 1))
-    return left, upper, left + size[1], upper + size[0]
-
-
-Crop = Callable[[Image.Image, tuple[int, int], Augmentation, np.random.Generator], tuple[Image.Image, Box]]
-CROPS: dict[CropKind, Crop] = {
-    "inception": _inception,
-    "uniform-area": _uniform_area,
-    "square-crop": _square_then_crop,
-    "shorter-crop": _shorter_then_crop,
-    "none": _whole,
-}
+    return image, (left, upper, left + size[1], upper + size[0])

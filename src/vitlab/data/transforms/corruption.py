@@ -25,18 +25,12 @@ class Corruption:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(
-            1 <= self.chosen <= self.patches,
-            f"{self.chosen} of {self.patches} patches would be corrupted; at least 1 and at most all can be",
-        )
-        require(
-            min(self.masked, self.swapped) >= 0 and self.masked + self.swapped <= 1 + 1e-9,
-            f"masked {self.masked} and swapped {self.swapped} must be shares that add up to 1 at most",
-        )
-        require(
-            self.patches > 1 or self.swapped == 0,
-            "a picture of 1 patch has no other patch to swap with; use a larger picture or swapped 0",
-        )
+        are_there = 1 <= self.chosen <= self.patches
+        require(are_there, f"{self.chosen} of {self.patches} patches would be corrupted; give 1 to all of them")
+        are_shares = min(self.masked, self.swapped) >= 0 and self.masked + self.swapped <= 1 + 1e-9
+        require(are_shares, f"masked {self.masked} and swapped {self.swapped} must be shares that add up to 1 at most")
+        has_others = self.patches > 1 or self.swapped == 0
+        require(has_others, "a picture of 1 patch has none to swap with; use a larger picture or swapped 0")
 
 
 def corruption_plan(how: Corruption, seed: int, epoch: int, sample: str, repeat: int = 0) -> Tensor:

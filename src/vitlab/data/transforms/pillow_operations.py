@@ -1,7 +1,4 @@
-"""The operations of RandAugment as in timm for DeiT, on Pillow: stronger with every level, no effect at 0.
-
-Own code; timm calls this set of operations `inc1`.
-"""
+"""The operations of RandAugment as in timm for DeiT (`inc1`), own code on Pillow: no effect at level 0."""
 
 from collections.abc import Callable
 from functools import partial

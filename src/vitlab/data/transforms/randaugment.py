@@ -20,25 +20,17 @@ ATTEMPTS = 10  # to find a box smaller than the picture; after that nothing is e
 
 def randaugmented(image: Image.Image, how: RandAugment, interpolation: Interpolation, rng: Generator) -> Image.Image:
     """Apply `how.layers` random operations of the flavour."""
-    if how.flavour == "tf":
-        return _by_tensorflow(image, how, rng)
-    names = list(pillow_operations.OPERATIONS)
     resampling = RESAMPLING.get(interpolation, Image.Resampling.BILINEAR)
+    is_tf, pixels = how.flavour == "tf", np.asarray(image)
+    names = list(tensorflow_operations.OPERATIONS if is_tf else pillow_operations.OPERATIONS)
     for number in rng.integers(len(names), size=how.layers):
         if rng.random() < how.probability:
-            level = _level(how, rng, most=1.0)
-            image = pillow_operations.applied(names[number], image, level, how.fill, resampling, rng)
-    return image
-
-
-def _by_tensorflow(image: Image.Image, how: RandAugment, rng: Generator) -> Image.Image:
-    names = list(tensorflow_operations.OPERATIONS)
-    pixels = np.asarray(image)
-    for number in rng.integers(len(names), size=how.layers):
-        if rng.random() < how.probability:
-            level = _level(how, rng, most=math.inf)
-            pixels = tensorflow_operations.applied(names[number], pixels, level, how.fill, rng)
-    return Image.fromarray(pixels)
+            level = _level(how, rng, most=math.inf if is_tf else 1.0)
+            if is_tf:
+                pixels = tensorflow_operations.applied(names[number], pixels, level, how.fill, rng)
+            else:
+                image = pillow_operations.applied(names[number], image, level, how.fill, resampling, rng)
+    return Image.fromarray(pixels) if is_tf else image
 
 
 def _level(how: RandAugment, rng: Generator, most: float) -> float:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.pixels import Interpolation
+from vitlab.require import require
 
 RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 LARGEST_RESULT = 16_000_000  # pixels of one resized picture
@@ -20,8 +21,8 @@ Box = tuple[int, int, int, int]  # left, upper, right, lower, as in Pillow
 def check_result(size: tuple[int, int]) -> None:
     """Raise ValueError unless pictures may be resized to (height, width)."""
     height, width = size
-    if min(size) < 1 or height * width > LARGEST_RESULT:
-        raise ValueError(f"size {height}x{width} must be 1x1 or more, and at most {LARGEST_RESULT:,} pixels")
+    fits = min(size) >= 1 and height * width <= LARGEST_RESULT
+    require(fits, f"size {height}x{width} must be 1x1 or more, and at most {LARGEST_RESULT:,} pixels")
 
 
 def resized(
@@ -38,8 +39,7 @@ def resized(
     if antialias and how in RESAMPLING:
         return image.resize((width, height), RESAMPLING[how], box=(left, upper, right, lower))
     pixels = np.asarray(image.crop((left, upper, right, lower)) if box else image)
-    if how == "bicubic":
-        raise ValueError("bicubic resizing is always antialiased; set antialias, or use bilinear")
+    require(how != "bicubic", "bicubic resizing is always antialiased; set antialias, or use bilinear")
     return Image.fromarray(_area(pixels, height, width) if how == "area" else _bilinear(pixels, height, width))
 
 

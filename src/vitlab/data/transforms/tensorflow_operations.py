@@ -13,6 +13,7 @@ from numpy.random import Generator
 from vitlab.data.transforms.operation import HALF, Colour, Operation
 
 Apply = Callable[[np.ndarray, float, Colour], np.ndarray]
+Row = tuple[float, float, float]  # of an affine map
 GREY = np.array([0.2989, 0.5870, 0.1140], dtype=np.float32)  # shares of red, green and blue in brightness
 
 
@@ -37,11 +38,6 @@ def _equalized(values: np.ndarray) -> np.ndarray:
     darker = np.concatenate([[0], counts.cumsum()[:-1]])  # pixels below each value
     table = (darker + step // 2) // step
     return np.clip(table, 0, 255).astype(np.uint8)[values]
-
-
-def invert(pixels: np.ndarray) -> np.ndarray:
-    """Swap black and white."""
-    return 255 - pixels
 
 
 def posterize(pixels: np.ndarray, bits: int) -> np.ndarray:
@@ -100,26 +96,6 @@ def rotate(pixels: np.ndarray, degrees: float, fill: Colour) -> np.ndarray:
     return _moved(pixels, (cos, -sin, right), (sin, cos, low), fill)
 
 
-def shear_x(pixels: np.ndarray, slope: float, fill: Colour) -> np.ndarray:
-    """Take each row from `slope` further right for every row down."""
-    return _moved(pixels, (1, slope, 0), (0, 1, 0), fill)
-
-
-def shear_y(pixels: np.ndarray, slope: float, fill: Colour) -> np.ndarray:
-    """Take each column from `slope` further down for every column across."""
-    return _moved(pixels, (1, 0, 0), (slope, 1, 0), fill)
-
-
-def translate_x(pixels: np.ndarray, distance: float, fill: Colour) -> np.ndarray:
-    """Shift to the left by `distance` pixels."""
-    return _moved(pixels, (1, 0, distance), (0, 1, 0), fill)
-
-
-def translate_y(pixels: np.ndarray, distance: float, fill: Colour) -> np.ndarray:
-    """Shift up by `distance` pixels."""
-    return _moved(pixels, (1, 0, 0), (0, 1, distance), fill)
-
-
 def cutout(pixels: np.ndarray, half: int, fill: Colour, centre: tuple[int, int]) -> np.ndarray:
     """Paint over a square of 2 `half` pixels around (row, column)."""
     painted = pixels.copy()
@@ -138,9 +114,6 @@ def _blend(first: np.ndarray, second: np.ndarray, factor: float) -> np.ndarray:
     """Blend: the first for factor 0, the second for 1, extrapolated beyond; clipped to bytes."""
     start = first.astype(np.float32)
     return np.clip(start + np.float32(factor) * (second.astype(np.float32) - start), 0, 255).astype(np.uint8)
-
-
-Row = tuple[float, float, float]
 
 
 def _moved(pixels: np.ndarray, across: Row, down: Row, fill: Colour) -> np.ndarray:
@@ -162,7 +135,7 @@ CUTOUT = "Cutout"  # the one with a random place
 OPERATIONS: dict[str, Operation[Apply]] = {  # in the order of the random numbers
     "AutoContrast": Operation(lambda x, amount, fill: autocontrast(x)),
     "Equalize": Operation(lambda x, amount, fill: equalize(x)),
-    "Invert": Operation(lambda x, amount, fill: invert(x)),
+    "Invert": Operation(lambda x, amount, fill: 255 - x),
     "Rotate": Operation(rotate, lambda level: level * 30, has_sign=True),
     "Posterize": Operation(lambda x, amount, fill: posterize(x, int(amount)), lambda level: int(level * 4)),
     "Solarize": Operation(lambda x, amount, fill: solarize(x, int(amount)), lambda level: int(level * 256)),
@@ -170,10 +143,10 @@ OPERATIONS: dict[str, Operation[Apply]] = {  # in the order of the random number
     "Contrast": Operation(lambda x, amount, fill: contrast(x, amount), _factor),
     "Brightness": Operation(lambda x, amount, fill: brightness(x, amount), _factor),
     "Sharpness": Operation(lambda x, amount, fill: sharpness(x, amount), _factor),
-    "ShearX": Operation(shear_x, lambda level: level * 0.3, has_sign=True),
-    "ShearY": Operation(shear_y, lambda level: level * 0.3, has_sign=True),
-    "TranslateX": Operation(translate_x, lambda level: level * 100, has_sign=True),
-    "TranslateY": Operation(translate_y, lambda level: level * 100, has_sign=True),
+    "ShearX": Operation(lambda x, a, fill: _moved(x, (1, a, 0), (0, 1, 0), fill), lambda level: level * 0.3, True),
+    "ShearY": Operation(lambda x, a, fill: _moved(x, (1, 0, 0), (a, 1, 0), fill), lambda level: level * 0.3, True),
+    "TranslateX": Operation(lambda x, a, fill: _moved(x, (1, 0, a), (0, 1, 0), fill), lambda level: level * 100, True),
+    "TranslateY": Operation(lambda x, a, fill: _moved(x, (1, 0, 0), (0, 1, a), fill), lambda level: level * 100, True),
     CUTOUT: Operation(lambda x, amount, fill: x, lambda level: int(level * 40)),  # see `applied`
     "SolarizeAdd": Operation(lambda x, amount, fill: solarize_add(x, int(amount)), lambda level: int(level * 110)),
 }

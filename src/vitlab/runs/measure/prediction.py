@@ -12,8 +12,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from vitlab.data.images.files import image_files
-from vitlab.data.images.pictures import KINDS, Named, Pictures, named_pictures, read_picture
+from vitlab.data.images.pictures import KINDS, Named, Pictures, image_files, named_pictures, read_picture
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from vitlab.changes import with_fields
 from vitlab.data.fingerprint import DataCard
-from vitlab.data.images.sizes import typical_size
+from vitlab.data.survey import typical_size
 from vitlab.errors import InvalidValue
 from vitlab.models.build import empty_model
 from vitlab.models.masked import check_maskable

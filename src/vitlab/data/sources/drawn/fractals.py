@@ -36,11 +36,9 @@ class FractalSource(ProceduralSource):
     """
 
     def class_name(self, label: int) -> str:
-        """Its number."""
         return f"fractal {label}"
 
     def pixels(self, index: int) -> np.ndarray:
-        """(size, size, 3) of uint8."""
         draws = Draws(self.seed, Stream.FRACTAL_IMAGE, index)
         maps = _perturbed(fractal(self.seed, index % self.classes), draws)
         background, colours = _palette(len(maps), draws)
@@ -94,8 +92,7 @@ def _chaos_game(
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Points on the attractor, x and y of (steps, walkers), and where each map's walkers start.
 
-    Map j moves walkers starts[j]..starts[j+1], as many as its share of the area; each walker starts a step from the
-    place of a random one. That is the chaos game for a whole crowd, without looking up a map for every point.
+    Map j moves walkers starts[j]..starts[j+1], as many as its share of the area, each from the place of a random one.
     """
     areas = [abs(a * d - b * c) + 0.01 for a, b, c, d, _, _ in maps]  # a flat map still gets a few
     starts = [int(walkers * (fsum(areas[:j]) / fsum(areas))) for j in range(len(maps))] + [walkers]

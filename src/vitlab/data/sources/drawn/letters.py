@@ -1,11 +1,8 @@
 """Printed letters as a labelled image set, drawn from the outlines of the fonts that come with matplotlib.
 
-A class is a letter. The font, an affine map, the stroke width, the softness of the edge and two shades of grey vary
-from image to image. Digits, and letters that look like digits (`LOOK_ALIKES`), are never drawn, so that a model trained
-on these letters has not seen the digits that it may be fine-tuned on.
-
-Each glyph is turned into a table of distances to its outline once. A drawing looks distances up in this table: moving
-the outline in or out by a distance changes the stroke width, and a slope across it gives the soft edge.
+A class is a letter; font, affine map, stroke width, softness and two shades of grey vary from image to image. Letters
+that look like digits (`LOOK_ALIKES`) are left out, so that a model trained on letters has not seen any digit. A drawing
+looks up distances to the glyph's outline in a table: moving the outline in or out changes the stroke width.
 """
 
 import hashlib
@@ -13,11 +10,12 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from vitlab.data.sources.drawn.procedural import Draws, ProceduralSource, Stream, blended
+from vitlab.drawing.canvas import require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.path import Path as Outline
@@ -45,16 +43,15 @@ REACH = 1.5  # the table covers -REACH to REACH; the longer side of a glyph's bo
 class LetterSource(ProceduralSource):
     """Light letters on a dark ground, grey as RGB; the first `classes` of `LETTERS`."""
 
+    most_classes: ClassVar[int] = len(LETTERS)
+
     classes: int = len(LETTERS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.classes > len(LETTERS):
-            raise ValueError(f"classes is {self.classes}; there are 1 to {len(LETTERS)} letters: {LETTERS}")
-        _require_matplotlib()
+        require_matplotlib("letters")
 
     def class_name(self, label: int) -> str:
-        """The letter."""
         return LETTERS[label]
 
     @property
@@ -63,7 +60,6 @@ class LetterSource(ProceduralSource):
         return f"{super().identity} {_outlines_hash()}"
 
     def pixels(self, index: int) -> np.ndarray:
-        """(size, size, 3) of uint8."""
         draws = Draws(self.seed, Stream.LETTER_IMAGE, index)
         font = FONTS[draws.below(len(FONTS))]
         distances = _distances(font, LETTERS[index % self.classes])
@@ -132,7 +128,6 @@ def _outlines_hash() -> str:
 @lru_cache(maxsize=len(FONTS))
 def _outlines(font: str) -> dict[str, np.ndarray]:
     """The outline of every letter as straight lines: (n, 2 ends, 2) of whole numbers, y upwards."""
-    _require_matplotlib()
     import matplotlib
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
@@ -167,10 +162,3 @@ def _on_curve(controls: np.ndarray, share: float) -> np.ndarray:
     while len(controls) > 1:
         controls = controls[:-1] * (1 - share) + controls[1:] * share
     return controls[0]
-
-
-def _require_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401 - only whether it is there
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("letters are drawn from matplotlib's fonts: pip install 'vitlab[plot]'") from None

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from math import sqrt
+from typing import ClassVar
 
 import numpy as np
 
 from vitlab.data.source import Sample, Source, check_index
+from vitlab.require import require
 
 SMALLEST, LARGEST = 16, 1024  # pixels of a side
-MOST_CLASSES, MOST_IMAGES, MOST_SEED = 10**7, 2**63 - 1, 2**64 - 1
+MOST_IMAGES, MOST_SEED = 2**63 - 1, 2**64 - 1
 
 
 class Stream(IntEnum):
@@ -79,13 +81,15 @@ class ProceduralSource(Source):
     Another seed gives other images, and for fractals other classes.
     """
 
+    most_classes: ClassVar[int] = 10**7
+
     classes: int = 1000
     images: int = 1_000_000
     size: int = 224
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check("classes", self.classes, 1, MOST_CLASSES)
+        _check("classes", self.classes, 1, self.most_classes)
         _check("images", self.images, 1, MOST_IMAGES)
         _check("size", self.size, SMALLEST, LARGEST)
         _check("seed", self.seed, 0, MOST_SEED)
@@ -112,16 +116,11 @@ class ProceduralSource(Source):
         return self.images
 
     def item(self, index: int) -> Sample:
-        """Draw an image."""
         return Sample(self.pixels(check_index(index, self.images)), self.label(index), self.id(index))
 
     def label(self, index: int) -> tuple[int, ...]:
         """Return index % classes: classes have equal shares, and any `classes` neighbours contain each class once."""
         return (check_index(index, self.images) % self.classes,)
-
-    def id(self, index: int) -> str:
-        """The running number."""
-        return str(check_index(index, self.images))
 
 
 def blended(below: np.ndarray, above: np.ndarray, share: np.ndarray) -> np.ndarray:
@@ -137,5 +136,5 @@ def gradient(corners: np.ndarray, size: int) -> np.ndarray:
 
 
 def _check(name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number from {low} to {high}")
+    is_allowed = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+    require(is_allowed, f"{name} is {value!r}; it must be a whole number from {low} to {high}")

@@ -1,20 +1,14 @@
 """Structured shapes as a labelled image set: "heart", "3 striped triangles", "2 dotted stars in a column".
 
-A class is one combination of the factors below; position, size, turn, colours, texture width, background and noise
-vary from image to image and are independent of the class.
-
-| factor | values |
-|---|---|
-| kind | the keys of KINDS: ten outlines |
-| texture | the keys of TEXTURES: seven ways to fill one |
-| count and layout | ARRANGEMENTS: 1; 2 to 5 apart, in a row or in a column |
-
-Class k takes kind k % 10, then texture, then arrangement, so that ten classes are ten solid shapes, one each.
+A class is a combination of a kind (KINDS), a texture (TEXTURES), a count and a layout (ARRANGEMENTS). Position, size,
+turn, colours, texture width, background and noise vary from image to image and are independent of the class. Class k
+takes kind k % 10, then texture, then arrangement, so that ten classes are ten solid shapes, one each.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, floor, sqrt
+from typing import ClassVar
 
 import numpy as np
 
@@ -98,12 +92,9 @@ NOISE = 16  # grey levels from the darkest to the brightest grain
 class ShapeSource(ProceduralSource):
     """One to five equal shapes, textured, on a noisy gradient; the first `classes` of the combinations of factors."""
 
-    classes: int = COMBINATIONS
+    most_classes: ClassVar[int] = COMBINATIONS
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.classes > COMBINATIONS:
-            raise ValueError(f"classes is {self.classes}; the factors of shapes combine to 1 to {COMBINATIONS} classes")
+    classes: int = COMBINATIONS
 
     def class_name(self, label: int) -> str:
         """As "1 solid disc" or "3 striped triangles in a row"."""
@@ -111,7 +102,6 @@ class ShapeSource(ProceduralSource):
         return f"{count} {texture} {kind if count == 1 else KINDS[kind][0]}{layout}"
 
     def pixels(self, index: int) -> np.ndarray:
-        """(size, size, 3) of uint8."""
         kind, texture, (count, layout) = _factors(index % self.classes)
         draws = Draws(self.seed, Stream.SHAPE_IMAGE, index)
         corners, main, second = _palette(draws)

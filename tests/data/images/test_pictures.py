@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitlab.data.images.files import image_files
+from vitlab.data.images.pictures import image_files
 from vitlab.data.loading.accounting import Excluded
 
 
