@@ -81,10 +81,6 @@ ALSO_CALLED = {  # what other programs call a command
     "explain": ("inspect",),
     "list": ("models",),
 }
-EXIT_CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (  # of other errors than our own; the first that fits
-    ((ValueError, OSError, ModuleNotFoundError), INVALID),
-    ((ArithmeticError, MemoryError), FAILED),
-)
 WITHOUT_TORCH = {"models", "recipes", "report", "data"}
 # Commands that run on several ranks, under torchrun.
 ON_RANKS = {"pretrain", "finetune", "resume", "evaluate", "features", "fewshot"}
@@ -120,20 +116,12 @@ def main(arguments: list[str] | None = None) -> int:
             unstarted = "stopped; nothing was started" if is_start_of_run else "stopped"
             complain(f"vitlab: {next((word for word in error.args if isinstance(word, str)), unstarted)}")
         return 130
-    except Exception as error:
-        code = exit_code(error)
-        if code is None:
-            raise  # a bug: with its traceback
+    except (VitlabError, ValueError, OSError, ModuleNotFoundError, ArithmeticError, MemoryError) as error:
+        is_failure = isinstance(error, ArithmeticError | MemoryError)
+        code = error.exit_code if isinstance(error, VitlabError) else FAILED if is_failure else INVALID
         if is_first or code != INVALID or is_raised_on_one_rank(error):
             complain(f"vitlab: {explained(error)}")
         return code
-
-
-def exit_code(error: Exception) -> int | None:
-    """The exit code of a command that ends with this error, or None for one that vitlab does not raise on purpose."""
-    if isinstance(error, VitlabError):
-        return error.exit_code
-    return next((code for kinds, code in EXIT_CODES if isinstance(error, kinds)), None)
 
 
 def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str], *, is_printing: bool) -> int | None:

@@ -16,7 +16,7 @@ from vitlab.runs.training.data import open_run_data
 from vitlab.runs.training.objective import open_teacher
 from vitlab.runs.training.start import create_run
 from vitlab.runs.training.trainer import InMemory, train_run
-from vitlab.store import Locked, json_writer, replacing
+from vitlab.store import Locked, write_json
 from vitlab.strict_json import read_json
 
 PATIENCE = 120  # seconds for a worker of a killed sweep to save and end
@@ -43,8 +43,7 @@ def train_point(asked: Argument, console: Console) -> int:
         raise AssertionError("the last attempt returns or raises")
     except ArithmeticError as error:
         say(console, f"diverged: {error}")
-        with replacing(folder / DIVERGED) as temporary:
-            json_writer({"diverged": str(error)})(temporary)
+        write_json(folder / DIVERGED, {"diverged": str(error)})
         return 0
 
 

@@ -12,7 +12,7 @@ from vitlab.require import require
 from vitlab.run_dir import CONTENTS, RUN
 from vitlab.runs.progress import say
 from vitlab.runs.training.exactness import compared, differences, read_record, recorded, tell_unchecked, write_record
-from vitlab.store import json_writer, replacing
+from vitlab.store import write_json
 from vitlab.strict_json import read_json
 
 SWEEP, FINGERPRINTS = "sweep.json", "fingerprints"
@@ -22,8 +22,7 @@ NAMED = 4  # values that a message names
 def remember(out: Path, asked: dict[str, object]) -> None:
     """Write what the sweep is asked for; if the folder holds a sweep already, raise unless it is the same."""
     if not (out / SWEEP).exists():
-        with replacing(out / SWEEP) as temporary:
-            json_writer(asked)(temporary)
+        write_json(out / SWEEP, asked)
         return
     before = cast(dict[str, object], read_json(out / SWEEP))
     require(isinstance(before, dict), f"{out / SWEEP} is not of a sweep; choose another out=")
@@ -42,8 +41,7 @@ def remember_contents(out: Path, sets: Mapping[str, Source], fingerprints: Mappi
             "made none), so a change since then cannot be detected; they are recorded now",
         )
     found = {n: compared(before[n], sets[n], fingerprints[n], console) for n in before if n in sets}
-    changed = differences(found, sets)
-    said = "; ".join(changed)
+    said = "; ".join(differences(found, sets))
     require(not said, f"{out} holds a sweep over other images: {said}; restore them, or choose another out=")
     tell_unchecked(console, found)
     now = {n: found[n].now if n in found else recorded(sets[n], fingerprints[n], console) for n in sets}

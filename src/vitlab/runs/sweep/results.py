@@ -8,7 +8,6 @@ from pathlib import Path
 from vitlab.report.ledger import Entry, append
 from vitlab.report.report import published
 from vitlab.report.tables import Cell, Results, Tabular
-from vitlab.store import replacing
 
 COLUMNS = ("data", "{metric} %", "std", "runs", "count", "recipe", "learning rate", "picked of", "published")
 
@@ -57,13 +56,6 @@ def results_of(rows: Sequence[Outcome]) -> Results:
         )
     metric = " or ".join(dict.fromkeys(row.metric for row in rows))
     return Results(tuple(column.format(metric=metric) for column in COLUMNS), tuple(lines))
-
-
-def write_table(table: Results, folder: Path, name: str) -> None:
-    """Write NAME.csv, .md and .json into the folder."""
-    for suffix, text in (("csv", table.to_csv()), ("md", table.to_markdown()), ("json", table.to_json())):
-        with replacing(folder / f"{name}.{suffix}") as temporary:
-            temporary.write_text(text, encoding="utf-8")
 
 
 def record(rows: Sequence[Outcome], ledger: Path, command: str) -> None:

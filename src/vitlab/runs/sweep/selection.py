@@ -11,7 +11,7 @@ from vitlab.report.tables import Results
 from vitlab.require import require
 from vitlab.run_dir import RESULT, RunSpec
 from vitlab.runs.sweep.grid import Point
-from vitlab.store import json_writer, replacing
+from vitlab.store import write_json
 from vitlab.strict_json import read_json
 from vitlab.train.loop import measure_of
 
@@ -113,5 +113,4 @@ def write_choice(out: Path, judged_on: str | None, points: Sequence[Judged], pic
         "pick": picked.point.name,
         "why": why,
     }
-    with replacing(out / CHOICE) as temporary:
-        json_writer(choice)(temporary)
+    write_json(out / CHOICE, choice)

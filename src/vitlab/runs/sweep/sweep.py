@@ -31,7 +31,7 @@ from vitlab.runs.progress import default_console, say
 from vitlab.runs.sweep.grid import SweepOptions
 from vitlab.runs.sweep.plan import make_plan
 from vitlab.runs.sweep.request import SWEEP, remember, remember_contents
-from vitlab.runs.sweep.results import Outcome, record, results_of, write_table
+from vitlab.runs.sweep.results import Outcome, record
 from vitlab.runs.sweep.selection import pick, table_of, write_choice
 from vitlab.runs.training.data import NO_SOURCES, Data, named_sources
 from vitlab.runs.training.request import Request
@@ -134,13 +134,14 @@ def run_sweep(
         remember_contents(out, plan.data.sets, plan.fingerprints, console)
         points = plan.judge_all()
         picked, why = pick(points)
-        write_table(table_of(points), out, "points")
+        table = table_of(points)
+        table.save(out / "points")
         write_choice(out, plan.split if plan.is_picking else None, points, picked, why)
         if len(points) > 1:
-            console.print(table_of(points).terminal())
+            console.print(table.terminal())
         say(console, f"pick    {picked.point.name}: {why}")
         outcome = plan.finish(picked, len(points), task)
-        write_table(results_of([outcome]), out, Path(RESULT).stem)
+        outcome.table.save(out / Path(RESULT).stem)
     return outcome
 
 

@@ -17,7 +17,7 @@ from vitlab.report.tables import Results
 from vitlab.require import require
 from vitlab.runs.progress import default_console, say
 from vitlab.runs.sweep.grid import PEAK, SweepOptions
-from vitlab.runs.sweep.results import record, results_of, write_table
+from vitlab.runs.sweep.results import record, results_of
 from vitlab.runs.sweep.sweep import run_sweep, workers_of
 from vitlab.runs.training.request import Request
 from vitlab.runs.training.start import split_changes
@@ -72,7 +72,7 @@ def transfer(
             how = replace(how, rates=(finetuning_recipe(recipe, length).schedule.peak,))
         rows.append(run_sweep(model, out / recipe, how, screen, TRANSFER_SLUGS[recipe]))
     table = results_of(rows)
-    write_table(table, out, "transfer")
+    table.save(out / "transfer")
     if ledger is not None:
         record(rows, ledger, command)
     return table
