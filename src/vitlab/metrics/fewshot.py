@@ -94,12 +94,11 @@ def fewshot_sets(
         best = grid[mean_rank_choice([list(of.values()) for of in accuracies.values()])]
         picked = dict.fromkeys(sets, best)
         rule = "given" if fixed else f"mean rank of the test accuracy over {len(sets)} set{'s' * (len(sets) > 1)}"
-    return {
-        name: FewShot(
-            accuracies[name][picked[name]], shots, picked[name], rule, len(chosen[name]), len(sound[name].test_y), of
-        )
-        for name, of in accuracies.items()
-    }
+    results = {}
+    for name, of in accuracies.items():
+        counts = (len(chosen[name]), len(sound[name].test_y))
+        results[name] = FewShot(of[picked[name]], shots, picked[name], rule, *counts, of)
+    return results
 
 
 def mean_rank_choice(accuracies: Sequence[Sequence[float]]) -> int:

@@ -72,9 +72,13 @@ def fewshot_table(
         maker = Maker(model, loading, Path(out), reading, screen)
         trains, tests = ([maker.name_of(one) for one in sets] for sets in given)
         for name in (name for name, other in zip(trains, tests, strict=True) if name == other):
-            warn(screen, f"{printable(name)} is both training and test set: the accuracy says little about new images")
+            say(
+                screen,
+                f"warning: {printable(name)} is both training and test set, so the accuracy is optimistic",
+                "yellow",
+            )
         if l2 == "mean-rank" and shots:
-            warn(screen, OPTIMISTIC)
+            say(screen, f"warning: {OPTIMISTIC}", "yellow")
         pairs = _read(maker, trains, tests, wanted)
         if not world.leads:
             return Results(COLUMNS, ())
@@ -84,11 +88,6 @@ def fewshot_table(
     table = Results(COLUMNS, tuple(rows))
     table.save(Path(out) / "fewshot")
     return table
-
-
-def warn(console: Console, line: str) -> None:
-    """Print a warning."""
-    say(console, f"warning: {line}", "yellow")
 
 
 def _read(maker: Maker, train: list[str], test: list[str], shots: Shots) -> dict[str, tuple[Pool, Vectors]]:
