@@ -41,7 +41,7 @@ MODULES = {  # module of src/vitlab: where its tests are
     "data/loading/order.py": ("tests/data",),
     **{f"metrics/{name}.py": ("tests/metrics",) for name in ("ridge", "scores")},
     **{f"models/{name}.py": ("tests/models",) for name in ("embedding", "transformer")},
-    **{f"inspection/{name}.py": ("tests/inspection",) for name in ("rollout", "distance")},
+    **{f"inspection/{name}.py": ("tests/inspection",) for name in ("rollout", "attention")},
 }
 REASONS = Path(__file__).with_name("equivalent_mutants.json")
 Callers = dict[tuple[str, int], list[str]]  # module and line of a function -> tests that call it, the quickest first

@@ -176,7 +176,7 @@ def test_pictures_are_mixed_inside_their_shard_whoever_computes_it():
         torch.testing.assert_close(whole.pictures(batch.inputs, range(start, start + size)), expected)
         alone = mixing_of(recipe, 1, 5, {shard: size}, (8, 8))
         torch.testing.assert_close(alone.pictures(own, range(size)), expected)
-        torch.testing.assert_close(whole.targets(batch.targets, range(20)).sum(dim=1), torch.ones(20))
+        torch.testing.assert_close(whole.blended(batch.targets, range(20)).sum(dim=1), torch.ones(20))
         start += size
     assert len({mixup_share(0.4, 1, 5, shard) for shard in shards}) == 3
 
