@@ -72,11 +72,8 @@ def fewshot_table(
         maker = Maker(model, loading, Path(out), reading, screen)
         trains, tests = ([maker.name_of(one) for one in sets] for sets in given)
         for name in (name for name, other in zip(trains, tests, strict=True) if name == other):
-            say(
-                screen,
-                f"warning: {printable(name)} is both training and test set, so the accuracy is optimistic",
-                "yellow",
-            )
+            same = f"{printable(name)} is both training and test set"
+            say(screen, f"warning: {same}: the accuracy says little about new images", "yellow")
         if l2 == "mean-rank" and shots:
             say(screen, f"warning: {OPTIMISTIC}", "yellow")
         pairs = _read(maker, trains, tests, wanted)
