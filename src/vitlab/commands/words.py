@@ -186,8 +186,8 @@ def _placed(
         takes = ", ".join(one.shown for one in places) or "flags only"
         raise ValueError(f"{program} does not take {plain[len(places)]!r:.60}; it takes {takes}")
     own = [plain[number:] if one.is_list else plain[number : number + 1] for number, one in enumerate(places)]
-    found = {one: one.read(texts) if texts else () for one, texts in zip(places, own, strict=True)}
-    return {one: value for one, value in found.items() if value != () or one.default is inspect.Parameter.empty}
+    found = {one: one.read(texts) for one, texts in zip(places, own, strict=True) if texts}
+    return {one: () for one in places if one.default is inspect.Parameter.empty} | found
 
 
 def _grouped(given: Mapping[Parameter, Any], arguments: Mapping[str, inspect.Parameter]) -> dict[str, Any]:

@@ -108,7 +108,6 @@ DATA: Final[Mapping[DataName, PretrainingData]] = {  # slug, images, of them hel
     # The paper is silent on ImageNet's held-out images. All are used here; released code keeps 1 % (12,812) back.
     "ImageNet": PretrainingData("imagenet", 1_281_167, 0, 1_000, clip_norm=1.0, label_smoothing=1e-4),
 }
-JFT_VALIDATION: Final = 49_511  # images, the first of JFT's own test split; the paper is silent (uncertainty-baselines)
 FIGURE_4_SUBSETS: Final = (9_000_000, 30_000_000, 90_000_000)  # images drawn at random from JFT, section 4.3
 
 
@@ -151,5 +150,3 @@ _SUPERVISED = pretraining_row("ViT-B/16", "JFT-300M")
 MASKED_PATCHES: Final = replace(_SUPERVISED, models=("ViT-B/16",), epochs=(), learning_rate=2e-4, decay="cosine")
 MASKING: Final = Masking("mean-colour", corrupted=0.5, masked=0.8, swapped=0.1, kept=0.1)  # the loss covers `corrupted`
 MASKED_STEPS: Final = 1_000_000
-MASKED_SHORT_STEPS: Final = 100_000  # steps that already give most of the gain, B.1.2
-BERT_CORRUPTED: Final = 0.15  # the share that BERT corrupts; few-shot results were slightly worse, B.1.2

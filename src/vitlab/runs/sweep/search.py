@@ -56,13 +56,9 @@ def _range(text: str, kind: str, listed: str) -> Range:
 
 def corners(recipe: str, space: Mapping[str, Range]) -> list[Point]:
     """Points at both ends of every range and at every value of a choice, to check before anything is drawn."""
-    ends = {field: _ends(values) for field, values in space.items()}
+    ends = {field: values.values or (values.low, values.high) for field, values in space.items()}
     number = max(map(len, ends.values()))
     return [_point(recipe, n, {field: own[n % len(own)] for field, own in ends.items()}) for n in range(number)]
-
-
-def _ends(values: Range) -> Sequence[int | float | str]:
-    return values.values or (values.low, values.high)
 
 
 def require_optuna() -> Any:
