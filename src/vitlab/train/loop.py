@@ -10,57 +10,49 @@ from torch import nn
 
 from vitlab.errors import Diverged
 from vitlab.interrupts import Signals
+from vitlab.recipe import Execution, Recipe
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.state import Progress, TrainState
 from vitlab.train.update import Examples, Step, Update
 from vitlab.world.group import World
 
+SAVES, LOGGED = 20, 20_000  # times per run, unless the execution says otherwise; skipped steps are always logged
 SKIPS_ALLOWED = 3  # in a row before the run stops
 ADVICE = "lower the learning rate (schedule.peak=), clip gradients (optimizer.clip=) or check the data"
-JUDGE = "validation"  # the hook that decides which weights are best
+JUDGE = "validation"  # the event that decides which weights are best
 MEASURES = ("map", "top1")  # the first that it returns decides; a multi-label model has no top-1
 
 
 @dataclass(frozen=True)
-class Hook:
-    """A measurement made every `every` steps and after the last one."""
-
-    name: str
-    every: int  # steps; 0 for after the last only
-    measure: Callable[[nn.Module], Mapping[str, float]]
-
-    def is_due(self, step: int, total: int) -> bool:
-        """Whether to measure after step `step` of `total`."""
-        return step == total or (self.every > 0 and step % self.every == 0)
-
-
-@dataclass(frozen=True)
 class Loop:
-    """The loop around the updates of a run: checkpoints, hooks, events, early stopping.
+    """The loop around the updates of a run: checkpoints, validation, events, early stopping.
 
-    `record` is called with the kind and values of every event, `before_save` with the state just before it is saved.
+    `record` is called with the kind and values of every event, `validate` with the model when a validation is due,
+    `before_save` with the state just before it is saved.
     """
 
-    total: int
-    save_every: int  # steps
-    log_every: int  # steps; skipped ones are always logged
+    recipe: Recipe
+    execution: Execution
     checkpoints: Checkpoints
     record: Callable[[str, Mapping[str, object]], None]
-    hooks: tuple[Hook, ...] = ()
-    patience: int = 0
-    settle_window: int = 0  # steps; see `train.state.Settling`
-    warmup: int = 0  # steps
-    before_save: Callable[[TrainState], None] = lambda state: None
+    validate: Callable[[nn.Module], Mapping[str, float]] | None
+    before_save: Callable[[TrainState], None]
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run."""
+        return self.recipe.schedule.total
 
     def run(self, state: TrainState, forward: nn.Module, update: Update, batches: Generator[Examples]) -> int:
         """Train to the end; returns 0, or the exit code of the signal that stopped it after the state was saved."""
+        save_every = self.execution.save_every or max(self.total // SAVES, 1)
         with Signals() as signals, contextlib.closing(batches) as stream, contextlib.closing(self.checkpoints):
             while state.progress.step < self.total and not self._is_over(state):
                 done = update(state, forward, next(stream))
                 self._book(state, done)
                 improved = self._measure(state)
                 stop, is_saving = self._agreed(update.world, signals)
-                if stop or improved or is_saving or state.progress.step % self.save_every == 0:
+                if stop or improved or is_saving or state.progress.step % save_every == 0:
                     self._save(state, wait=bool(stop))
                 if stop:
                     self.record("stopped", {"step": state.progress.step, "code": stop})
@@ -87,9 +79,9 @@ class Loop:
         if done.images:  # a batch of bad images only says nothing about the weights
             progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if done.skipped else 0
         progress.skipped += done.skipped
-        if self.settle_window:
-            progress.settling.add(done.loss, self.settle_window, is_warming=progress.step <= self.warmup)
-        if done.skipped or progress.step % self.log_every == 0 or progress.step == self.total:
+        if window := self.recipe.settle_window:
+            progress.settling.add(done.loss, window, is_warming=progress.step <= self.recipe.schedule.warmup)
+        if done.skipped or progress.step % max(self.total // LOGGED, 1) == 0 or progress.step == self.total:
             self.record("step", {"step": progress.step, **asdict(done)})
         if progress.skipped_in_a_row >= SKIPS_ALLOWED:
             found = f"loss {done.loss} and gradient norm {done.gradient_norm} in step {progress.step:,}"
@@ -106,20 +98,17 @@ class Loop:
         raise Diverged(f"{why}; {ADVICE}; {good}")
 
     def _measure(self, state: TrainState) -> bool:
-        """Call the hooks that are due; returns whether validation improved on the best so far."""
-        improved = False
-        for hook in self.hooks:
-            if not hook.is_due(state.progress.step, self.total):
-                continue
-            found = dict(hook.measure(state.trained.eval()))
-            self.record(hook.name, {"step": state.progress.step, **found})
-            if hook.name == JUDGE:
-                improved = _judge(state, found[measure_of(found)])
-        return improved
+        """Validate if it is due; returns whether the result improved on the best so far."""
+        step, every = state.progress.step, self.recipe.validate_every
+        if self.validate is None or not (step == self.total or (every and step % every == 0)):
+            return False
+        found = dict(self.validate(state.trained.eval()))
+        self.record(JUDGE, {"step": step, **found})
+        return _judge(state, found[measure_of(found)])
 
     def _is_over(self, state: TrainState) -> bool:
         """Whether the run stops early."""
-        is_exhausted = 0 < self.patience <= state.progress.validations_since_best
+        is_exhausted = 0 < self.recipe.patience <= state.progress.validations_since_best
         return is_exhausted or state.progress.settling.has_settled
 
     def _save(self, state: TrainState, *, wait: bool = False) -> None:

@@ -20,7 +20,7 @@ from vitlab.cli import main
 from vitlab.data.sources.shards import index_shards
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, MODEL, NOT_EXACT, RESULT, RUN, RunDir
 from vitlab.runs.training.run import reproduce
-from vitlab.runs.training.trainer import Places, train_run
+from vitlab.runs.training.trainer import train_run
 from vitlab.train.checkpoints.files import STATE, name_of
 from vitlab.weights.load import load_model
 
@@ -128,7 +128,7 @@ class TestData:
 
     @pytest.mark.parametrize("how", ["copied", "restored", "touched"])
     def test_data_with_the_same_content_resumes_exactly(self, stopped, unbroken, sets, in_memory, how):
-        places = Places()
+        places = {}
         for name, spec in sets.items():
             folder = Path(spec.removeprefix("folder:"))
             if how == "touched":
@@ -138,7 +138,7 @@ class TestData:
                 copy = shutil.copytree(folder, in_memory / "elsewhere" / name, copy_function=shutil.copyfile)
                 shutil.rmtree(folder)
                 if how == "copied":
-                    places = replace(places, **{name: f"folder:{copy}"})
+                    places[name] = f"folder:{copy}"
                 else:
                     shutil.copytree(copy, folder, copy_function=shutil.copyfile)
         assert go_on(stopped, places=places)[0] == 0
@@ -240,7 +240,7 @@ class TestData:
     def test_what_a_run_never_had_cannot_have_moved(self, in_memory, sets):
         run = run_on(in_memory / "run", sets["data"])
         with pytest.raises(ValueError, match="has no validation that could have moved"):
-            go_on(run.path, places=Places(validation=sets["validation"]))
+            go_on(run.path, places={"validation": sets["validation"]})
 
 
 class TestRunFile:

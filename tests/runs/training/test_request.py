@@ -25,7 +25,7 @@ from vitlab.runs.training import start
 from vitlab.runs.training.data import open_run_data, open_training_data
 from vitlab.runs.training.request import Request, finetuning_spec, pretraining_spec
 from vitlab.runs.training.start import create_run
-from vitlab.runs.training.trainer import InMemory, Places, train_run
+from vitlab.runs.training.trainer import InMemory, train_run
 from vitlab.spec import ViTSpec
 from vitlab.strict_json import to_json
 from vitlab.weights.load import load_start
@@ -475,7 +475,7 @@ class TestBadImages:
         photos.rename(tmp_path / "elsewhere")
         with pytest.raises(ValueError, match="photos is not a folder"):
             train_run(run, quiet())
-        assert train_run(run, quiet(), places=Places(data=f"folder:{tmp_path / 'elsewhere'}")) == 0
+        assert train_run(run, quiet(), places={"data": f"folder:{tmp_path / 'elsewhere'}"}) == 0
 
 
 class TestPretraining:

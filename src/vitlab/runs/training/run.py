@@ -18,7 +18,7 @@ from vitlab.run_dir import CHECKPOINTS, CONTENTS, LARGEST_RECORD, MODEL, REPORT,
 from vitlab.runs.progress import default_console, describe, say
 from vitlab.runs.training.data import Data, named_sources
 from vitlab.runs.training.finishing import read_result
-from vitlab.runs.training.trainer import InMemory, Places, Watcher, check_watcher, train_or_stop
+from vitlab.runs.training.trainer import InMemory, Watcher, check_watcher, train_or_stop
 from vitlab.store import MANIFEST
 from vitlab.strict_json import read_json
 from vitlab.train.checkpoints.files import STATE
@@ -117,7 +117,7 @@ class Run:
         """
         check_watcher(on_event)
         specs, sources = named_sources(data, validation, test)
-        places = Places(**specs, teacher="" if teacher is None else str(located(teacher).resolve()))
+        places = specs | {"teacher": "" if teacher is None else str(located(teacher).resolve())}
         run = RunDir(self.path)
         execution = with_fields(run.spec().execution, flattened({**changes, **fields}))
         with join(execution.device, execution.timeout) as world:

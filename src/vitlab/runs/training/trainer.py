@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from vitlab.interrupts import undisturbed
 from vitlab.models.build import Model
 from vitlab.recipe import Execution
 from vitlab.require import require
-from vitlab.run_dir import MODEL, RESULT, RunDir, RunSpec
+from vitlab.run_dir import MODEL, RESULT, RunDir
 from vitlab.runs.progress import Display, say
 from vitlab.runs.training.data import RankAccounts, RunData, open_run_data, read_card, tell_bad, write_quarantine
 from vitlab.runs.training.exactness import check_unchanged
@@ -31,36 +32,15 @@ from vitlab.runs.training.objective import Teacher, corruption_of, objective_of,
 from vitlab.runs.training.state import Session, open_state, restore_or_begin
 from vitlab.runs.training.validation import validate
 from vitlab.train.checkpoints.checkpoints import Checkpoints
-from vitlab.train.loop import JUDGE, Hook, Loop
+from vitlab.train.loop import Loop
 from vitlab.train.state import TrainState
 from vitlab.train.tensorboard import tensorboard_writer
 from vitlab.train.update import Examples, Update, recompute_activations
 from vitlab.world.group import ALONE, World
 from vitlab.world.parallel import wrapped
 
-SAVES, LOGGED = 20, 20_000  # times per run, unless the execution says otherwise
 OUT_OF_MEMORY = "out of memory", "can't allocate memory", "not enough memory"  # in messages of torch
 Watcher = Callable[[dict[str, object]], object]  # gets every event as it is recorded
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where the data and the teacher of a run are now, if they have moved."""
-
-    data: str = ""
-    validation: str = ""
-    test: str = ""
-    teacher: str = ""
-
-    def of(self, spec: RunSpec, path: Path) -> RunSpec:
-        """The run with everything in its new place; raises for a place of something the run never had."""
-        moved = {name: place for name, place in vars(self).items() if place}
-        for name in moved:
-            require(bool(getattr(spec, name)), f"{path} has no {name} that could have moved")
-        return replace(spec, **moved)
-
-
-AS_BEFORE = Places()
 
 
 @dataclass(frozen=True)
@@ -89,7 +69,7 @@ def train_run(
     console: Console,
     *,
     memory: InMemory = NOTHING,
-    places: Places = AS_BEFORE,
+    places: Mapping[str, str] = MappingProxyType({}),
     execution: Execution | None = None,
     allow_changed: bool = False,
     known: Path | None = None,
@@ -98,14 +78,17 @@ def train_run(
 ) -> int:
     """Train the run of a folder, from its newest checkpoint if it has one; returns the exit code.
 
-    Data must be what it was when the run began, unless `allow_changed`. Data and teacher may have moved to other
-    `places`, and the `execution` may differ; what is learned does not. `known` is an existing record of what the data
-    holds. All ranks of a `world` call this; only rank 0 writes to the folder and prints.
+    Data must be what it was when the run began, unless `allow_changed`. `places` are those of data, validation, test or
+    teacher that have moved; the `execution` may differ too, what is learned does not. `known` is an existing record of
+    what the data holds. All ranks of a `world` call this; only rank 0 writes to the folder and prints.
     """
     with run.held(), undisturbed():
         run.mend()
-        spec = places.of(run.spec(), run.path)
-        spec = replace(spec, execution=execution or spec.execution)
+        spec = run.spec()
+        moved: dict[str, Any] = {name: place for name, place in places.items() if place}
+        for name in moved:
+            require(bool(getattr(spec, name)), f"{run.path} has no {name} that could have moved")
+        spec = replace(spec, **moved, execution=execution or spec.execution)
         session = Session(run, spec, console, world)
         data = memory.data
         card = read_card(run) if data is None else data.card
@@ -183,19 +166,8 @@ class Training:
             world=self.world,
             parallel=parallel,
         )
-        total = recipe.schedule.total
-        loop = Loop(
-            total=total,
-            save_every=execution.save_every or max(total // SAVES, 1),
-            log_every=max(total // LOGGED, 1),
-            checkpoints=self.checkpoints,
-            record=self.record,
-            hooks=self._hooks(),
-            patience=recipe.patience,
-            settle_window=recipe.settle_window,
-            warmup=recipe.schedule.warmup,
-            before_save=self.keep_account,
-        )
+        measure = None if self.data.validation is None else partial(validate, self.session, self.data)
+        loop = Loop(recipe, execution, self.checkpoints, self.record, measure, self.keep_account)
         with ExitStack() as stack:
             stack.enter_context(self.display)
             if execution.tensorboard and self.run.writes:
@@ -261,11 +233,6 @@ class Training:
         )
         for batch in self.accounts.kept(batches):
             yield Examples(batch.pixels, targets_of(batch, spec), slice_sizes(batch, recipe.batch, recipe.shards))
-
-    def _hooks(self) -> tuple[Hook, ...]:
-        if self.data.validation is None:
-            return ()
-        return (Hook(JUDGE, self.spec.recipe.validate_every, partial(validate, self.session, self.data)),)
 
     def _explained(self, error: BaseException) -> BaseException:
         """An error that says what to change where memory ran out; any other error as it is."""
