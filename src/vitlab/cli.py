@@ -19,7 +19,7 @@ from vitlab.commands.data import DATA_COMMANDS, data
 from vitlab.commands.evaluation import EVALUATION
 from vitlab.commands.looking import LOOKING
 from vitlab.commands.sweeping import SWEEPING
-from vitlab.commands.terminal import complain, console, explained, load_torch, printable
+from vitlab.commands.terminal import complain, console, explained, load_torch
 from vitlab.commands.training import TRAINING_COMMANDS
 from vitlab.commands.weights import WEIGHTS
 from vitlab.commands.words import as_shown, read_words
@@ -32,6 +32,7 @@ from vitlab.errors import (
     WeightsWarning,
     did_you_mean,
     is_raised_on_one_rank,
+    printable,
 )
 from vitlab.interrupts import raise_when_interrupted
 

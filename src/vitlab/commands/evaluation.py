@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 from rich.text import Text
 
 from vitlab.commands import flags
-from vitlab.commands.terminal import command_line, complain, console, printable
+from vitlab.commands.terminal import command_line, complain, console
 from vitlab.commands.words import Flag
+from vitlab.errors import printable
 
 Seeing = Annotated[
     Literal["own", "few-shot", "paper", "timm", "hf", "torchvision", "deit"],

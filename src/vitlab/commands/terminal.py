@@ -11,16 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.errors import InvalidValue
+from vitlab.errors import InvalidValue, printable
 
 # An argument in the text of an error: `held_out=`, `recipe='pets'`, `teacher=MODEL` or `yes=True`. Not in a data spec
 # such as folder:photos?split=val, nor in the name of a point of a sweep, such as schedule.peak=0.1.
 ARGUMENT = re.compile(r"(?<![\w./?&'\"=-])([a-z]\w*(?:\.\w+)*)=(?:'([^']*)'|([A-Z]{2,})\b|True\b|(?=[\s,;:.)]|$))")
-
-
-def printable(text: str) -> str:
-    """Untrusted text with control characters, direction marks and broken bytes as escapes."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def one_line(error: BaseException) -> str:

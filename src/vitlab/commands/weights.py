@@ -6,9 +6,10 @@ from typing import Annotated, Any
 from rich.text import Text
 
 from vitlab.commands import flags
-from vitlab.commands.terminal import complain, console, print_json, print_rows, printable
+from vitlab.commands.terminal import complain, console, print_json, print_rows
 from vitlab.commands.words import Flag
 from vitlab.counting import count_models
+from vitlab.errors import printable
 from vitlab.spec import HeadKind, SaveFormat, UnsavedPositions
 
 

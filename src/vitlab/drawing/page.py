@@ -10,6 +10,8 @@ from html import escape
 import numpy as np
 from PIL import Image
 
+from vitlab.errors import printable
+
 WIDEST = 256  # pixels of a picture in the page
 
 STYLE = """
@@ -147,4 +149,4 @@ def _data(kind: str, content: bytes) -> str:
 
 def safe(text: str) -> str:
     """Escape text for HTML; control characters, direction marks and broken bytes become escapes."""
-    return escape("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
+    return escape(printable(text))

@@ -13,6 +13,7 @@ from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from vitlab.drawing.page import html_table
+from vitlab.errors import printable
 from vitlab.store import write_text
 
 Cell = str | int | float | None
@@ -115,11 +116,6 @@ def shown(cell: Cell, column: str = "") -> str:
             return f"{cell:.3g}"
         return f"{cell:.4f}".rstrip("0").rstrip(".")
     return f"{cell:,}" if isinstance(cell, int) else cell
-
-
-def printable(text: str) -> str:
-    """Untrusted text with control characters, direction marks and broken bytes as escapes."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _spreadsheet(cell: Cell) -> Cell:

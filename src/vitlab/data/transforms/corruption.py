@@ -30,7 +30,7 @@ class Corruption:
         are_shares = min(self.masked, self.swapped) >= 0 and self.masked + self.swapped <= 1 + 1e-9
         require(are_shares, f"masked {self.masked} and swapped {self.swapped} must be shares that add up to 1 at most")
         has_others = self.patches > 1 or self.swapped == 0
-        require(has_others, "a picture of 1 patch has none to swap with; use a larger picture or swapped 0")
+        require(has_others, "a picture of 1 patch has no other patch to swap with; use a larger picture or swapped 0")
 
 
 def corruption_plan(how: Corruption, seed: int, epoch: int, sample: str, repeat: int = 0) -> Tensor:

@@ -14,8 +14,9 @@ from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import data_name, described_kinds
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
 from vitlab.data.transforms.resizing import check_result
+from vitlab.errors import listed, printable
 from vitlab.pixels import Augmentation
-from vitlab.report.tables import Results, Tabular, printable
+from vitlab.report.tables import Results, Tabular
 from vitlab.require import require
 from vitlab.runs.measure.inputs import DataLike, ImageSize, open_set
 from vitlab.runs.progress import Images, announced, default_console
@@ -68,8 +69,7 @@ class DataCheck(Tabular):
         means = " ".join(f"{mean:.4f}" for mean in found.channel_means())
         yield Line("mean colour", f"{means} (red green blue, 0 to 1)")
         sizes = [f"{width} x {height} ({count:,})" for (width, height), count in found.sizes.most_common()]
-        more = f" and {len(sizes) - SHOWN:,} more" if len(sizes) > SHOWN else ""
-        yield Line("sizes", f"{', '.join(sizes[:SHOWN])}{more}")
+        yield Line("sizes", listed(sizes, SHOWN))
         yield from _listed("bad", [f"{sample.id!r} {sample.detail}" for sample in account.quarantined.values()])
         if found.copies:
             yield Line("copies", f"{_samples(found.copies)} the same image as another of the same class")

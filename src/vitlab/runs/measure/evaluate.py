@@ -15,6 +15,7 @@ from vitlab.data.class_names import are_whole, matched, numbers_of
 from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import data_name
+from vitlab.errors import printable
 from vitlab.metrics.multilabel import THRESHOLD
 from vitlab.metrics.targets import REAL_CLASSES, OwnLabels, Target, read_label_map, read_real
 from vitlab.models.build import Model
@@ -22,7 +23,6 @@ from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.ledger import check_ledger
-from vitlab.report.tables import printable
 from vitlab.require import require
 from vitlab.runs.measure import inputs
 from vitlab.runs.measure.evaluation_table import Evaluation, Row, record

@@ -19,9 +19,9 @@ from vitlab.data.loading.accounting import SHOWN, Account
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import take
+from vitlab.errors import printable
 from vitlab.models.build import Model
 from vitlab.pixels import Preprocessing
-from vitlab.report.tables import printable
 from vitlab.require import require
 from vitlab.runs.measure.features import SHARD, making, write_features
 from vitlab.runs.measure.inputs import DataLike, ModelLike, ModelOptions, load, open_set

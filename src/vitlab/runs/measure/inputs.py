@@ -12,12 +12,12 @@ from torch.utils.data import Dataset
 
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_data, with_max_pixels
+from vitlab.errors import printable
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
-from vitlab.report.tables import printable
 from vitlab.require import require
 from vitlab.runs.progress import announced, default_console, say
 from vitlab.spec import CONVENTIONS, ConventionName

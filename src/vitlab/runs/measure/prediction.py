@@ -16,9 +16,10 @@ from vitlab.data.images.pictures import KINDS, Named, Pictures, image_files, nam
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
+from vitlab.errors import printable
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
-from vitlab.report.tables import Cell, Results, Tabular, printable
+from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import require
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model
 from vitlab.runs.progress import Images, default_console, say

@@ -8,6 +8,7 @@ from typing import Any, cast
 from rich.console import Console
 
 from vitlab.data.source import Source
+from vitlab.errors import listed
 from vitlab.require import require
 from vitlab.run_dir import CONTENTS, RUN
 from vitlab.runs.progress import say
@@ -71,6 +72,5 @@ def _differences(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 def _words(value: object) -> str:
     if isinstance(value, list):
-        more = f" and {len(value) - NAMED} more" if len(value) > NAMED else ""
-        return (", ".join(map(str, value[:NAMED])) or "nothing else") + more
+        return listed([str(one) for one in value], NAMED) or "nothing else"
     return "not set" if value in (None, "") else str(value)

@@ -17,6 +17,7 @@ from vitlab.data.loading.batches import Batch
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_data, open_source, with_max_pixels
 from vitlab.data.splits import development_split
+from vitlab.errors import listed
 from vitlab.metrics.multilabel import check_kept
 from vitlab.require import require
 from vitlab.run_dir import OBJECT, QUARANTINE, RunDir, RunSpec
@@ -177,8 +178,7 @@ def tell_unused(console: Console, unused: Sequence[str], classes: int) -> None:
 
 
 def _named(classes: Sequence[str]) -> str:
-    more = f" and {len(classes) - NAMED:,} more" * (len(classes) > NAMED)
-    return ", ".join(map(repr, classes[:NAMED])) + more
+    return listed([repr(name) for name in classes], NAMED)
 
 
 # -- Used and bad images -------------------------------------------------------------------------

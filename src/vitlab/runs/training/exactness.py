@@ -11,6 +11,7 @@ from rich.console import Console
 from vitlab.data.contents import Comparison, Contents, compare, from_bytes, take, to_bytes
 from vitlab.data.fingerprint import DataCard, fingerprint, way_out
 from vitlab.data.source import Source
+from vitlab.errors import listed
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, LARGEST_RECORD, NOT_EXACT, RUN, RunDir
 from vitlab.runs.progress import Bytes, say
 from vitlab.store import replacing
@@ -125,13 +126,12 @@ def _difference(name: str, found: Comparison, source: Source) -> str:
     if found.has_other_samples:
         return _other_samples(name)
     paths, changed = source.paths(), found.changed
-    named = [repr(source.id(number) if paths is None else paths[number]) for number in changed[:NAMED]]
-    more = f" and {len(changed) - NAMED:,} more" if len(changed) > NAMED else ""
+    named = [repr(source.id(number) if paths is None else paths[number]) for number in changed]
     what = "samples" if paths is None else "files"
     count = f"{len(changed):,} of {len(found.now.files):,} {what} of the {IN_WORDS[name]} data"
     hint = f" ({found.hint})" if found.hint else ""
     verb = "has" if len(changed) == 1 else "have"
-    return f"{count} {verb} changed: {', '.join(named)}{more}{hint}"
+    return f"{count} {verb} changed: {listed(named, NAMED)}{hint}"
 
 
 def _other_samples(name: str) -> str:
@@ -149,8 +149,7 @@ def _edited(run: RunDir, checkpoint: tuple[int, Mapping[str, object] | None] | N
     if learned_sha256(before) == learned_sha256(now):
         return []
     fields = list(_fields(before, now))
-    more = f" and {len(fields) - NAMED:,} more" if len(fields) > NAMED else ""
-    return [f"{RUN} was edited: {', '.join(fields[:NAMED])}{more}"]
+    return [f"{RUN} was edited: {listed(fields, NAMED)}"]
 
 
 def _fields(before: object, now: object, place: str = "") -> list[str]:
