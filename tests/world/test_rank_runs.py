@@ -255,7 +255,7 @@ def test_pictures_have_the_same_partners_on_any_number_of_ranks(in_memory):
     path, said = in_memory / "whole", in_memory / "said"
     crashes.new_run(path, crashes.small_run(steps=4, mixup=0.8))
     assert sorted(ranks.run_ranks(2, ranks.resume_command, path, said=said)) == [1, 2]
-    assert said.read_text().count("mixes pictures inside 1 part(s) of a batch, and 2 ranks cannot share them") == 1
+    assert said.read_text().count("2 ranks cannot share the 1 part(s) in which images are mixed") == 1
 
 
 @pytest.mark.slow

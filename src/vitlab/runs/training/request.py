@@ -65,6 +65,8 @@ class Request:
     is_swept: bool = False  # one of several runs, not all of which must use every change
 
     def __post_init__(self) -> None:
+        if type(self.seed) is not int:
+            raise InvalidValue(f"is {self.seed!r}; expected a whole number", field="seed")
         share = self.held_out
         is_number = isinstance(share, int | float) and not isinstance(share, bool)
         if share is not None and not (is_number and 0 <= share < 1):
