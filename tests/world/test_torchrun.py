@@ -56,7 +56,7 @@ def test_torchrun_restarts_continue_bit_for_bit(tmp_path, has_own_store):
 def test_ranks_that_are_restarted_ask_for_a_folder_that_they_find_again(monkeypatch, capsys):
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "1")
     assert main(RUN) == 2
-    assert "ranks that are restarted must know their run: give --out" in capsys.readouterr().err
+    assert "ranks that are restarted must find their run: give --out" in capsys.readouterr().err
 
 
 def test_the_package_runs_as_a_module():

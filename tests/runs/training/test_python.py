@@ -218,3 +218,24 @@ def test_a_source_feeds_somebody_elses_loop(tmp_path):
     images, labels = next(iter(DataLoader(data, batch_size=16, shuffle=True)))
     assert images.shape == (16, 8, 8, 3)
     assert labels.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"model": 5}, "model is 5; expected a path"),
+        ({"out": 5}, "out is 5; expected a path"),
+        ({"on_event": 3}, "on_event is 3; expected a function of one event"),
+        ({"seed": "a"}, "seed is 'a'; expected a whole number"),
+        ({"lr": 0.1}, "lr does not exist; .* did you mean schedule.peak?"),
+        ({"epoch": 3}, "epoch does not exist; .* did you mean epochs?"),
+        ({"bacth": 3}, "bacth does not exist; .* did you mean batch?"),
+    ],
+)
+def test_a_wrong_argument_is_an_error_that_names_it_before_there_is_a_folder(wrong, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=said):
+        vitlab.finetune(**{"model": "weights", "data": "digits", "out": "run"} | wrong)
+    assert not any(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="path is 5; expected a path"):
+        vitlab.open_run(5)
