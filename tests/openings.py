@@ -9,7 +9,7 @@ import numpy as np
 
 from vitlab.cli import main
 from vitlab.data.source import Sample, Source
-from vitlab.data.sources.catalogue import KINDS
+from vitlab.data.sources.catalogue import KINDS, Kind
 
 OPENED, READ = "opened", "read"
 
@@ -60,11 +60,11 @@ def start_slowly(words: list[str], seconds: float) -> int:
     """What each rank does: a command on such data, which all ranks but the first take their time to open."""
 
     class Slow(Told):
-        """the same, from a slow disk"""
+        """Takes its time to open on all ranks but the first."""
 
         def __init__(self, path: Path) -> None:
             super().__init__(path)
             time.sleep(seconds if os.environ["RANK"] != "0" else 0.0)
 
-    KINDS["told"] = Slow
+    KINDS["told"] = Kind(Slow, "the same, from a slow disk")
     return main(words)
