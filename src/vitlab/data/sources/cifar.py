@@ -16,7 +16,7 @@ LARGEST_NAMES = 100_000  # bytes of a list of class names
 LARGEST_PICKLE = 400_000_000  # bytes; the largest, CIFAR-100's train, has 155,249,918
 FOLDERS = {10: ("cifar-10-batches-bin", "cifar-10-batches-py"), 100: ("cifar-100-binary", "cifar-100-python")}
 FILES = {  # classes, split: names without `.bin`, which the binary form adds
-    (10, "train"): tuple(f"data_batch_{n}" for n in range(1, 6)),
+    (10, "train"): ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"),
     (10, "test"): ("test_batch",),
     (100, "train"): ("train",),
     (100, "test"): ("test",),

@@ -24,7 +24,7 @@ from vitlab.report.tables import Results, Tabular
 from vitlab.require import require
 from vitlab.runs.measure import inputs
 from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName
-from vitlab.runs.measure.scoring import ALL_GOOD, Reading, fingerprint_of, outputs
+from vitlab.runs.measure.scoring import Reading, fingerprint_of, outputs
 from vitlab.runs.progress import Images, say
 from vitlab.spec import ConventionName
 from vitlab.store import refuse_strange
@@ -105,7 +105,7 @@ def write_features(
     folder: FeatureFolder,
     *,
     spec: str,
-    reading: Reading = ALL_GOOD,
+    reading: Reading | None = None,
     account: Account | None = None,
     console: Console | None = None,
 ) -> None:
@@ -114,6 +114,7 @@ def write_features(
     Where the source is part of a larger set, `account` is that of the set, whose share of bad images counts. Without a
     `console` nothing is printed.
     """
+    reading = reading or Reading()
     console, world, max_bad = console or Console(quiet=True), reading.world, reading.max_bad
     card = {**making(model, how, source), "data": fingerprint(source), "spec": spec, "width": model.spec.width}
     world.first(partial(folder.open, card))

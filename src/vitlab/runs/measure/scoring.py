@@ -62,16 +62,13 @@ class Reading:
         require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is a share of the images, between 0 and 1")
 
 
-ALL_GOOD = Reading()
-
-
 def score_source(
     model: Model,
     source: Source,
     targets: Mapping[str, Target] = OWN,
     *,
     how: Preprocessing,
-    reading: Reading = ALL_GOOD,
+    reading: Reading | None = None,
     account: Account | None = None,
     columns: Sequence[int] | None = None,
     task: Task = "single-label",
@@ -88,6 +85,7 @@ def score_source(
     `account`; too many raise TooManyBadImages on every rank. With `saved`, progress is written to that file and
     continued from there, provided that `identity`, the description of the evaluation, agrees.
     """
+    reading = reading or Reading()
     batch, max_bad, world = reading.batch, reading.max_bad, reading.world
     classes = model.spec.classes if columns is None else len(columns)
     empty = {name: empty_scores(task, classes, threshold) for name in targets}

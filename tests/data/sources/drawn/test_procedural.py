@@ -12,6 +12,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from vitlab.data.sources import digits
 from vitlab.data.sources.digits import DigitsSource
 from vitlab.data.sources.drawn import fractals
 from vitlab.data.sources.drawn.fractals import FractalSource
@@ -274,6 +275,7 @@ def test_digits_refuse_other_splits_and_numbers():
 
 def test_digits_without_scikit_learn_name_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    digits._load.cache_clear()  # another test may have loaded them
     with pytest.raises(ModuleNotFoundError, match=r"vitlab\[demo\]"):
         DigitsSource()
 

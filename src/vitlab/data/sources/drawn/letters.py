@@ -30,8 +30,8 @@ FONTS = (  # all of matplotlib's files with the Latin alphabet
 # Every letter fills the same box, so that a small c looks like a capital C; of such pairs the capital is drawn.
 SAME_AS_CAPITAL = "ckpuvwx"
 LOOK_ALIKES = {"0": "ODQo", "1": "Iil", "2": "Zz", "5": "Ss", "6": "Gb", "8": "B", "9": "gq"}  # of these digits
-LEFT_OUT = {*SAME_AS_CAPITAL, *"".join(LOOK_ALIKES.values())}
-LETTERS = "".join(letter for letter in ascii_uppercase + ascii_lowercase if letter not in LEFT_OUT)  # the classes
+LEFT_OUT = SAME_AS_CAPITAL + "".join(LOOK_ALIKES.values())
+LETTERS = (ascii_uppercase + ascii_lowercase).translate(str.maketrans("", "", LEFT_OUT))  # the classes
 
 UNITS = 64  # the outlines are read at 100 pixels per em in FreeType's units of 1/64 pixel, without hinting
 STEPS = 4  # straight pieces of a curve

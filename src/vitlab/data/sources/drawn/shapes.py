@@ -7,6 +7,7 @@ takes kind k % 10, then texture, then arrangement, so that ten classes are ten s
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from math import ceil, floor, sqrt
 from typing import ClassVar
 
@@ -82,7 +83,7 @@ TEXTURES: dict[str, Field] = {
 }
 OUTLINED = "outlined"
 ROW, COLUMN = " in a row", " in a column"
-ARRANGEMENTS = ((1, ""), *((count, layout) for count in (2, 3, 4, 5) for layout in ("", ROW, COLUMN)))
+ARRANGEMENTS = ((1, ""), *product((2, 3, 4, 5), ("", ROW, COLUMN)))
 COMBINATIONS = len(KINDS) * len(TEXTURES) * len(ARRANGEMENTS)  # 910
 OUTLINE = 0.12  # half the thickness of an outlined shape's line, in units of its size
 NOISE = 16  # grey levels from the darkest to the brightest grain
