@@ -120,7 +120,7 @@ TUNE = ("finetune", "m", "--data", "digits")
         ((*TUNE, "--held_out", "half"), "--held-out is 'half'; expected a number"),
         ((*TUNE, "--micro-batch", "1.5"), "--micro-batch is '1.5'; expected a whole number"),
         ((*TUNE, "--precision", "fp8"), "--precision is 'fp8'; expected fp32 or bf16"),
-        ((*TUNE, "--no-report=1"), "--report is a switch and takes no value"),
+        ((*TUNE, "--no-report=1"), "--no-report is '1'; expected true, false or no value"),
         (("fewshot", "--train", "a", "--test", "b", "--shots", "1", "x"), "--shots is 'x'; expected a whole number"),
         (("fewshot", "--train", "a", "--test", "b", "--l2", "x"), "expected mean-rank or held-out or a number"),
         (("transfer", "m", "--cifar10", "a"), "--cifar10 needs a value: --cifar10 TRAIN TEST"),

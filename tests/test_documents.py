@@ -16,7 +16,7 @@ from PIL import Image
 import vitlab
 from test_house import LAZY, MAY_IMPORT
 from vitlab.cli import COMMANDS, DATA_COMMANDS
-from vitlab.commands.words import RECIPE_FIELDS
+from vitlab.commands.command_line import RECIPE_FIELDS
 from vitlab.data.sources.catalogue import open_source
 from vitlab.models.build import build_from_spec
 from vitlab.recipe import Execution

@@ -15,9 +15,10 @@ from vitlab.strict_json import from_json, to_json
 
 OPTIMIZERS = {"adamw": AdamW(), "sgd": SGD()}
 NO_CHANGES: Mapping[str, object] = MappingProxyType({})
-LABELS = ("name", "source")  # fields of a recipe that say what it is
+DESCRIPTIVE_FIELDS = ("name", "source")  # of a recipe; they change nothing
 SYNONYMS = {  # names in other libraries
     "batch_size": "batch",
+    "epochs": "schedule.total",
     "learning_rate": "schedule.peak",
     "lr": "schedule.peak",
     "num_workers": "workers",
@@ -46,7 +47,7 @@ def check_names(given: Iterable[str], known: Iterable[str], suggested: Iterable[
     for field in given:
         name = field.partition(".")[0]
         if name not in fields:
-            near = difflib.get_close_matches(name, sorted({*fields, *suggested} - {*LABELS}), n=1)
+            near = difflib.get_close_matches(name, sorted({*fields, *suggested} - {*DESCRIPTIVE_FIELDS}), n=1)
             meant = SYNONYMS.get(name, "".join(near))
             raise InvalidValue("does not exist; `vitlab recipes NAME` lists what can be set", field=field, meant=meant)
 

@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vitlab import __version__
+from vitlab.commands.command_line import arguments_of, as_shown, read_words
 from vitlab.commands.data import DATA_COMMANDS, data
 from vitlab.commands.evaluation import EVALUATION
 from vitlab.commands.looking import LOOKING
@@ -22,9 +24,9 @@ from vitlab.commands.sweeping import SWEEPING
 from vitlab.commands.terminal import complain, console, explained, load_torch
 from vitlab.commands.training import TRAINING_COMMANDS
 from vitlab.commands.weights import WEIGHTS
-from vitlab.commands.words import as_shown, read_words
 from vitlab.errors import (
     FAILED,
+    FLAGS,
     INVALID,
     NotForRanks,
     Stopped,
@@ -123,6 +125,8 @@ def main(arguments: list[str] | None = None) -> int:
         if is_first or code != INVALID or is_raised_on_one_rank(error):
             complain(f"vitlab: {explained(error)}")
         return code
+    finally:
+        FLAGS.set(frozenset())
 
 
 def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str], *, is_printing: bool) -> int | None:
@@ -133,10 +137,10 @@ def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str
         return tyro.extras.subcommand_cli_from_dict(
             shown, prog=program, description=about, args=arguments, console_outputs=is_printing
         )
-    if not {"-h", "--help"}.isdisjoint(words):
-        return tyro.cli(
-            as_shown(commands[name]), prog=f"{program} {name}", args=["--help"], console_outputs=is_printing
-        )
+    FLAGS.set(arguments_of(commands[name]))
+    if not {"-h", "--help"}.isdisjoint(takewhile(lambda word: word != "--", words)):
+        command = as_shown(commands[name])
+        return tyro.cli(command, prog=f"{program} {name}", args=["--help"], console_outputs=is_printing)
     given = read_words(f"{program} {name}", commands[name], words)
     if name not in WITHOUT_TORCH:
         load_torch()

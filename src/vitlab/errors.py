@@ -4,14 +4,23 @@ Every class also has the built-in base that callers expect, such as ValueError. 
 handles these errors before torch is imported.
 """
 
+import re
 import shlex
 import signal
 from collections.abc import Sequence
+from contextvars import ContextVar
 from pathlib import Path
 
 # ruff: noqa: N818 - a class says what is wrong or what happened, as in `except Diverged`
 INVALID, FAILED = 2, 3  # exit codes: the request is wrong; the request was right and the work failed
 SIGNAL_CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}  # exit codes, as a shell reports them
+# An argument in a message: `held_out=`, `recipe='pets'`, `teacher=MODEL`, `image=(H, W)` or `yes=True`. Not in a data
+# spec such as folder:photos?split=val, nor in a point of a sweep such as schedule.peak=0.1. A call matches as a whole.
+ARGUMENT = re.compile(
+    r"\w\([^()]*\)|(?<![\w./?&'\"=-])([a-z]\w*(?:\.\w+)*)="
+    r"(?:('[^']*'(?: or '[^']*')*|\(\w+, \w+\)|[A-Z]{2,}\b)|True\b|(?=[\s,;:)]|\.?$|\.\s))"
+)
+FLAGS: ContextVar[frozenset[str]] = ContextVar("FLAGS", default=frozenset())  # of the command that is running
 
 
 class VitlabError(Exception):
@@ -100,6 +109,22 @@ def printable(text: str) -> str:
 def did_you_mean(names: Sequence[str]) -> str:
     """A question for an error, such as "did you mean A, B or C? "; empty without names."""
     return f"did you mean {', '.join(names[:-1])}{' or ' * (len(names) > 1)}{names[-1]}? " if names else ""
+
+
+def spelled(message: str) -> str:
+    """A message for the user: its `held_out=` is `--held-out` if that is a flag of the command that is running."""
+
+    def spell(found: re.Match[str]) -> str:
+        if not found[1] or found[1].partition(".")[0] not in FLAGS.get():
+            return found[0]
+        return f"{flag(found[1])} {(found[2] or '').strip('()').replace(', ', 'x')}".replace("'", "").rstrip()
+
+    return ARGUMENT.sub(spell, message)
+
+
+def flag(field: str) -> str:
+    """`optimizer.weight_decay` as a user types it."""
+    return "--" + field.replace("_", "-")
 
 
 def mark_raised_on_one_rank(error: BaseException) -> None:

@@ -1,7 +1,7 @@
 """A command is flags, one call into the library, and printing: what the command line can do, Python can do in one call.
 
-Walks the syntax tree of every command. `words.py`, `flags.py`, `terminal.py` and `recipe_fields.py` are tools of the
-commands: they convert text to values and print, and are the only modules here that may do more.
+Walks the syntax tree of every command. `command_line.py`, `flags.py`, `terminal.py` and `recipe_fields.py` are tools of
+the commands: they convert text to values and print, and are the only modules here that may do more.
 """
 
 import ast
@@ -20,7 +20,7 @@ from vitlab.runs.sweep.transfer import transfer
 from vitlab.runs.training import start
 
 PACKAGE = Path(vitlab.__file__).parent
-TOOLS = {"words.py", "flags.py", "terminal.py", "recipe_fields.py", "__init__.py"}
+TOOLS = {"command_line.py", "flags.py", "terminal.py", "recipe_fields.py", "__init__.py"}
 MODULES = sorted({PACKAGE / "cli.py", *(PACKAGE / "commands").glob("*.py")} - {PACKAGE / "commands" / t for t in TOOLS})
 FUNCTIONS = {function.__name__ for function in (*COMMANDS.values(), *DATA_COMMANDS.values())}
 LIBRARIES = {"collections.abc", "dataclasses", "pathlib", "rich", "sys", "typing", "tyro", "vitlab"}  # at the top

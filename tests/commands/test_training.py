@@ -11,8 +11,8 @@ from rich.console import Console
 
 import crashes
 from vitlab.cli import main
+from vitlab.commands.command_line import read_words
 from vitlab.commands.training import finetune, pretrain, resume
-from vitlab.commands.words import read_words
 from vitlab.data.fingerprint import describe as describe_data
 from vitlab.data.sources.catalogue import open_source
 from vitlab.recipe import AUTOMATIC, Execution

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from rich.text import Text
 
 from vitlab.commands import flags
+from vitlab.commands.command_line import Flag
 from vitlab.commands.terminal import console
-from vitlab.commands.words import Flag
 from vitlab.errors import printable
 
 

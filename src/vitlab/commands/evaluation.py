@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from rich.text import Text
 
 from vitlab.commands import flags
+from vitlab.commands.command_line import Flag
 from vitlab.commands.terminal import command_line, complain, console
-from vitlab.commands.words import Flag
 from vitlab.errors import printable
 
 Seeing = Annotated[
@@ -161,9 +161,4 @@ def report(ledger: Path = Path("results/ledger.jsonl"), out: flags.MaybePath = N
     return 1 if found.remarks else 0
 
 
-EVALUATION: dict[str, Any] = {
-    "evaluate": evaluate,
-    "features": features,
-    "fewshot": fewshot,
-    "report": report,
-}
+EVALUATION: dict[str, Any] = {"evaluate": evaluate, "features": features, "fewshot": fewshot, "report": report}

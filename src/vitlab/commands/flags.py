@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args
 
 from rich.console import Console
 
-from vitlab.commands.words import Flag
+from vitlab.commands.command_line import Flag
 from vitlab.errors import InvalidValue
 from vitlab.recipe import Execution
 from vitlab.spec import ConventionName, parse_size

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from vitlab.commands import flags
+from vitlab.commands.command_line import Flag
 from vitlab.commands.terminal import complain, console, print_json
-from vitlab.commands.words import Flag
 from vitlab.errors import printable
 
 if TYPE_CHECKING:

@@ -67,7 +67,6 @@ MEANINGS = {
     "masking.swapped": "of those, the share replaced by another patch",
     "masking.kept": "of those, the share left unchanged",
 }
-NOT_SET = {"name", "source"}  # of a recipe: not flags
 OF_THE_DATA = {"kind", "image", "classes", "head", "conventions"}  # of a model: not flags
 
 
@@ -96,7 +95,7 @@ def remarks_on(recipe: Recipe) -> list[str]:
 
 def fields_of(recipe: Recipe) -> dict[str, str]:
     """Return every field that can be set, by dotted name, with its value as a user types it."""
-    found = {field: text for field, text in _fields(recipe, "") if field not in NOT_SET}
+    found = dict(_fields(recipe, ""))
     found["optimizer"] = found.pop("optimizer.kind")
     return {field: found[field] for field in MEANINGS if field in found}
 

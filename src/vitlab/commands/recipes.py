@@ -5,10 +5,11 @@ from typing import Annotated
 from rich.text import Text
 
 from vitlab.commands import flags
+from vitlab.commands.command_line import Flag
 from vitlab.commands.recipe_fields import MEANINGS, command_of, fields_of, remarks_on
-from vitlab.commands.terminal import console, flag, print_json, print_rows
-from vitlab.commands.words import Flag
+from vitlab.commands.terminal import console, print_json, print_rows
 from vitlab.counting import count_recipes
+from vitlab.errors import flag
 from vitlab.paper.recipes.augreg import LEVELS
 from vitlab.paper.recipes.named import find_recipe
 from vitlab.recipe import Recipe

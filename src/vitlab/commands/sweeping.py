@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from rich.text import Text
 
 from vitlab.commands import flags
+from vitlab.commands.command_line import Flag
 from vitlab.commands.terminal import command_line, console
-from vitlab.commands.words import Flag
 from vitlab.recipe import AUTOMATIC, Execution
 
 TrainTest = Annotated[tuple[str, str] | None, Flag("TRAIN TEST")]
@@ -62,7 +62,8 @@ def sweep(
 
     outcome = run(**given)
     console().print(outcome.table.terminal())
-    console().print(Text(f"{outcome.point}, picked of {outcome.points} points", style="dim"))
+    rank = f"the best of {outcome.points} points" if outcome.points > 1 else "the only point"
+    console().print(Text(f"{outcome.point}, {rank}", style="dim"))
 
 
 def transfer(

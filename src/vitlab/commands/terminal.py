@@ -11,34 +11,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vitlab.errors import InvalidValue, printable
-
-# An argument in the text of an error: `held_out=`, `recipe='pets'`, `teacher=MODEL` or `yes=True`. Not in a data spec
-# such as folder:photos?split=val, nor in the name of a point of a sweep, such as schedule.peak=0.1.
-ARGUMENT = re.compile(r"(?<![\w./?&'\"=-])([a-z]\w*(?:\.\w+)*)=(?:'([^']*)'|([A-Z]{2,})\b|True\b|(?=[\s,;:.)]|$))")
-
-
-def one_line(error: BaseException) -> str:
-    """An error as one printable line."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return printable(text)
+from vitlab.errors import InvalidValue, flag, printable, spelled
 
 
 def explained(error: Exception) -> str:
-    """The line that reports an error which ends a command.
-
-    Errors name arguments as Python has them, `held_out=` or `recipe='pets'`; here they become flags.
-    """
-    line = one_line(error)
+    """The line that reports an error which ends a command."""
+    text = str(error)
     if isinstance(error, InvalidValue) and error.field and not error.of:
-        line = one_line(ValueError(error.told(flag(error.field), error.meant and flag(error.meant))))
+        text = error.told(flag(error.field), error.meant and flag(error.meant))
     hint = "; vitlab doctor lists what is missing" if isinstance(error, ModuleNotFoundError) else ""
-    return ARGUMENT.sub(lambda found: f"{flag(found[1])} {found[2] or found[3] or ''}".rstrip(), line) + hint
-
-
-def flag(field: str) -> str:
-    """`optimizer.weight_decay` as a user types it."""
-    return "--" + field.replace("_", "-")
+    return printable(" ".join(text.split()) or type(error).__name__) + hint
 
 
 def print_json(value: object) -> None:
@@ -73,8 +55,8 @@ def console(*, is_error: bool = False) -> Console:
 
 
 def complain(message: str, style: str = "") -> None:
-    """Print a line on standard error, not wrapped."""
-    Console(stderr=True).print(Text(message, style=style), soft_wrap=True)
+    """Print a line on standard error, not wrapped; arguments that it names are spelled as flags."""
+    Console(stderr=True).print(Text(spelled(message), style=style), soft_wrap=True)
 
 
 def load_torch() -> None:
@@ -82,8 +64,7 @@ def load_torch() -> None:
     from vitlab.runs.progress import announced
 
     if "torch" not in sys.modules:
-        is_first = os.environ.get("RANK", "0") == "0"
-        with announced(Console(stderr=True, quiet=not is_first), "loading PyTorch ..."):
+        with announced(console(is_error=True), "loading PyTorch ..."):
             import torch  # noqa: F401 - what the commands use
 
 

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from vitlab.changes import NO_CHANGES
 from vitlab.commands import flags
+from vitlab.commands.command_line import Flag
 from vitlab.commands.recipes import recipes
 from vitlab.commands.terminal import console
-from vitlab.commands.words import Flag
 from vitlab.recipe import AUTOMATIC, Execution
 
 Folder = Annotated[Path, Flag("RUN", "Run folder.", is_positional=True)]
@@ -93,7 +93,7 @@ def resume(
     execution: flags.ChangedExecution = NO_CHANGES,
 ) -> None:
     """Continue a run that was stopped or killed from its last checkpoint; it ends as if never interrupted. Flags that
-    do not change what is learnt may be changed, such as --micro-batch 8, --workers 2, --recompute or --device cuda.
+    do not change the result may be changed, such as --micro-batch 8, --workers 2, --recompute or --device cuda.
 
     Args:
         data: New place of the training images, if they have moved.

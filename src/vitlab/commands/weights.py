@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from rich.text import Text
 
 from vitlab.commands import flags
+from vitlab.commands.command_line import Flag
 from vitlab.commands.terminal import complain, console, print_json, print_rows
-from vitlab.commands.words import Flag
 from vitlab.counting import count_models
-from vitlab.errors import printable
+from vitlab.errors import printable, spelled
 from vitlab.spec import HeadKind, SaveFormat, UnsavedPositions
 
 
@@ -76,7 +76,7 @@ def convert(
     output.print(Text(f"{converted.name}, {size}, {spec.classes} classes, {spec.head} head"))
     output.print(Text(f"from {converted.model.provenance.get('format', 'vitlab')} to {to}: {printable(str(target))}"))
     for note in converted.notes:
-        output.print(Text(f"note: {note}"))
+        output.print(Text(spelled(f"note: {note}")))
 
 
 def download(

@@ -19,6 +19,8 @@ from rich.progress import (
 from rich.segment import ControlType
 from rich.text import Text
 
+from vitlab.errors import spelled
+
 QUIET = 15.0  # seconds between lines where there is no terminal
 
 
@@ -170,7 +172,7 @@ def default_console(console: Console | None = None, *, quiet: bool = False) -> C
 def say(console: Console, line: str, style: str = "") -> None:
     """Print a line without wrapping it; a closed output never stops the work."""
     with contextlib.suppress(OSError, SystemExit):  # rich exits when a pipe is closed
-        console.print(Text(line, style=style), soft_wrap=True)
+        console.print(Text(spelled(line), style=style), soft_wrap=True)
 
 
 @contextlib.contextmanager

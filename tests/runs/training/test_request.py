@@ -528,7 +528,7 @@ class TestPretraining:
 def test_a_run_of_days_on_a_cpu_has_to_be_wanted(trained, photos, tmp_path, monkeypatch):
     spec = finetuning_run(trained, "", Request(f"folder:{photos}"), Execution(), quiet())
     monkeypatch.setattr(start, "estimated_seconds", lambda *given: 3 * 86_400.0)
-    with pytest.raises(ValueError, match=r"about 3.0 days on this CPU; confirm with yes="):
+    with pytest.raises(ValueError, match=r"about 3.0 days on this CPU; confirm with yes=True, or reduce"):
         create(tmp_path / "run", spec, quiet(), is_confirmed=False)
     assert not (tmp_path / "run").exists()
     assert create(tmp_path / "run", spec, quiet(), is_confirmed=True).path == tmp_path / "run"

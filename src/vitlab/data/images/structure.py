@@ -77,7 +77,7 @@ def check_size(size: tuple[int, int], format: str, max_pixels: int | None = None
     if max(size) > LARGEST_SIDE:
         raise BadImage(Reason.too_many_pixels, f"{found}; a side may have {LARGEST_SIDE:,}; make it smaller")
     if width * height > most:
-        way = f"make it smaller, or allow more (--max-pixels {width * height}; as an option of data: max_pixels=)"
+        way = f"make it smaller, or allow more (--max-pixels {width * height}, or ?max_pixels= in a data spec)"
         raise BadImage(Reason.too_many_pixels, f"{found}; a {format} may have {most:,}; {way}")
     if max(size) > LARGEST_ASPECT * min(size):
         allowed = f"one side may be {LARGEST_ASPECT} times the other"

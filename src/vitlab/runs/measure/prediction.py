@@ -136,7 +136,7 @@ def predict(
 def answers(model: Model, images: Pictures, top: int = 5, *, max_pixels: int | None = None) -> Iterator[Answer]:
     """Yield an answer for each picture, a batch at a time; see `vitlab.predict`."""
     check_model(model)
-    require(model.spec.classes > 0, "this model has no classes, only features; load it with classes=... and train it")
+    require(model.spec.classes > 0, "this model has no classes, only features; fine-tune it on labelled images")
     require(top >= 1, f"top {top} must be at least 1")
     names, top = class_names(model)[0], min(top, model.spec.classes)
     if isinstance(images, Tensor) and images.is_floating_point():

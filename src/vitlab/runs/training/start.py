@@ -258,8 +258,8 @@ def create_run(
     say(banner, f"time    about {duration(seconds)} on {device.type}, as busy as it is now{sooner}")
     require(
         seconds < DAY or device.type != "cpu" or is_confirmed,
-        f"the run would take about {duration(seconds)} on this CPU; confirm with yes=, or reduce the number of steps "
-        f"(schedule.total=), the resolution (image=) or the size of the model",
+        f"the run would take about {duration(seconds)} on this CPU; confirm with yes=True, or reduce the number of "
+        f"steps (schedule.total=), the resolution (image=) or the size of the model",
     )
     _check_buildable(spec)
     accounts = check_pictures(spec, data, console)

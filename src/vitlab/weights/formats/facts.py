@@ -102,7 +102,7 @@ def find_heads(container: Container, width: int, config: object, hints: Hints) -
     known = {size[1]: size[3] for size in SIZES.values()}
     if width not in known:
         usual = ", ".join(f"{w} has {h}" for w, h in known.items())
-        raise WeightsError(f"the file does not state its attention heads; pass heads=... for width {width} ({usual})")
+        raise WeightsError(f"the file does not state its attention heads; give heads=INT for width {width} ({usual})")
     return known[width]
 
 

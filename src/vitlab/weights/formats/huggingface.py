@@ -99,7 +99,7 @@ def table(spec: ViTSpec, own: dict[str, torch.Size], container: Container | None
 def refusals(spec: ViTSpec, *, bare: bool) -> list[str]:
     """Return reasons why transformers could not run this model unchanged."""
     own, is_square = spec.conventions.preprocessing, spec.image[0] == spec.image[1]
-    advice = "call reset_head, or build with head='linear'"
+    advice = "in Python, call reset_head or build with head='linear'"
     reasons = {
         f"ViTForImageClassification has no pre-logits layer; {advice}": spec.head == "mlp" and spec.classes,
         "its ViT classifies from the class token, this model from the mean of the patches": spec.pool == "mean",

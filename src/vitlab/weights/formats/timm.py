@@ -131,7 +131,7 @@ def refusals(spec: ViTSpec, *, bare: bool) -> list[str]:
     own, usual, hybrid = spec.conventions, CONVENTIONS["timm"], spec.backbone
     epsilons = f"timm's LayerNorm epsilon is {usual.norm_eps:g}, this model's {own.norm_eps:g}"
     reasons = {
-        "timm dropped the pre-logits layer; call reset_head, or build with head='linear'": spec.head == "mlp",
+        "timm dropped the pre-logits layer; in Python, call reset_head or build with head='linear'": spec.head == "mlp",
         f"{epsilons}; load it with conventions='timm'": own.norm_eps != usual.norm_eps,
         "timm does not resize by area": own.preprocessing.interpolation == "area",
         f"timm runs hybrids with {usual.hybrid}; load it with conventions='timm'": hybrid

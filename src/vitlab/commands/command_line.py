@@ -11,19 +11,13 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from vitlab.changes import DESCRIPTIVE_FIELDS, SYNONYMS
 from vitlab.commands.recipe_fields import MEANINGS
-from vitlab.commands.terminal import flag
-from vitlab.errors import InvalidValue, did_you_mean
+from vitlab.errors import InvalidValue, did_you_mean, flag
 from vitlab.recipe import Recipe
 from vitlab.strict_json import EXPECTED
 
-RECIPE_FIELDS = frozenset(field.name for field in dataclasses.fields(Recipe)) - {"name", "source", "image"} | {"model"}
-ALSO_CALLED = {  # what other trainers call a flag
-    "--lr": "--schedule.peak",
-    "--learning-rate": "--schedule.peak",
-    "--steps": "--schedule.total",
-    "--epochs": "--schedule.total",
-}
+RECIPE_FIELDS = {"model", *(field.name for field in dataclasses.fields(Recipe))} - {*DESCRIPTIVE_FIELDS, "image"}
 ARGUMENT = re.compile(r"^ +(\w+): (.+)$", re.MULTILINE)  # and its meaning, in a docstring
 UNCHANGED = "unchanged"  # default of a field whose value only changes if it is given
 Command = Callable[..., Any]
@@ -65,9 +59,8 @@ class Parameter:
     def kinds(self) -> tuple[Any, ...]:
         """The types of a value; None stands for a flag that is not given and is left out."""
         is_union = typing.get_origin(self.kind) in (types.UnionType, typing.Union)
-        return (
-            tuple(one for one in typing.get_args(self.kind) if one is not types.NoneType) if is_union else (self.kind,)
-        )
+        kinds = typing.get_args(self.kind) if is_union else (self.kind,)
+        return tuple(kind for kind in kinds if kind is not types.NoneType)
 
     @property
     def parts(self) -> tuple[Any, ...]:
@@ -105,6 +98,9 @@ class Parameter:
         raise InvalidValue(f"is {text!r:.60}; expected {' or '.join(expected)}", field=self.spelled)
 
 
+Given = dict[Parameter, Any]  # values by parameter
+
+
 def parameters_of(command: Command) -> list[Parameter]:
     """The flags and positional arguments of a command, the fields of its option dataclasses among them."""
     found: list[Parameter] = []
@@ -120,6 +116,13 @@ def parameters_of(command: Command) -> list[Parameter]:
             how = dataclasses.replace(how, help=how.help or meanings[field])
             found.append(Parameter(field, kind, how, getattr(parameter.default, field, UNCHANGED), name))
     return found
+
+
+def arguments_of(command: Command) -> frozenset[str]:
+    """The arguments that are flags of a command, fields of the recipe among them."""
+    found = [one for one in parameters_of(command) if not one.how.is_positional]
+    fields = RECIPE_FIELDS if any(one.how.has_recipe for one in found) else set()
+    return frozenset(fields | {one.name for one in found})
 
 
 def _annotated(hint: Any) -> tuple[Any, Flag, Any]:
@@ -143,8 +146,9 @@ def read_words(program: str, command: Command, words: list[str]) -> dict[str, An
     negations = {flag(f"no_{one.spelled}"): one for one in parameters if one.kind is bool}
     recipe = next((one for one in parameters if one.how.has_recipe), None)
     plain: list[str] = []
-    given: dict[Parameter, Any] = {}
-    waiting = list(words)
+    given: Given = {}
+    end = words.index("--") if "--" in words else len(words)  # the rest is positional
+    waiting = words[:end]
     while waiting:
         word = waiting.pop(0)
         if not _is_flag(word):
@@ -161,21 +165,20 @@ def read_words(program: str, command: Command, words: list[str]) -> dict[str, An
             raise ValueError(f"{name} '' is empty; give it a value, or leave {name} out")
         if one.kind is bool:
             if not {"true", "false"}.issuperset(texts):
-                raise InvalidValue("is a switch and takes no value", field=one.spelled)
-            given[one] = (texts == ["false"]) == (spelled in negations)
+                raise InvalidValue(f"is {texts[0]!r:.60}; expected true, false or no value", field=name[2:])
+            is_true = texts != ["false"]
+            given[one] = not is_true if spelled in negations else is_true
         elif one is recipe and is_field:
             if not texts:
                 raise InvalidValue("needs a value", field=field)
             given[one] = (*given.get(one, ()), f"{field}={texts[0]}")
         else:
             given[one] = (*given.get(one, ()), *one.read(texts)) if one.how.is_repeated else one.read(texts)
-    given |= _placed(program, parameters, plain, given)
+    given |= _placed(program, parameters, plain + words[end + 1 :], given)
     return _grouped(given, inspect.signature(command).parameters)
 
 
-def _placed(
-    program: str, parameters: list[Parameter], plain: list[str], given: Mapping[Parameter, Any]
-) -> dict[Parameter, Any]:
+def _placed(program: str, parameters: list[Parameter], plain: list[str], given: Given) -> Given:
     """The positional arguments; raises for words too many, and for all that must be given and is not."""
     places = [one for one in parameters if one.how.is_positional]
     missing = [one.shown for one in places[len(plain) :] if one.is_required]
@@ -190,7 +193,7 @@ def _placed(
     return {one: () for one in places if one.default is inspect.Parameter.empty} | found
 
 
-def _grouped(given: Mapping[Parameter, Any], arguments: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+def _grouped(given: Given, arguments: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
     """Values by argument; fields become an option dataclass, or a dictionary if the argument has no such default."""
     found = {one.name: value for one, value in given.items() if not one.group}
     for group in {one.group for one in given if one.group}:
@@ -206,9 +209,12 @@ def _is_flag(word: str) -> bool:
 
 def _taken(one: Parameter, waiting: list[str]) -> list[str]:
     """Take the values of a flag from the words that follow it; those of a switch may be true or false."""
-    most = len(waiting) if one.is_list and not one.how.is_repeated else 1 if one.is_list else len(one.parts) or 1
     if one.kind is bool:
         most = int(waiting[:1] in (["true"], ["false"]))
+    elif one.is_list:
+        most = 1 if one.how.is_repeated else len(waiting)
+    else:
+        most = len(one.parts) or 1
     taken: list[str] = []
     while len(taken) < most and waiting and not _is_flag(waiting[0]):
         taken.append(waiting.pop(0))
@@ -219,9 +225,8 @@ def _unknown(program: str, given: str, own: list[str], *, has_recipe: bool) -> V
     """An unknown flag, with those that may have been meant."""
     known = list(dict.fromkeys([*own, *map(flag, MEANINGS if has_recipe else ())]))
     near = [other for other in known if other.rpartition(".")[2] == given.removeprefix("--")]
-    if not near and ALSO_CALLED.get(given) in known:
-        near = [ALSO_CALLED[given]]
-    near = near or difflib.get_close_matches(given, known, n=2, cutoff=0.7)
+    meant = flag(SYNONYMS.get(given.removeprefix("--").replace("-", "_"), ""))
+    near = near or [meant] * (meant in known) or difflib.get_close_matches(given, known, n=2, cutoff=0.7)
     more = ", vitlab recipes NAME those of a recipe" if has_recipe else ""
     return ValueError(f"{program} has no flag {given}; {did_you_mean(near)}{program} --help lists the flags{more}")
 
@@ -239,7 +244,7 @@ def as_shown(command: Command) -> Command:
         """Do nothing."""
 
     explained = {name for name, _ in ARGUMENT.findall(command.__doc__ or "")}
-    parameters = []
+    parameters: list[inspect.Parameter] = []
     for one in parameters_of(command):
         kind, default, metavar, marks = one.kind, one.default, one.how.metavar, []
         hint = None if one.is_required or one.how.is_repeated else _shown_default
@@ -252,9 +257,7 @@ def as_shown(command: Command) -> Command:
         about = None if one.name in explained else one.how.help
         note = tyro.conf.arg(name=one.how.name or None, metavar=metavar or None, help=about, help_behavior_hint=hint)
         hinted = Annotated.__class_getitem__((kind, *marks, note))  # pyrefly: ignore
-        parameters.append(
-            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hinted)
-        )
+        parameters += [inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hinted)]
     shown.__name__, shown.__doc__ = command.__name__, command.__doc__
     shown.__annotations__ = {one.name: one.annotation for one in parameters}
     shown.__signature__ = inspect.Signature(parameters)  # pyrefly: ignore
