@@ -171,6 +171,12 @@ def test_an_unknown_command_is_an_error_even_with_help(words, help, told, capsys
     assert shown.out == ""
 
 
+@pytest.mark.parametrize("strange", ["--", "--json", "-v"])
+def test_an_unknown_flag_before_a_command_is_one_line(strange, capsys):
+    assert main([strange, "models"]) == 2
+    assert capsys.readouterr().err.startswith(f"vitlab: vitlab has no flag {strange}; its commands are demo, models")
+
+
 def test_help_before_an_unknown_command_is_an_error_too(capsys):
     assert main(["--help", "bogus"]) == 2
     assert "vitlab has no command 'bogus'" in capsys.readouterr().err

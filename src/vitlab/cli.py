@@ -151,7 +151,8 @@ def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> 
     """Raise if the first word is not a command, with the commands that may have been meant."""
     listed = f"its commands are {', '.join(commands)}"
     given = next((word for word in words if not word.startswith("-")), "")
-    strange = next((word for word in words if word not in ("-h", "--help")), "") if not given else ""
+    before = takewhile(lambda word: word.startswith("-"), words)
+    strange = next((word for word in before if word not in ("-h", "--help")), "")
     if not words or strange:
         problem = f"has no flag {strange}" if strange else "needs a command"
         raise ValueError(f"{program} {problem}; {listed}")
@@ -159,10 +160,9 @@ def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> 
         return
     full = {name: f"vitlab {name}" for name in COMMANDS} | {name: f"vitlab data {name}" for name in DATA_COMMANDS}
     full |= {name: f"{program} {name}" for name in commands}
-    near = [full[name] for name in difflib.get_close_matches(given, full, n=2, cutoff=0.65)]
-    if known := ALSO_CALLED.get(given.lower()):
-        near = [full[name] for name in known]
-    raise ValueError(f"{program} has no command {given!r:.80}; {did_you_mean(near)}{listed}")
+    near = ALSO_CALLED.get(given.lower()) or difflib.get_close_matches(given, full, n=2, cutoff=0.65)
+    meant = did_you_mean([full[name] for name in near])
+    raise ValueError(f"{program} has no command {given!r:.80}; {meant}{listed}")
 
 
 @contextlib.contextmanager
