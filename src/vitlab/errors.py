@@ -96,7 +96,7 @@ class WeightsWarning(UserWarning):
     """A weights file does not state something that changes the answers; the message says what is assumed."""
 
 
-def listed(items: Sequence[str], most: int) -> str:
+def first_few(items: Sequence[str], most: int) -> str:
     """The first `most` items, and how many more there are: "a, b and 3 more"."""
     return ", ".join(items[:most]) + (f" and {len(items) - most:,} more" if len(items) > most else "")
 

@@ -19,6 +19,22 @@ def parquet(path, x, y, names=("features", "labels")):
     pyarrow.parquet.write_table(table, path, row_group_size=2)
 
 
+def test_every_error_of_pyarrow_is_explained(tmp_path, monkeypatch):
+    parquet(tmp_path / "a.parquet", X, Y)
+
+    def fail(*arguments, **options):
+        raise pyarrow.ArrowCapacityError("too long")
+
+    monkeypatch.setattr(pyarrow.parquet.ParquetFile, "read", fail)
+    with pytest.raises(ValueError, match=r"a.parquet is not a valid parquet file \(too long\); download"):
+        open_vectors(f"{tmp_path}/a.parquet")
+
+
+def test_no_features_are_an_error_that_says_what_was_given():
+    with pytest.raises(ValueError, match=r"'' names no features; give FILE.npz"):
+        open_vectors("")
+
+
 def test_npy_npz_and_parquet_read_the_same(tmp_path):
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "y.npy", Y)

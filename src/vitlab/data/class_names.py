@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from vitlab.data.source import Paths, Sample, Source, Wrapped
-from vitlab.errors import listed
+from vitlab.errors import first_few
 from vitlab.require import require
 
 MOST_CLASSES = 1_000_000  # where class numbers are given without names: a name is made for each
@@ -128,7 +128,7 @@ def _difference(expected: Sequence[str], found: Sequence[str]) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    return listed([repr(name) for name in names], SHOWN) or "none"
+    return first_few([repr(name) for name in names], SHOWN) or "none"
 
 
 def renumbered(source: Source, class_names: Sequence[str]) -> Source:

@@ -12,12 +12,12 @@ import numpy as np
 
 from vitlab.data.loading.accounting import Quarantined
 from vitlab.data.loading.batches import Batch
+from vitlab.data.sources import parquet
 from vitlab.data.sources.arrays import open_npz
 from vitlab.data.sources.catalogue import KINDS
-from vitlab.data.sources.parquet import open_parquet
 from vitlab.npz import NpzError, damage_explained, read_array, read_header
 from vitlab.require import require
-from vitlab.store import json_writer, replacing
+from vitlab.store import replacing, write_json
 from vitlab.strict_json import read_json
 from vitlab.user_files import open_regular
 
@@ -55,7 +55,7 @@ def open_vectors(text: str) -> Vectors:
     """Read features from FILE.npz, FILE.npy?y=LABELS.npy, FILE.parquet?x=COLUMN&y=COLUMN or a folder of features."""
     match = FORM.fullmatch(text)
     if match is None:
-        raise ValueError("no features are named; give FILE.npz, FILE.npy?y=LABELS.npy, FILE.parquet or a folder")
+        raise ValueError(f"{text!r} names no features; give FILE.npz, FILE.npy?y=LABELS.npy, FILE.parquet or a folder")
     path = Path(unquote(match["path"]))
     pairs = [part.partition("=")[::2] for part in (match["options"] or "").split("&") if part]
     options = {name: unquote(value) for name, value in pairs}
@@ -103,12 +103,10 @@ def _arrays(path: Path, wanted: Container[str] | None = None) -> dict[str, np.nd
 
 
 def _parquet(path: Path, options: dict[str, str]) -> Vectors:
-    file = open_parquet(path)
+    file = parquet.open_parquet(path)
     x, y = (_named(path.name, part, options, set(file.schema_arrow.names)) for part in ("x", "y"))
-    try:
+    with parquet.damage_explained(f"{path.name} is not a valid parquet file"):
         table = file.read(columns=[x, y])
-    except (OSError, ValueError) as error:  # pyarrow's own errors are both
-        raise ValueError(f"{path.name} is not a valid parquet file: {error!s:.200}") from None
     lists = table[x].combine_chunks()
     is_list = str(lists.type).startswith(("list", "fixed_size_list", "large_list"))
     require(is_list, f"{path.name}: column {x!r} holds {lists.type}, not lists of numbers")
@@ -176,8 +174,7 @@ class FeatureFolder:
             others = [name for name in sorted(found.keys() | whole) if found.get(name) != whole.get(name)]
             require(not others, f"{self.path} holds other features ({', '.join(others)} differ); choose another folder")
             return
-        with replacing(self.path / CARD) as temporary:
-            json_writer(whole)(temporary)
+        write_json(self.path / CARD, whole)
 
     def state(self, number: int) -> str | None:
         """Return the `fingerprint.state` of the images that a file was made from; None if there is no such file."""

@@ -18,7 +18,7 @@ from vitlab.data.images.gate import Decoded, read_image
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
 from vitlab.drawing.page import html_table
-from vitlab.errors import listed
+from vitlab.errors import first_few
 
 Kept = TypeVar("Kept")
 SHOWN = 10  # classes that a notebook names
@@ -146,7 +146,7 @@ class Source(Dataset[tuple[Any, int | Tensor]], ABC):
         return type(self), arguments, kept
 
     def _repr_html_(self) -> str:
-        classes = f"{len(self.class_names):,}: {listed(self.class_names, SHOWN)}"
+        classes = f"{len(self.class_names):,}: {first_few(self.class_names, SHOWN)}"
         labels = "any number per sample" if self.is_multi_label else "one per sample"
         data = self.spec or type(self).__name__
         return html_table([("data", "samples", "classes", "labels"), (data, f"{len(self):,}", classes, labels)])

@@ -34,7 +34,7 @@ class Subset(Wrapped):
 def take(source: Source, numbers: Sequence[int] | np.ndarray) -> Subset:
     """Return the samples with these numbers, in this order."""
     held = np.asarray(numbers, dtype=np.int64)
-    return Subset(source, len(held), partial(_entry, held))
+    return Subset(source, len(held), held.item)
 
 
 def tfds_order(keys: Iterable[str], split: str) -> list[int]:
@@ -60,12 +60,4 @@ def nested_subset(source: Source, samples: int, seed: int = 0) -> Subset:
     """Return a random subset in constant memory; of two subsets with one seed, the larger contains the smaller."""
     require(1 <= samples <= len(source), f"a subset of {samples:,} samples; the data has 1 to {len(source):,}")
     key = hashlib.blake2b(f"subset/{seed}".encode(), digest_size=32).digest()
-    return Subset(source, samples, partial(_permuted, len(source), key))
-
-
-def _entry(held: np.ndarray, index: int) -> int:
-    return int(held[index])
-
-
-def _permuted(samples: int, key: bytes, index: int) -> int:
-    return permuted(index, samples, key)
+    return Subset(source, samples, partial(permuted, size=len(source), key=key))

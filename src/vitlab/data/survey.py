@@ -144,7 +144,9 @@ def _size(source: Source, number: int) -> tuple[int, int]:
 
 def exact_duplicates(first: Source, second: Source) -> list[tuple[str, str]]:
     """Return (id in first, id in second) of samples with the same content, such as training images in a test set."""
-    known = dict(reversed(list(_hashes(first))))  # of several, the first
+    known: dict[bytes, str] = {}
+    for digest, name in _hashes(first):
+        known.setdefault(digest, name)
     return [(known[digest], name) for digest, name in _hashes(second) if digest in known]
 
 

@@ -115,7 +115,7 @@ class Images(_Bar):
             self._begin(done, total)
         started, had = self._began
         speed = (done - had) / max(now - started, 1e-9)
-        rate = f"{self._amount(speed)}/s" if done > had else ""
+        rate = f"{self._speed(speed)}/s" if done > had else ""
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total or None, now=rate)
         elif done > had and (now - self._spoke > QUIET or (done == total and self.name)):
@@ -131,8 +131,11 @@ class Images(_Bar):
             of = f", {self._amount(total)} in total" if total else ""
             self.say(f"{self.what} {self.name}{of}{f', continuing after {self._amount(done)}' if done else ''}")
 
-    def _amount(self, number: float) -> str:
-        return f"{number:,}" if isinstance(number, int) else f"{number:,.1f} images"
+    def _amount(self, number: int) -> str:
+        return f"{number:,}"
+
+    def _speed(self, number: float) -> str:
+        return f"{number:,.1f} images"
 
 
 class Bytes(Images):
@@ -142,6 +145,8 @@ class Bytes(Images):
 
     def _amount(self, number: float) -> str:
         return f"{number / 1e6:,.1f} MB"
+
+    _speed = _amount
 
 
 class Tally(_Bar):

@@ -68,6 +68,6 @@ def test_many_suffixes_and_names_are_counted_in_little_memory():
     for number in range(10_000):
         left_out.leave_out("other_suffix", f"f{number}.x{number}")
     assert left_out == {"other_suffix": 10_000}
-    assert sum(count for _, (count, _) in left_out.listed()) == 10_000
+    assert sum(count for _, (count, _) in left_out.by_rule()) == 10_000
     assert len(left_out.kinds) <= 51
     assert all(len(names) <= 3 for _, names in left_out.kinds.values())

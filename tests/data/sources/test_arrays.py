@@ -77,7 +77,7 @@ def test_an_image_is_a_copy_that_may_be_written_to(tmp_path):
         (GREY[:0], LABELS[:0], "allowed is"),
         (GREY[0], LABELS, "allowed is"),
         (GREY, LABELS[:4], "5 images and 4 labels"),
-        (GREY, LABELS - 1, r"labels from -1 to 1; .* of image \[\d\]"),
+        (GREY, LABELS - 1, r"labels from -1 to 1; .* see image \d$"),
         (GREY, LABELS.astype(float), "labels of float64"),
         (GREY, LABELS + 10**7, "labels from 10000000"),
         (GREY, np.full((5, 2), 2), "not 0 or 1"),

@@ -192,7 +192,40 @@ def test_without_pyarrow_the_error_names_the_extra(tmp_path):
         "import sys; sys.modules['pyarrow'] = None\n"
         "from pathlib import Path; from vitlab.data.sources.parquet import MOST_KEPT, ParquetSource\n"
         "try: ParquetSource(Path(sys.argv[1]))\n"
-        "except ImportError as error: sys.stdout.write(str(error))"
+        "except ModuleNotFoundError as error: sys.stdout.write(str(error))\n"
+        "from vitlab.cli import main; sys.exit(main(['data', 'check', f'parquet:{sys.argv[1]}']))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-    assert done.stdout == "parquet files need pyarrow: pip install 'vitlab[data]'"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+    said = "parquet files need pyarrow: pip install 'vitlab[data]'"
+    assert done.stdout.startswith(said)
+    assert done.returncode == 2
+    assert f"vitlab: {said}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_every_error_of_pyarrow_is_explained(tmp_path, monkeypatch):
+    source = ParquetSource(write(tmp_path / "set.parquet", range(3)))
+
+    def fail(*arguments, **options):
+        raise pyarrow.ArrowNotImplementedError("nested data\nis not implemented")
+
+    monkeypatch.setattr(parquet.ParquetFile, "read_row_group", fail)
+    with pytest.raises(BadImage, match=r"damaged row group \(nested data\); download the file again"):
+        source.item(0)
+    monkeypatch.setattr(parquet.ParquetFile, "read", fail)
+    with pytest.raises(ValueError, match=r"column 'label' is damaged \(nested data\); download"):
+        ParquetSource(tmp_path / "set.parquet")
+    monkeypatch.setattr(parquet, "ParquetFile", fail)
+    with pytest.raises(ValueError, match=r"not a valid parquet file \(nested data\); download"):
+        ParquetSource(tmp_path / "set.parquet")
+
+
+def test_short_memory_is_not_a_damaged_file(tmp_path, monkeypatch):
+    source = ParquetSource(write(tmp_path / "set.parquet", range(3)))
+
+    def fail(*arguments, **options):
+        raise pyarrow.ArrowMemoryError("malloc failed")
+
+    monkeypatch.setattr(parquet.ParquetFile, "read_row_group", fail)
+    with pytest.raises(MemoryError):
+        source.item(0)

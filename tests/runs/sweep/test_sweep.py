@@ -130,10 +130,19 @@ def test_values_of_the_wrong_type_are_errors_by_the_name_of_the_argument(tmp_pat
 
 
 @pytest.mark.parametrize(
-    "text", ["schedule.peak", "a=log:0:1", "a=log:2:1", "a=curved:1:2", "a=whole:1.5:2", "a=choice:1,1", "=log:1:2"]
+    ("text", "said"),
+    [
+        ("schedule.peak", ": after the field comes one of log:LOW:HIGH, linear:LOW:HIGH"),
+        ("a=log:0:1", ": a logarithm needs a low end above 0"),
+        ("a=log:2:1", ": 2 is not below 1"),
+        ("a=curved:1:2", ": after the field comes one of log:LOW:HIGH, linear:LOW:HIGH"),
+        ("a=whole:1.5:2", ": after the field comes one of log:LOW:HIGH, linear:LOW:HIGH"),
+        ("a=choice:1,1", " needs different values"),
+        ("=log:1:2", " names no field"),
+    ],
 )
-def test_a_space_that_means_nothing_is_refused(text):
-    with pytest.raises(ValueError, match="space"):
+def test_a_space_that_means_nothing_is_refused(text, said):
+    with pytest.raises(ValueError, match=f"^space '{text}'{said}"):
         read_space([text])
 
 

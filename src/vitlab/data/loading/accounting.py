@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vitlab.data.images.refusals import CONVERSIONS, SUFFIXES
-from vitlab.errors import TooManyBadImages, listed
+from vitlab.errors import TooManyBadImages, first_few
 
 TRAINING_LIMIT = 0.05  # of the samples; more bad images than that stop a training
 FEW = 10  # bad images that never stop a training, unless none at all is allowed
@@ -85,20 +85,20 @@ class Excluded(Counter[str]):
 
     def described(self) -> str:
         """What is left out, in a few words, such as "left out: 2 .txt files"; empty if nothing is."""
-        said = [_counted(rule, suffix, count) for (rule, suffix), (count, _) in self.listed()]
+        said = [_counted(rule, suffix, count) for (rule, suffix), (count, _) in self.by_rule()]
         return f"left out: {', '.join(said)}" if said else ""
 
     def lines(self) -> list[str]:
         """What is left out, a line for each rule and suffix: how many, the first names, and what to do if anything."""
         if not self.kinds:  # read from a file that has no names
             return [_counted(rule, "", count) for rule, count in sorted(self.items())]
-        return [_explained(*kind, *found) for kind, found in self.listed()]
+        return [_explained(*kind, *found) for kind, found in self.by_rule()]
 
     def unread_pictures(self) -> list[str]:
         """The lines about pictures with a suffix that is not read, such as .heic."""
-        return [_explained(*kind, *found) for kind, found in self.listed() if kind[1] in SUFFIXES]
+        return [_explained(*kind, *found) for kind, found in self.by_rule() if kind[1] in SUFFIXES]
 
-    def listed(self) -> list[tuple[tuple[str, str], tuple[int, list[str]]]]:
+    def by_rule(self) -> list[tuple[tuple[str, str], tuple[int, list[str]]]]:
         """((rule, suffix), (count, first names)) of what is left out, by rule, the largest count first."""
         return sorted(self.kinds.items(), key=lambda item: (item[0][0], -item[1][0], item[0][1]))
 
@@ -208,4 +208,4 @@ class Account:
 
 def names(bad: Sequence[Quarantined], shown: int) -> str:
     """The first `shown` bad samples with their reasons, and how many more there are."""
-    return listed([f"{sample.id!r} {sample.explained}" for sample in bad], shown)
+    return first_few([f"{sample.id!r} {sample.explained}" for sample in bad], shown)

@@ -74,9 +74,9 @@ class PixelSource(Source):
         require(len(labels) == len(images), f"{name} has {len(images):,} images and {len(labels):,} labels")
         if labels.ndim == 1:
             classes, most = int(labels.max()) + 1, len(class_names) or MOST_CLASSES
-            wrong = np.flatnonzero((labels < 0) | (labels >= most))[:1].tolist()
+            wrong = (labels < 0) | (labels >= most)
             found = f"{name} has labels from {labels.min()} to {labels.max()}; allowed are 0 to {most - 1}"
-            require(not wrong, f"{found}; the first other is of image {wrong}")
+            require(not wrong.any(), f"{found}; see image {wrong.argmax()}")
             self.labels = Labels(labels)
         else:
             classes, known = labels.shape[1], len(class_names)

@@ -51,13 +51,13 @@ class Kind:
 
 
 OPTIONS = (str, int, Path, Path | None)  # annotations of parameters that may stand in a spec, besides Literal
-TABLE = "a CSV or TSV table of paths and labels; a separator such as ; makes it multi-label; whole numbers are class"
+TABLE = "a CSV or TSV table of paths and labels (several with separator=;); numbers are classes unless numbers=names"
 IMAGENET = "ImageNet as distributed: synset folders, or the validation images as a folder or tar with a file of labels"
 LETTERS = "unlimited labelled letters in matplotlib's fonts, without those that look like digits, drawn on demand"
 KINDS = {
     "folder": Kind(FolderSource, "class folders of image files", is_encoded=True),
     "pictures": Kind(PictureSource, "image files anywhere below a folder, without labels", is_encoded=True),
-    "csv": Kind(CsvSource, f"{TABLE} numbers, or names with numbers=names", is_encoded=True),
+    "csv": Kind(CsvSource, TABLE, is_encoded=True),
     "imagenet": Kind(ImageNetSource, IMAGENET, is_encoded=True),
     "shards": Kind(ShardSource, "webdataset tar shards that `vitlab data index` has indexed", is_encoded=True),
     "parquet": Kind(ParquetSource, "parquet files as Hugging Face writes them, one or a folder", is_encoded=True),

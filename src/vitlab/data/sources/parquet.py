@@ -1,7 +1,9 @@
 """Parquet as Hugging Face writes image sets: a column of encoded images and one of class numbers; needs `[data]`."""
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -105,10 +107,10 @@ class ParquetSource(Source):
             if size > LARGEST_GROUP:
                 raise BadImage(Reason.too_large, f"is in a row group of {size:,} bytes; write smaller row groups", name)
             try:
-                kept = file.read_row_group(inside, columns=[self._image], use_threads=False).column(self._image)
-            except (OSError, ValueError) as error:  # pyarrow's own errors are both
-                found = f"is in a damaged row group ({_said(error)})"
-                raise BadImage(Reason.corrupt, f"{found}; download the file again", name) from None
+                with damage_explained("is in a damaged row group"):
+                    kept = file.read_row_group(inside, columns=[self._image], use_threads=False).column(self._image)
+            except ValueError as error:
+                raise BadImage(Reason.corrupt, str(error), name) from None
             keep(self._kept, group, kept, MOST_KEPT)
         return kept
 
@@ -121,16 +123,24 @@ def open_parquet(path: Path) -> "pyarrow.parquet.ParquetFile":
     try:
         from pyarrow import parquet
     except ImportError:
-        raise ImportError("parquet files need pyarrow: pip install 'vitlab[data]'") from None
+        raise ModuleNotFoundError("parquet files need pyarrow: pip install 'vitlab[data]'") from None
     check_regular(path)
-    try:
+    with damage_explained(f"{path.name} is not a valid parquet file"):
         return parquet.ParquetFile(path, memory_map=True)
-    except ValueError as error:
-        raise ValueError(f"{path.name} is not a valid parquet file ({_said(error)}); get it again") from None
 
 
-def _said(error: Exception) -> str:
-    return str(error).partition("\n")[0][:160]
+@contextlib.contextmanager
+def damage_explained(problem: str) -> Iterator[None]:
+    """Turn pyarrow's errors, except that memory is short, into a ValueError that starts with the problem."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except MemoryError:
+        raise
+    except (ArrowException, OSError) as error:
+        said = str(error).partition("\n")[0][:160]
+        raise ValueError(f"{problem} ({said}); download the file again") from None
 
 
 def _files(path: Path, split: str) -> list[Path]:
@@ -169,10 +179,8 @@ def _check_columns(file: str, schema: "pyarrow.Schema", image: str, label: str) 
 
 
 def _labels(file: str, opened: "pyarrow.parquet.ParquetFile", label: str) -> np.ndarray:
-    try:
+    with damage_explained(f"{file}: column {label!r} is damaged"):
         column = opened.read(columns=[label], use_threads=False).column(label)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file}: column {label!r} is damaged ({_said(error)}); download the file again") from None
     require(column.null_count == 0, f"{file}: column {label!r} has {column.null_count:,} rows without a label")
     values = column.to_numpy()
     bad = np.flatnonzero((values < 0) | (values >= MOST_CLASSES))

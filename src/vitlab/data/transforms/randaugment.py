@@ -1,6 +1,7 @@
 """RandAugment, a few random operations of one strength, and random erasing."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -20,24 +21,24 @@ ATTEMPTS = 10  # to find a box smaller than the picture; after that nothing is e
 
 def randaugmented(image: Image.Image, how: RandAugment, interpolation: Interpolation, rng: Generator) -> Image.Image:
     """Apply `how.layers` random operations of the flavour."""
+    if how.flavour == "tf":
+        pixels = np.asarray(image)
+        for name, level in _drawn(how, list(tensorflow_operations.OPERATIONS), rng, most=math.inf):
+            pixels = tensorflow_operations.applied(name, pixels, level, how.fill, rng)
+        return Image.fromarray(pixels)
     resampling = RESAMPLING.get(interpolation, Image.Resampling.BILINEAR)
-    is_tf, pixels = how.flavour == "tf", np.asarray(image)
-    names = list(tensorflow_operations.OPERATIONS if is_tf else pillow_operations.OPERATIONS)
+    for name, level in _drawn(how, list(pillow_operations.OPERATIONS), rng, most=1.0):
+        image = pillow_operations.applied(name, image, level, how.fill, resampling, rng)
+    return image
+
+
+def _drawn(how: RandAugment, names: list[str], rng: Generator, most: float) -> Iterator[tuple[str, float]]:
+    """Random operations and their levels. timm clips a level at 1, TensorFlow allows more."""
     for number in rng.integers(len(names), size=how.layers):
+        assert how.magnitude is not None, "layers have a magnitude"
         if rng.random() < how.probability:
-            level = _level(how, rng, most=math.inf if is_tf else 1.0)
-            if is_tf:
-                pixels = tensorflow_operations.applied(names[number], pixels, level, how.fill, rng)
-            else:
-                image = pillow_operations.applied(names[number], image, level, how.fill, resampling, rng)
-    return Image.fromarray(pixels) if is_tf else image
-
-
-def _level(how: RandAugment, rng: Generator, most: float) -> float:
-    """The strength of one operation; timm clips it at `most`, TensorFlow allows more than 1."""
-    assert how.magnitude is not None, "layers have a magnitude"
-    magnitude = rng.normal(how.magnitude, how.deviation) if how.deviation else how.magnitude
-    return min(max(magnitude / SCALE, 0.0), most)
+            magnitude = rng.normal(how.magnitude, how.deviation) if how.deviation else how.magnitude
+            yield names[number], min(max(magnitude / SCALE, 0.0), most)
 
 
 def erased(pixels: Tensor, how: Erasing, rng: Generator) -> Tensor:

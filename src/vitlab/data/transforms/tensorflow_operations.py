@@ -96,6 +96,16 @@ def rotate(pixels: np.ndarray, degrees: float, fill: Colour) -> np.ndarray:
     return _moved(pixels, (cos, -sin, right), (sin, cos, low), fill)
 
 
+def shear(pixels: np.ndarray, right: float, down: float, fill: Colour) -> np.ndarray:
+    """Take pixels from `right` further right for every row down, and `down` further down for every column right."""
+    return _moved(pixels, (1, right, 0), (down, 1, 0), fill)
+
+
+def translate(pixels: np.ndarray, left: float, up: float, fill: Colour) -> np.ndarray:
+    """Shift to the left and up, in pixels."""
+    return _moved(pixels, (1, 0, left), (0, 1, up), fill)
+
+
 def cutout(pixels: np.ndarray, half: int, fill: Colour, centre: tuple[int, int]) -> np.ndarray:
     """Paint over a square of 2 `half` pixels around (row, column)."""
     painted = pixels.copy()
@@ -143,10 +153,10 @@ OPERATIONS: dict[str, Operation[Apply]] = {  # in the order of the random number
     "Contrast": Operation(lambda x, amount, fill: contrast(x, amount), _factor),
     "Brightness": Operation(lambda x, amount, fill: brightness(x, amount), _factor),
     "Sharpness": Operation(lambda x, amount, fill: sharpness(x, amount), _factor),
-    "ShearX": Operation(lambda x, a, fill: _moved(x, (1, a, 0), (0, 1, 0), fill), lambda level: level * 0.3, True),
-    "ShearY": Operation(lambda x, a, fill: _moved(x, (1, 0, 0), (a, 1, 0), fill), lambda level: level * 0.3, True),
-    "TranslateX": Operation(lambda x, a, fill: _moved(x, (1, 0, a), (0, 1, 0), fill), lambda level: level * 100, True),
-    "TranslateY": Operation(lambda x, a, fill: _moved(x, (1, 0, 0), (0, 1, a), fill), lambda level: level * 100, True),
+    "ShearX": Operation(lambda x, slope, fill: shear(x, slope, 0, fill), lambda level: level * 0.3, has_sign=True),
+    "ShearY": Operation(lambda x, slope, fill: shear(x, 0, slope, fill), lambda level: level * 0.3, has_sign=True),
+    "TranslateX": Operation(lambda x, by, fill: translate(x, by, 0, fill), lambda level: level * 100, has_sign=True),
+    "TranslateY": Operation(lambda x, by, fill: translate(x, 0, by, fill), lambda level: level * 100, has_sign=True),
     CUTOUT: Operation(lambda x, amount, fill: x, lambda level: int(level * 40)),  # see `applied`
     "SolarizeAdd": Operation(lambda x, amount, fill: solarize_add(x, int(amount)), lambda level: int(level * 110)),
 }

@@ -14,7 +14,7 @@ from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import data_name, described_kinds
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
 from vitlab.data.transforms.resizing import check_result
-from vitlab.errors import listed, printable
+from vitlab.errors import first_few, printable
 from vitlab.pixels import Augmentation
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import require
@@ -69,7 +69,7 @@ class DataCheck(Tabular):
         means = " ".join(f"{mean:.4f}" for mean in found.channel_means())
         yield Line("mean colour", f"{means} (red green blue, 0 to 1)")
         sizes = [f"{width} x {height} ({count:,})" for (width, height), count in found.sizes.most_common()]
-        yield Line("sizes", listed(sizes, SHOWN))
+        yield Line("sizes", first_few(sizes, SHOWN))
         yield from _listed("bad", [f"{sample.id!r} {sample.detail}" for sample in account.quarantined.values()])
         if found.copies:
             yield Line("copies", f"{_samples(found.copies)} the same image as another of the same class")
@@ -84,7 +84,7 @@ class DataCheck(Tabular):
 
     def to_json(self) -> dict[str, object]:
         """Everything that was found, as JSON values, with every bad sample."""
-        left_out = self.source.excluded.listed()
+        left_out = self.source.excluded.by_rule()
         return {
             "card": to_json(self.card),
             "account": self.survey.account.to_json(),

@@ -32,6 +32,7 @@ from vitlab.runs.progress import Images, announced, say
 from vitlab.spec import ConventionName
 from vitlab.store import locked, refuse_strange, sha256
 from vitlab.strict_json import to_json
+from vitlab.user_files import as_path
 from vitlab.weights.load import located
 
 
@@ -117,9 +118,10 @@ def evaluate(
     `ledger` is a file that the results are appended to, with the `expected` percentage, its source and the `command`.
     Under torchrun all ranks share the work and return the same result. `quiet` prints no progress.
     """
-    real, label_map, ledger, folder = map(inputs.optional_path, (real, label_map, ledger, out))
+    paths = {"real": real, "label_map": label_map, "ledger": ledger, "out": out}
+    real, label_map, ledger, folder = (None if at is None else as_path(at, name) for name, at in paths.items())
     labels = Labels(real, label_map, restrict, by_number, threshold)
-    models, sets = inputs.listed(model), inputs.listed(data)
+    models, sets = inputs.as_list(model), inputs.as_list(data)
     require(bool(models), "no model was given; give at least one name or path of weights")
     require(bool(sets), "no data was given; give a spec such as folder:photos (vitlab data kinds lists all kinds)")
     check_ledger(ledger, expected, expected_from, rows=len(models) * len(sets) * (1 if real is None else 2))

@@ -60,7 +60,7 @@ def fewshot_table(
     model is loaded. Table and features are written to the folder `out`. Under torchrun all ranks share the features;
     only rank 0 returns the rows. `quiet` prints no progress.
     """
-    given = inputs.listed(train), inputs.listed(test)
+    given = inputs.as_list(train), inputs.as_list(test)
     pairs = f"{len(given[0])} training and {len(given[1])} test sets"
     require(bool(given[0]) and len(given[0]) == len(given[1]), f"{pairs}: give them in pairs")
     require(bool(shots or neighbours or probe), "nothing to do: give shots, neighbours or probe")

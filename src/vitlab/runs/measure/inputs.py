@@ -40,14 +40,9 @@ def measuring(device: str, console: Console | None, *, quiet: bool) -> Iterator[
         yield world, default_console(console, quiet=quiet or not world.leads)
 
 
-def listed(given: T | Sequence[T]) -> list[T]:
+def as_list(given: T | Sequence[T]) -> list[T]:
     """One or several, as a list."""
     return list(given) if isinstance(given, list | tuple) else [cast(T, given)]
-
-
-def optional_path(given: str | Path | None) -> Path | None:
-    """A path if one is given."""
-    return None if given is None else Path(given)
 
 
 def open_set(data: DataLike, max_pixels: int | None = None) -> tuple[str, Source]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from rich.console import Console
 
 from vitlab.data.source import Source
-from vitlab.errors import listed
+from vitlab.errors import first_few
 from vitlab.require import require
 from vitlab.run_dir import CONTENTS, RUN
 from vitlab.runs.progress import say
@@ -72,5 +72,5 @@ def _differences(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 def _words(value: object) -> str:
     if isinstance(value, list):
-        return listed([str(one) for one in value], NAMED) or "nothing else"
+        return first_few([str(one) for one in value], NAMED) or "nothing else"
     return "not set" if value in (None, "") else str(value)

@@ -17,7 +17,7 @@ from vitlab.data.loading.batches import Batch
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_data, open_source, with_max_pixels
 from vitlab.data.splits import development_split
-from vitlab.errors import listed
+from vitlab.errors import first_few
 from vitlab.metrics.multilabel import check_kept
 from vitlab.require import require
 from vitlab.run_dir import OBJECT, QUARANTINE, RunDir, RunSpec
@@ -178,7 +178,7 @@ def tell_unused(console: Console, unused: Sequence[str], classes: int) -> None:
 
 
 def _named(classes: Sequence[str]) -> str:
-    return listed([repr(name) for name in classes], NAMED)
+    return first_few([repr(name) for name in classes], NAMED)
 
 
 # -- Used and bad images -------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from rich.console import Console
 from vitlab.data.contents import Comparison, Contents, compare, from_bytes, take, to_bytes
 from vitlab.data.fingerprint import DataCard, fingerprint, way_out
 from vitlab.data.source import Source
-from vitlab.errors import listed
+from vitlab.errors import first_few
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, LARGEST_RECORD, NOT_EXACT, RUN, RunDir
 from vitlab.runs.progress import Bytes, say
 from vitlab.store import replacing
@@ -131,7 +131,7 @@ def _difference(name: str, found: Comparison, source: Source) -> str:
     count = f"{len(changed):,} of {len(found.now.files):,} {what} of the {IN_WORDS[name]} data"
     hint = f" ({found.hint})" if found.hint else ""
     verb = "has" if len(changed) == 1 else "have"
-    return f"{count} {verb} changed: {listed(named, NAMED)}{hint}"
+    return f"{count} {verb} changed: {first_few(named, NAMED)}{hint}"
 
 
 def _other_samples(name: str) -> str:
@@ -149,7 +149,7 @@ def _edited(run: RunDir, checkpoint: tuple[int, Mapping[str, object] | None] | N
     if learned_sha256(before) == learned_sha256(now):
         return []
     fields = list(_fields(before, now))
-    return [f"{RUN} was edited: {listed(fields, NAMED)}"]
+    return [f"{RUN} was edited: {first_few(fields, NAMED)}"]
 
 
 def _fields(before: object, now: object, place: str = "") -> list[str]:

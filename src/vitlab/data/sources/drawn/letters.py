@@ -44,6 +44,7 @@ class LetterSource(ProceduralSource):
     """Light letters on a dark ground, grey as RGB; the first `classes` of `LETTERS`."""
 
     most_classes: ClassVar[int] = len(LETTERS)
+    known_classes: ClassVar[str] = f", the letters {LETTERS}"
 
     classes: int = len(LETTERS)
 

@@ -82,6 +82,7 @@ class ProceduralSource(Source):
     """
 
     most_classes: ClassVar[int] = 10**7
+    known_classes: ClassVar[str] = ""  # ends the error of too many
 
     classes: int = 1000
     images: int = 1_000_000
@@ -89,7 +90,7 @@ class ProceduralSource(Source):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check("classes", self.classes, 1, self.most_classes)
+        _check("classes", self.classes, 1, self.most_classes, self.known_classes)
         _check("images", self.images, 1, MOST_IMAGES)
         _check("size", self.size, SMALLEST, LARGEST)
         _check("seed", self.seed, 0, MOST_SEED)
@@ -135,6 +136,6 @@ def gradient(corners: np.ndarray, size: int) -> np.ndarray:
     return blended(left[:, None], right[:, None], way)  # (size, size, 3)
 
 
-def _check(name: str, value: int, low: int, high: int) -> None:
+def _check(name: str, value: int, low: int, high: int, known: str = "") -> None:
     is_allowed = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-    require(is_allowed, f"{name} is {value!r}; it must be a whole number from {low} to {high}")
+    require(is_allowed, f"{name} is {value!r}; it must be a whole number from {low} to {high}{known}")
