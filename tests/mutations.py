@@ -29,7 +29,7 @@ from vitlab.weights.files import unpickle
 from vitlab.weights.files.containers import WeightsError
 from vitlab.weights.files.npz import write_npz
 from vitlab.weights.formats import bit, google, timm, timm_resnet, torchvision
-from vitlab.weights.formats.facts import metadata
+from vitlab.weights.formats.preprocessing import metadata
 from vitlab.weights.save import translated
 
 PLAIN = ViTSpec(2, 1, 8, 8, 2, (4, 4), 3, head="linear")

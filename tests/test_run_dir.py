@@ -28,6 +28,12 @@ def test_a_folder_is_made_once(run):
         RunDir.create(run.path, SPEC, {})
 
 
+def test_the_command_that_continues_a_run_can_be_pasted(in_memory):
+    run = RunDir.create(in_memory / "my run", SPEC, {"classes": 10})
+    with pytest.raises(ValueError, match=r"continue it with: vitlab resume '.*/my run'$"):
+        RunDir.create(run.path, SPEC, {})
+
+
 def test_a_new_run_leaves_the_data_json_of_others_alone(in_memory):
     """A crash may leave only that file of a run; anybody may have one of that name."""
     card = {"spec": "digits", "samples": 3, "class_names": ["a"], "fingerprint": "f"}

@@ -59,7 +59,7 @@ def open_archive(path: Path, most: int) -> zipfile.ZipFile:
         archive = zipfile.ZipFile(path)
     if len(archive.filelist) > most:
         archive.close()
-        raise NpzError(f"too_large: {len(archive.filelist):,} members; at most {most:,} are read")
+        raise NpzError(f"it has {len(archive.filelist):,} members; at most {most:,} are read")
     return archive
 
 
@@ -67,7 +67,7 @@ def check_unpacked(archive: zipfile.ZipFile, path: Path) -> None:
     """Raise NpzError if the members would unpack to far more than the size of the file."""
     unpacked = sum(member.file_size for member in archive.infolist())
     if unpacked > LARGEST_RATIO * path.stat().st_size + 2**20:
-        raise NpzError(f"too_large: it would unpack to {unpacked:,} bytes, over {LARGEST_RATIO} times its size")
+        raise NpzError(f"it would unpack to {unpacked:,} bytes, over {LARGEST_RATIO} times its size")
 
 
 @contextlib.contextmanager
@@ -87,7 +87,7 @@ def read_header(stream: IO[bytes], size: int, where: str) -> Header:
         raise NpzError(f"{where} has npy version {version}")
     header = Header(*VERSIONS[version](stream, max_header_size=LARGEST_HEADER))
     if header.dtype.hasobject:
-        raise NpzError(f"unsafe_format: {where} contains pickled Python objects, which are never read")
+        raise NpzError(f"{where} contains pickled Python objects, which are never read")
     needed = math.prod(header.shape) * header.dtype.itemsize
     if min(header.shape, default=0) < 0 or needed != size - stream.tell():
         raise NpzError(f"{where} claims shape {header.shape}, which does not match its size")

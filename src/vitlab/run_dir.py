@@ -300,7 +300,8 @@ def _is_half_made(path: Path) -> bool:
 def _refuse_run(path: Path) -> None:
     if (path / RUN).exists() and (path / RESULT).exists():
         raise ValueError(f"{path} holds a finished run, with its model in {path / MODEL}; choose another out=")
-    require(not (path / RUN).exists(), f"{path} holds a run already; continue it with: vitlab resume {path}")
+    resume = f"vitlab resume {shlex.quote(str(path))}"
+    require(not (path / RUN).exists(), f"{path} holds a run already; continue it with: {resume}")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -43,6 +43,7 @@ class Convolutions:
 
 
 BIT, HYBRID = Convolutions(), Convolutions(1e-5, "deviation", 1e-6)  # the authors' ResNets
+TIMM_RESNET = Convolutions(1e-8)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Conventions:
 CONVENTIONS: dict[ConventionName, Conventions] = {
     "paper": Conventions(),
     "timm": Conventions(
-        "exact", 1e-6, "timm", Preprocessing("shorter", 0.9, "bicubic", True), Convolutions(1e-8), Convolutions(1e-8)
+        "exact", 1e-6, "timm", Preprocessing("shorter", 0.9, "bicubic", True), bit=TIMM_RESNET, hybrid=TIMM_RESNET
     ),
     "hf": Conventions("exact", 1e-12, "hf", Preprocessing("square", 1.0, "bilinear", True)),
     "torchvision": Conventions(

@@ -119,17 +119,17 @@ def check_archive(path: str | Path, most: int) -> None:
     Reads only its last bytes, because `zipfile` builds an object for every member listed.
     """
     with open_regular(path) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - 2**16 - 100, 0))
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - 2**16 - 100, 0))
         tail = file.read(2**16 + 100)
         at = tail.rfind(b"PK\x05\x06")
-        listed = struct.unpack("<12xI", tail[at : at + 16])[0] if 0 <= at <= len(tail) - 16 else 0
+        size = struct.unpack("<12xI", tail[at : at + 16])[0] if 0 <= at <= len(tail) - 16 else 0
         if tail[max(at - 20, 0) : at].startswith(b"PK\x06\x07"):  # an archive of 64-bit sizes has a second record
-            file.seek(min(struct.unpack("<8xQ4x", tail[at - 20 : at])[0], size))
+            file.seek(min(struct.unpack("<8xQ4x", tail[at - 20 : at])[0], end))
             record = file.read(56)
-            listed = struct.unpack("<40xQ8x", record)[0] if record[:4] == b"PK\x06\x06" and len(record) == 56 else 0
-    if listed > most * DIRECTORY_ENTRY:
-        raise ValueError(f"{Path(path).name} lists too many members: {listed:,} bytes; at most {most:,} are read")
+            size = struct.unpack("<40xQ8x", record)[0] if record[:4] == b"PK\x06\x06" and len(record) == 56 else 0
+    if size > (room := most * DIRECTORY_ENTRY):
+        raise ValueError(f"{Path(path).name} lists its members in {size:,} bytes; at most {room:,} are read")
 
 
 def _check_line(path: str | Path, number: int, length: int, longest: int) -> None:

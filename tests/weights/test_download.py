@@ -30,12 +30,13 @@ from vitlab.weights.released.catalogue import (
     Release,
     beside,
     cache_folder,
+    fetched,
     find_release,
     read_fetched,
     releases,
     write_fetched,
 )
-from vitlab.weights.released.download import check_url, download, fetch, fetched
+from vitlab.weights.released.download import check_url, download, fetch
 
 SMALL = ViTSpec(patch=4, layers=1, width=8, mlp=8, heads=2, image=(8, 8), classes=3, head="linear")
 CONTENT = bytes(range(256)) * 4200  # a little over 1 MiB
@@ -313,7 +314,8 @@ class TestCache:
         return tmp_path / "cache"
 
     def test_offline_says_what_to_do(self, folder, monkeypatch, capsys):
-        with pytest.raises(ValueError, match=r"offline; copy https://storage.*BiT-M-R50x1\.npz to .*BiT-M-R50x1\.npz"):
+        url, copy = r"download https://storage.*BiT-M-R50x1\.npz", r"copy it to .*BiT-M-R50x1\.npz"
+        with pytest.raises(ValueError, match=f"offline; {url} on a machine with a network and {copy}"):
             download("BiT-M-R50x1", offline=True)
         monkeypatch.setenv("VITLAB_OFFLINE", "1")
         assert main(["download", "BiT-M-R50x1"]) == 2

@@ -2,6 +2,7 @@
 
 import json
 import re
+import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -258,6 +259,27 @@ class TestRequests:
             with pytest.raises(ValueError, match=r"attention heads, not 4; leave heads out"):
                 load_model(tmp_path / path, heads=4)
         assert load_model(tmp_path / "vit", heads=3).spec.heads == 3
+
+    def test_wrong_requests_are_refused_before_a_tensor_is_read(self, tmp_path):
+        path = tmp_path / "bit.npz"
+        save_model(build_from_spec(SPECS["BiT"]), path, "google-npz")
+        with zipfile.ZipFile(path) as archive:
+            member = max(archive.infolist(), key=lambda member: member.file_size)
+        data = bytearray(path.read_bytes())
+        data[member.header_offset + member.file_size // 2] ^= 255
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match="is damaged"):
+            load_model(path)
+        with pytest.raises(ValueError, match="leave heads out"):
+            load_model(path, heads=4)
+        with pytest.raises(ValueError, match="of format bit-npz, which states its positions; leave positions out"):
+            load_model(path, positions="none")
+
+    def test_own_class_names_are_kept_whatever_their_length(self, tmp_path):
+        model = build_from_spec(ViTSpec(**VIT))
+        model.class_names = tuple(f"{number:01001d}" for number in range(model.spec.classes))
+        save_model(model, tmp_path / "vit")
+        assert load_model(tmp_path / "vit").class_names == model.class_names
 
     def test_a_size_that_is_none_is_not_the_files_fault(self, tmp_path):
         save_model(build_from_spec(SPECS["BiT"]), tmp_path / "bit.npz", "google-npz")

@@ -105,10 +105,10 @@ _BIT = re.compile(
     rf"(?:BiT-[SML]-R|ResNet|resnetv2_|resnet-|google/bit-)({_DEPTH})x({_FACTOR})(?:_bit[ms]?)?(?:\..*)?", re.ASCII
 )
 _AXIAL_RESNET = re.compile(rf"axial-?resnet-?({_DEPTH})", re.IGNORECASE | re.ASCII)
-TIMM_HYBRID = re.compile(rf"vit_({_WORD})_(r|r26|r50)_s(\d{{1,5}})(?:_p8)?(?:_(\d{{1,5}}))?(?:\..*)?", re.ASCII)
+TIMM_HYBRID = re.compile(rf"vit_({_WORD})_(r|r26|r50)_s(\d{{1,5}})(?:_p8)?(?:_(?P<side>\d{{1,5}}))?(?:\..*)?", re.ASCII)
 LONG = re.compile(
     rf"(?:google/|facebook/)?(axial-)?(?:(r|r26|r50)-)?(vit|deit)[-_]({_WORD})(-distilled|_distilled)?[-_](?:patch)?"
-    r"(\d{1,5})(?:[-_](\d{1,5}))?(-distilled)?(?:-in21k)?(?:\..*)?",
+    r"(\d{1,5})(?:[-_](?P<side>\d{1,5}))?(-distilled)?(?:-in21k)?(?:\..*)?",
     re.ASCII,
 )
 _LOOSE = re.compile(rf"(vit|deit)[-_/ ]*({_SIZE})[-_/ ]*(\d{{1,5}})", re.IGNORECASE | re.ASCII)
@@ -213,5 +213,5 @@ def _without_idle_zeros(number: str) -> str:
 
 def stated_image(name: str) -> int | None:
     """Return the resolution in a name, such as timm's vit_base_patch16_384, or None."""
-    found = (LONG.fullmatch(name) or [None] * 8)[7] or (TIMM_HYBRID.fullmatch(name) or [None] * 5)[4]
-    return int(found) if found else None
+    match = LONG.fullmatch(name) or TIMM_HYBRID.fullmatch(name)
+    return int(match["side"]) if match and match["side"] else None

@@ -1,5 +1,6 @@
 """Weights of other libraries: recognise the format, describe the model, read every tensor under vitlab's names."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +17,8 @@ from vitlab.store import sha256
 from vitlab.weights.files.containers import Container, WeightsError, fitting
 from vitlab.weights.formats import bit, google, timm, timm_config, timm_resnet, torchvision
 from vitlab.weights.formats import huggingface as hf
-from vitlab.weights.formats.facts import Hints, check_built, heads_of
 from vitlab.weights.formats.layouts import Entry
+from vitlab.weights.formats.sizes import Hints, heads_of
 from vitlab.weights.released.catalogue import Fetched, read_fetched
 
 
@@ -42,18 +43,28 @@ FORMATS = {  # the first that matches is used
     "timm": Format(timm.matches, timm.describe, timm.table, assumptions=timm.assumptions),
     "timm-resnet": Format(timm_resnet.matches, timm_resnet.describe, timm_resnet.table),
 }
+UNBUILT = (  # pattern of tensor names: what such a model does
+    (r"(^|/)MAPHead_\d+/|^probe$|^attn_pool\.|^head\.probe$", "pools by attention (a MAP head)"),
+    (r"^norm_pre\.|^pre_layernorm\.", "has a norm before its first layer"),
+    (r"^fc_norm\.", "normalises after pooling"),
+    (r"\.ls[12]\.gamma$|\.gamma_[12]$|\.layer_scale[12]?\.", "scales its residual branches (LayerScale)"),
+    (r"\.attn\.(q_norm|k_norm|norm)\.|/(query|key)_(norm|ln)/", "normalises queries and keys"),
+    (r"\.mlp\.(norm|w12|w3|fc1_[gx])\b", "has another MLP"),
+    (r"^reg_tokens?$|register_tokens$", "has register tokens"),
+    (r"rel_pos|relative_position", "has a relative position bias"),
+    (r"\.running_(mean|var)$", "has batch norms"),
+)
 
 
 @dataclass(frozen=True)
 class Found:
-    """The content of a file or folder: tensors under vitlab's names, maybe not all; unchecked class names."""
+    """The content of a file or folder: tensors under vitlab's names, maybe not all; class names if it has them."""
 
     model: Model  # without values
     tensors: dict[str, Tensor]
-    class_names: object
+    class_names: tuple[str, ...] | None
     task: Task
     provenance: dict[str, str]
-    format: str = "vitlab"
     assumptions: tuple[str, ...] = ()
 
 
@@ -69,13 +80,14 @@ def read_foreign(path: Path, container: Container, hints: Hints, *, allow_partia
         raise WeightsError(f"{container.path.name} is of no format that vitlab reads; it has {number} tensors: {some}")
     form = FORMATS[name]
     container = form.normalised(container)
-    check_built(container)
+    _check_built(container)
     try:
         spec = form.describe(container, hints)
     except WeightsError:
         raise
     except ValueError as error:
         raise WeightsError(f"{path.name} describes no model that can be built: {error}") from None
+    hints.check(path.name, name, spec)
     conventions = hints.conventions or (known.conventions if known else spec.conventions)
     model = empty_model(replace(spec, conventions=conventions))
     own = {name: tensor.shape for name, tensor in model.state_dict().items()}
@@ -84,7 +96,24 @@ def read_foreign(path: Path, container: Container, hints: Hints, *, allow_partia
     provenance = {"source": source, "format": name, "sha256": digest}
     is_told = hints.conventions is not None
     assumed = form.assumptions(container, is_told=is_told) if known is None else []
-    return Found(model, tensors, form.class_names(container), form.task(container), provenance, name, tuple(assumed))
+    names = _fitting_names(form.class_names(container), spec.classes)
+    return Found(model, tensors, names, form.task(container), provenance, tuple(assumed))
+
+
+def _check_built(container: Container) -> None:
+    """Raise a WeightsError for a part that vitlab does not build: without it the logits would be wrong."""
+    for pattern, does in UNBUILT:
+        name = next((name for name in sorted(container.shapes) if re.search(pattern, name)), None)
+        if name is not None:
+            why = "vitlab does not build such a model, and without that part its logits would be wrong"
+            raise WeightsError(f"{container.path.name} {does} ({name!r:.100}); {why}")
+
+
+def _fitting_names(names: object, classes: int) -> tuple[str, ...] | None:
+    """Class names that fit the number of classes; a list of another length or type is ignored."""
+    fits = isinstance(names, list) and len(names) == classes
+    are_names = fits and all(isinstance(name, str) and len(name) <= 1000 for name in names)
+    return tuple(names) if are_names else None
 
 
 def _known(path: Path) -> Fetched | None:

@@ -1,10 +1,11 @@
 """Load weights by name or path: vitlab's own folders, and the files of other libraries."""
 
 import os
+import shlex
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import get_args
 
 from vitlab.errors import WeightsWarning
 from vitlab.models.build import Model, build_from_spec, empty_model
@@ -13,11 +14,12 @@ from vitlab.require import require
 from vitlab.run_dir import MODEL, RUN
 from vitlab.spec import ConventionName, Conventions, Image, UnsavedPositions, image_size, named_conventions
 from vitlab.store import sha256
+from vitlab.user_files import as_path
 from vitlab.weights.files import folder
-from vitlab.weights.files.containers import Container, WeightsError, as_path, open_container, usable
+from vitlab.weights.files.containers import Container, WeightsError, open_container, usable
 from vitlab.weights.foreign import Found, read_foreign, read_tensors
-from vitlab.weights.formats.facts import Hints, heads_of
 from vitlab.weights.formats.layouts import SAME, Entry
+from vitlab.weights.formats.sizes import Hints
 from vitlab.weights.released.catalogue import cached, releases, suggestion
 
 
@@ -50,12 +52,9 @@ def load_model(
     is_own = folder.CARD in container.configs
     size = None if image is None else image_size(image)
     hints = Hints(size, heads, positions, None if conventions is None else named_conventions(conventions))
-    found = (_read_own if is_own else read_foreign)(path, container, hints, allow_partial=allow_partial)
-    model, used = found.model, heads_of(found.model.spec)
-    if positions is not None and found.format != "google-npz":
-        raise WeightsError(f"{path.name} is of format {found.format}, which states its positions; leave positions out")
-    if heads not in (None, used):
-        raise WeightsError(f"{path.name} has {used} attention heads, not {heads}; leave heads out")
+    read = _read_own if is_own else read_foreign
+    found = read(path, container, hints, allow_partial=allow_partial)
+    model = found.model
     tensors = usable(found.tensors, keep_half=is_own)
     bad = next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)
     if bad and not allow_nonfinite:
@@ -64,8 +63,7 @@ def load_model(
         fresh = build_from_spec(model.spec).state_dict()
         tensors = tensors | {name: fresh[name] for name in missing}
     model.load_state_dict({name: tensor.contiguous() for name, tensor in tensors.items()}, assign=True)
-    model.class_names = _fitting_names(found.class_names, model.spec.classes)
-    model.task, model.provenance = found.task, found.provenance
+    model.class_names, model.task, model.provenance = found.class_names, found.task, found.provenance
     if image is not None:
         model.resize(image)
     if classes is not None and classes != model.spec.classes:
@@ -78,6 +76,7 @@ def load_model(
 def _read_own(path: Path, container: Container, hints: Hints, *, allow_partial: bool) -> Found:
     """Read vitlab's own folder. Its empty tensors, such as the head of a model without classes, may be missing."""
     card = folder.verified_card(path, container)
+    hints.check(path.name, "vitlab", card.model)
     model = empty_model(replace(card.model, conventions=hints.conventions or card.model.conventions))
     own = {name: tensor.shape for name, tensor in model.state_dict().items()}
     table = [Entry(name, (name,), SAME) for name, shape in own.items() if 0 not in shape or name in container.shapes]
@@ -115,10 +114,11 @@ def weights_sha256(path: Path, known: dict[Path, str] | None = None) -> str:
 
 def located(given: str | Path) -> Path:
     """Return where weights are: a path that exists, the model of a run folder, or a release that was downloaded."""
-    path = as_path(given)
+    path = as_path(given, "path")
     if os.path.isfile(path / RUN):  # noqa: PTH113 - Path raises where a folder above may not be entered
         if not (path / MODEL).exists():
-            raise WeightsError(f"{path} is a run without a trained model; finish it first: vitlab resume {path}")
+            resume = f"vitlab resume {shlex.quote(str(path))}"
+            raise WeightsError(f"{path} is a run without a trained model; finish it first: {resume}")
         return path / MODEL
     if not _is_missing(path):
         return path
@@ -143,11 +143,3 @@ def _is_missing(path: Path) -> bool:
     except (OSError, ValueError):
         pass
     return False
-
-
-def _fitting_names(names: object, classes: int) -> tuple[str, ...] | None:
-    """Class names that fit the number of classes; a list of another length or type is ignored."""
-    if not isinstance(names, list | tuple) or len(names) != classes:
-        return None
-    listed = cast(list[Any], names)
-    return tuple(listed) if all(isinstance(name, str) and len(name) <= 1000 for name in listed) else None

@@ -13,12 +13,14 @@ from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.spec import CONVENTIONS, GROUPS, ModelSpec, ResNetSpec, SaveFormat, Task, ViTSpec
 from vitlab.store import json_writer, refuse_existing, replacing, write_folder
+from vitlab.user_files import as_path
 from vitlab.weights.files import folder
-from vitlab.weights.files.containers import WeightsError, as_path
+from vitlab.weights.files.containers import WeightsError
 from vitlab.weights.files.npz import write_npz
 from vitlab.weights.formats import bit, google, huggingface, timm, timm_resnet
-from vitlab.weights.formats.facts import heads_of, metadata
 from vitlab.weights.formats.layouts import Entry
+from vitlab.weights.formats.preprocessing import metadata
+from vitlab.weights.formats.sizes import heads_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") ->
     overwritten.
     """
     check_model(model)
-    path = as_path(path)
+    path = as_path(path, "path")
     spec = model.spec
     refuse_existing(path)
     if format not in get_args(SaveFormat):

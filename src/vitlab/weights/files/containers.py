@@ -23,13 +23,6 @@ class WeightsError(ValueError):
     """Weights cannot be used; the message says why."""
 
 
-def as_path(path: str | Path) -> Path:
-    """Return the path of weights; a ValueError for anything that is not a path."""
-    if not isinstance(path, str | os.PathLike):
-        raise ValueError(f"path is a {type(path).__name__}; give the path of a file or folder of weights")
-    return Path(path)
-
-
 @dataclass(frozen=True)
 class Container:
     """Tensors by name: `read` reads one. `configs` are the JSON files beside them, by file name."""

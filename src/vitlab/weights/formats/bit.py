@@ -7,9 +7,9 @@ import torch
 
 from vitlab.spec import CONVENTIONS, ResNetSpec
 from vitlab.weights.files.containers import Container
-from vitlab.weights.formats.facts import Hints, count_units, find_map_image
 from vitlab.weights.formats.google import UNIT, without_prefix
 from vitlab.weights.formats.layouts import CONVOLUTION, FLAX, POINT_KERNEL, SAME, SPREAD, Entry, Parts, entries, under
+from vitlab.weights.formats.sizes import Hints, count_units, find_map_image
 
 ROOT = "root_block/standardized_conv2d"
 BIG_VISION_ROOT = "root_block/conv_root"

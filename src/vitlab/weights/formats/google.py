@@ -10,8 +10,8 @@ from torch import Tensor
 from vitlab.spec import CONVENTIONS, LIMITS, Backbone, ViTSpec
 from vitlab.weights.files.containers import Container, WeightsError
 from vitlab.weights.formats import layouts
-from vitlab.weights.formats.facts import Hints, count_units, find_image, find_map_image, rows_of, vit_sizes
 from vitlab.weights.formats.layouts import FLAX, SAME, Entry, entries, under
+from vitlab.weights.formats.sizes import Hints, count_units, find_image, find_map_image, rows_of, vit_sizes
 
 PREFIXES = ("opt/target/params/", "opt/target/", "params/")
 VECTORS = ("scale", "bias", "gamma", "beta")  # of GroupNorms; older files add three sides of 1
@@ -209,17 +209,15 @@ def sincos_positions(spec: ViTSpec) -> Tensor:
 
 def refusals(spec: ViTSpec, *, bare: bool) -> list[str]:
     """Return reasons why Google's code would compute something else from the file."""
-    reasons = []
-    own, usual = spec.conventions, CONVENTIONS["paper"]
+    own, usual, (rows, columns) = spec.conventions, CONVENTIONS["paper"], spec.grid
+    theirs, ours = (f"{run.gelu} GELU and LayerNorm epsilon {run.norm_eps:g}" for run in (usual, own))
     wanted = "load it with conventions='paper' if that change is wanted"
-    if (own.gelu, own.norm_eps) != (usual.gelu, usual.norm_eps):
-        reasons.append(
-            f"Google's code runs {usual.gelu} GELU and LayerNorm epsilon {usual.norm_eps:g}, this model {own.gelu} "
-            f"GELU and {own.norm_eps:g}; {wanted}"
-        )
-    if spec.backbone is not None and own.hybrid != usual.hybrid:
-        reasons.append(f"Google's code runs hybrids with {usual.hybrid}, this model {own.hybrid}; {wanted}")
-    patches = math.prod(spec.grid)
-    if spec.grid[0] != spec.grid[1] and math.isqrt(patches) ** 2 == patches:
-        reasons.append(f"its {spec.grid[0]}x{spec.grid[1]} grid would be read as a square")
-    return reasons
+    is_run_otherwise = (own.gelu, own.norm_eps) != (usual.gelu, usual.norm_eps)
+    is_other_hybrid = spec.backbone is not None and own.hybrid != usual.hybrid
+    is_like_a_square = rows != columns and math.isqrt(rows * columns) ** 2 == rows * columns
+    reasons = {
+        f"Google's code runs {theirs}, this model {ours}; {wanted}": is_run_otherwise,
+        f"Google's code runs hybrids with {usual.hybrid}, this model {own.hybrid}; {wanted}": is_other_hybrid,
+        f"its {rows}x{columns} grid would be read as a square": is_like_a_square,
+    }
+    return [reason for reason, holds in reasons.items() if holds]

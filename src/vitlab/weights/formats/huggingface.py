@@ -8,7 +8,7 @@ import torch
 from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS, Conventions, Task, ViTSpec
 from vitlab.weights.files.containers import Container, WeightsError
-from vitlab.weights.formats import facts
+from vitlab.weights.formats import preprocessing, sizes, timm_config
 from vitlab.weights.formats.layouts import QKV, STACKED, Entry, entries, under
 
 IGNORED = ("embeddings.mask_token",)  # masked image modelling; not used in classification
@@ -24,8 +24,6 @@ NAMES_5 = (
 GELUS = {"gelu": "exact", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 MULTI_LABEL = "multi_label_classification"  # a `problem_type`
 RESAMPLE = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
-
-
 NAMES = {
     "patches": "embeddings.patch_embeddings.projection",
     "class_token": "embeddings.cls_token",
@@ -51,9 +49,8 @@ LAYOUTS = {f"blocks.{{}}.attention.qkv.{part}": STACKED for part in ("weight", "
 
 def matches(container: Container) -> bool:
     """Whether the tensors have the names of transformers."""
-    return any(
-        name.removeprefix("vit.") == "embeddings.patch_embeddings.projection.weight" for name in container.shapes
-    )
+    first = "embeddings.patch_embeddings.projection.weight"
+    return first in container.shapes or f"vit.{first}" in container.shapes
 
 
 def normalised(container: Container) -> Container:
@@ -68,22 +65,22 @@ def _name_4(name: str) -> str | None:
     return None if name in IGNORED else name
 
 
-def describe(container: Container, hints: facts.Hints) -> ViTSpec:
+def describe(container: Container, hints: sizes.Hints) -> ViTSpec:
     """Derive the spec from the shapes, and from config.json if there is one."""
     config = container.configs.get("config.json", {})
     for key, known in (("model_type", "vit"), ("pooler_act", "tanh")):
         if config.get(key, known) != known:
             raise WeightsError(f"config.json has {key} {config[key]!r:.40}; only {known!r} loads")
-    facts.check_pooling(config, has_class=True)
-    sizes = facts.vit_sizes(container, NAMES)
-    if sizes["classes"]:  # the pooler is the pre-logits layer of ViTModel; ViTForImageClassification has none
-        sizes["head"] = "linear"
+    timm_config.check_pooling(config, has_class=True)
+    found = sizes.vit_sizes(container, NAMES)
+    if found["classes"]:  # the pooler is the pre-logits layer of ViTModel; ViTForImageClassification has none
+        found["head"] = "linear"
     rows = container.shape("embeddings.position_embeddings", 3)[1] - 1
     return ViTSpec(
-        **sizes,
-        heads=facts.find_heads(container, sizes["width"], config.get("num_attention_heads"), hints),
-        image=facts.find_image(container, rows, sizes["patch"], config.get("image_size"), hints),
-        dropout=facts.rate_of(config, "hidden_dropout_prob"),
+        **found,
+        heads=sizes.find_heads(container, found["width"], config.get("num_attention_heads"), hints),
+        image=sizes.find_image(container, rows, found["patch"], config.get("image_size"), hints),
+        dropout=sizes.rate_of(config, "hidden_dropout_prob"),
         conventions=_conventions(container, config),
     )
 
@@ -178,15 +175,15 @@ def assumptions(container: Container, *, is_told: bool) -> list[str]:
     """Return assumptions that change the predictions; none if `is_told`: the caller has given the conventions."""
     processor = container.configs.get("preprocessor_config.json", {})
     is_stated = "image_mean" in processor or not processor.get("do_normalize", True)
-    is_known = is_told or is_stated or facts.stated_preprocessing(container) is not None
-    return [] if is_known else [facts.normalisation_doubt(container)]
+    is_known = is_told or is_stated or preprocessing.stated_preprocessing(container) is not None
+    return [] if is_known else [preprocessing.normalisation_doubt(container)]
 
 
 def _conventions(container: Container, config: dict[str, Any]) -> Conventions:
     """Return the conventions of transformers with what config.json and preprocessor_config.json state."""
     own = CONVENTIONS["hf"]
     processor = container.configs.get("preprocessor_config.json", {})
-    usual = CONVENTIONS["deit"].preprocessing if facts.is_named_deit(container) else own.preprocessing
+    usual = CONVENTIONS["deit"].preprocessing if preprocessing.is_named_deit(container) else own.preprocessing
     activation = config.get("hidden_act", "gelu")
     if not isinstance(activation, str) or activation not in GELUS:
         raise WeightsError(f"config.json asks for the activation {activation!r:.40}; known are {', '.join(GELUS)}")
@@ -195,7 +192,7 @@ def _conventions(container: Container, config: dict[str, Any]) -> Conventions:
             cast(Any, GELUS[activation]),
             float(config.get("layer_norm_eps", own.norm_eps)),
             own.position_resize,
-            facts.stated_preprocessing(container) or _preprocessing(processor, usual),
+            preprocessing.stated_preprocessing(container) or _preprocessing(processor, usual),
         )
     except (TypeError, ValueError, ArithmeticError, KeyError) as error:
         raise WeightsError(f"config.json or preprocessor_config.json is unusable: {error}") from None
@@ -220,8 +217,8 @@ def _preprocessing(processor: dict[str, Any], own: Preprocessing) -> Preprocessi
         fraction=fraction,
         interpolation=cast(Any, RESAMPLE[resample]),
         antialias=True,
-        mean=facts.triple(processor.get("image_mean", own.mean)) if normalises else (0.0, 0.0, 0.0),
-        std=facts.triple(processor.get("image_std", own.std)) if normalises else (1.0, 1.0, 1.0),
+        mean=preprocessing.triple(processor.get("image_mean", own.mean)) if normalises else (0.0, 0.0, 0.0),
+        std=preprocessing.triple(processor.get("image_std", own.std)) if normalises else (1.0, 1.0, 1.0),
     )
 
 

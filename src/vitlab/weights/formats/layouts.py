@@ -104,7 +104,6 @@ def entries(
         theirs = (names[key] if key in names else names[layer]) + end
         numbers = [int(number) + first for number in NUMBER.findall(ours)]
         each = QKV if "{qkv}" in theirs else ("",)
-        found.append(
-            Entry(ours, tuple(theirs.format(*numbers, qkv=kind) for kind in each), (layouts or {}).get(key, layout))
-        )
+        spelt = tuple(theirs.format(*numbers, qkv=kind) for kind in each)
+        found.append(Entry(ours, spelt, (layouts or {}).get(key, layout)))
     return found

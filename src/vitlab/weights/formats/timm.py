@@ -9,7 +9,7 @@ import torch
 from vitlab.paper.names import SIZES, WORDS
 from vitlab.spec import CONVENTIONS, Backbone, Conventions, Task, ViTSpec
 from vitlab.weights.files.containers import Container, WeightsError
-from vitlab.weights.formats import facts, timm_config
+from vitlab.weights.formats import preprocessing, sizes, timm_config
 from vitlab.weights.formats.layouts import WITHOUT_CLASS_ROW, Entry, entries, under
 from vitlab.weights.formats.timm_resnet import UNIT
 
@@ -69,15 +69,15 @@ def matches(container: Container) -> bool:
     return "patch_embed.proj.weight" in container.shapes
 
 
-def describe(container: Container, hints: facts.Hints) -> ViTSpec:
+def describe(container: Container, hints: sizes.Hints) -> ViTSpec:
     """Derive the spec from the shapes, and from config.json if there is one."""
     backbone = _backbone(container)
-    sizes = facts.vit_sizes(container, NAMES, backbone.channels if backbone else 3)
-    stride = sizes["patch"] * (backbone.stride if backbone else 1)
+    found = sizes.vit_sizes(container, NAMES, backbone.channels if backbone else 3)
+    stride = found["patch"] * (backbone.stride if backbone else 1)
     distilled, has_class = DISTILLED in container.shapes, "cls_token" in container.shapes
     config = container.configs.get("config.json", {})
     arguments = timm_config.arguments_of(config)
-    facts.check_pooling(config, arguments, has_class=has_class)
+    timm_config.check_pooling(config, arguments, has_class=has_class)
     timm_config.check_arguments(arguments, NEUTRAL, BUILT | {"class_token": (has_class,)})
     rows = container.shape("pos_embed", 3)[1]
     if distilled:
@@ -85,12 +85,12 @@ def describe(container: Container, hints: facts.Hints) -> ViTSpec:
     elif has_class:
         rows = _patch_rows(container, stride, arguments, hints)
     return ViTSpec(
-        **sizes,
-        heads=facts.find_heads(container, sizes["width"], arguments.get("num_heads"), hints),
-        image=facts.find_image(container, rows, stride, arguments.get("img_size"), hints),
+        **found,
+        heads=sizes.find_heads(container, found["width"], arguments.get("num_heads"), hints),
+        image=sizes.find_image(container, rows, stride, arguments.get("img_size"), hints),
         pool="class" if has_class else "mean",
-        dropout=facts.rate_of(arguments, "proj_drop_rate"),
-        stochastic_depth=facts.rate_of(arguments, "drop_path_rate"),
+        dropout=sizes.rate_of(arguments, "proj_drop_rate"),
+        stochastic_depth=sizes.rate_of(arguments, "drop_path_rate"),
         conventions=_conventions(container, config, arguments),
         backbone=backbone,
         distilled=distilled,
@@ -101,16 +101,16 @@ def _backbone(container: Container) -> Backbone | None:
     """Return the ResNet of a hybrid, or None."""
     for stem in (STEM, BARE_STEM):
         if f"{stem}conv.weight" in container.shapes:
-            stages = facts.count_units(container, r"patch_embed\.backbone\.stages\.(\d)\.blocks\.(\d{1,6})\.", first=0)
+            stages = sizes.count_units(container, r"patch_embed\.backbone\.stages\.(\d)\.blocks\.(\d{1,6})\.", first=0)
             return Backbone(stages, container.shape(f"{stem}conv.weight", 4)[0])
     return None
 
 
-def _patch_rows(container: Container, patch: int, arguments: dict[str, Any], hints: facts.Hints) -> int:
+def _patch_rows(container: Container, patch: int, arguments: dict[str, Any], hints: sizes.Hints) -> int:
     """Return the number of patch rows in the position table; most models also have one for the class token."""
     rows = container.shape("pos_embed", 3)[1]
-    sizes = (facts.stated_image(container, arguments.get("img_size")), hints.image)
-    if any(size and facts.rows_of(size, patch) == rows - 1 for size in sizes):
+    found = (sizes.stated_image(container, arguments.get("img_size")), hints.image)
+    if any(size and sizes.rows_of(size, patch) == rows - 1 for size in found):
         return rows - 1
     return rows if rows > 1 and math.isqrt(rows) ** 2 == rows else rows - 1
 
@@ -143,8 +143,8 @@ def refusals(spec: ViTSpec, *, bare: bool) -> list[str]:
 
 def configs(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> dict[str, Any]:
     """Return config.json as timm's `local-dir:` and hub loaders read it."""
-    sizes = (spec.layers, spec.width, spec.mlp, spec.heads)
-    size = next((s for s in ("Ti", "S", "B", "L", "H") if SIZES[s] == sizes), "B")
+    found = (spec.layers, spec.width, spec.mlp, spec.heads)
+    size = next((s for s in ("Ti", "S", "B", "L", "H") if SIZES[s] == found), "B")
     height, width = spec.image
     ratio = spec.mlp / spec.width
     arguments = {
@@ -185,7 +185,8 @@ def assumptions(container: Container, *, is_told: bool) -> list[str]:
     """Return assumptions that change the predictions; none if `is_told`: the caller has given the conventions."""
     config = container.configs.get("config.json", {})
     is_known = _is_deit(container, config) or _backbone(container) is not None  # all of timm's hybrids are Google's
-    return [] if is_told or is_known or _says_normalisation(container) else [facts.normalisation_doubt(container)]
+    is_stated = is_told or is_known or _says_normalisation(container)
+    return [] if is_stated else [preprocessing.normalisation_doubt(container)]
 
 
 def may_be_deit(container: Container) -> bool:
@@ -196,14 +197,14 @@ def may_be_deit(container: Container) -> bool:
 def _says_normalisation(container: Container) -> bool:
     """Whether config.json, or the header of a bare file, states the normalisation."""
     stated = timm_config.pretrained_of(container.configs.get("config.json", {}))
-    return "mean" in stated or facts.stated_preprocessing(container) is not None
+    return "mean" in stated or preprocessing.stated_preprocessing(container) is not None
 
 
 def _conventions(container: Container, config: dict[str, Any], arguments: dict[str, Any]) -> Conventions:
     """Return timm's or DeiT's conventions with the normalisation and activation that the files state."""
-    own = CONVENTIONS["deit" if _is_deit(container, config) or facts.is_named_deit(container) else "timm"]
+    own = CONVENTIONS["deit" if _is_deit(container, config) or preprocessing.is_named_deit(container) else "timm"]
     activation = arguments.get("act_layer", "gelu")
     if activation not in ("gelu", "gelu_tanh"):
         raise WeightsError(f"config.json asks for the activation {activation!r:.40}; gelu and gelu_tanh are known")
-    preprocessing = facts.stated_preprocessing(container) or timm_config.read_preprocessing(config, own.preprocessing)
-    return replace(own, gelu="tanh" if activation == "gelu_tanh" else "exact", preprocessing=preprocessing)
+    stated = preprocessing.stated_preprocessing(container) or timm_config.read_preprocessing(config, own.preprocessing)
+    return replace(own, gelu="tanh" if activation == "gelu_tanh" else "exact", preprocessing=stated)

@@ -1,11 +1,15 @@
-"""Read and write timm's config.json: the constructor's arguments and the preprocessing."""
+"""Read and write timm's config.json: the constructor's arguments, the pooling and the preprocessing."""
 
 from typing import Any
 
 from vitlab.pixels import Preprocessing
 from vitlab.spec import ModelSpec
 from vitlab.weights.files.containers import Container, WeightsError
-from vitlab.weights.formats.facts import triple
+from vitlab.weights.formats.preprocessing import triple
+
+POOLING = ("global_pool", "pool_type", "pool", "pooling")  # keys in configs
+CLASS_TOKEN = ("token", "tok", "cls", "class")
+MEAN = ("avg", "gap", "mean")
 
 
 def arguments_of(config: dict[str, Any]) -> dict[str, Any]:
@@ -23,6 +27,15 @@ def check_arguments(arguments: dict[str, Any], neutral: frozenset[str], built: d
             continue
         allowed = f"; {' and '.join(map(repr, built[name]))} load" if name in built else ", which vitlab does not know"
         raise WeightsError(f"config.json has the model argument {name} = {value!r:.40}{allowed}")
+
+
+def check_pooling(*configs: dict[str, Any], has_class: bool) -> None:
+    """Raise unless a config pools as vitlab does: by the class token, or by the mean if there is none."""
+    known, given = (CLASS_TOKEN, "with") if has_class else (MEAN, "without")
+    for key, stated in ((key, config.get(key)) for config in configs for key in POOLING):
+        if stated is not None and stated not in known:
+            pools = f"config.json pools by {stated!r:.40} {given} a class token ({key})"
+            raise WeightsError(f"{pools}; only {known[0]!r} loads")
 
 
 def pretrained_of(config: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS, ResNetSpec, Task
 from vitlab.weights.files.containers import Container, WeightsError
 from vitlab.weights.formats import timm_config
-from vitlab.weights.formats.facts import Hints, check_pooling, count_units, find_map_image, stated_preprocessing
 from vitlab.weights.formats.layouts import POINT, Entry, entries, under
+from vitlab.weights.formats.preprocessing import stated_preprocessing
+from vitlab.weights.formats.sizes import Hints, count_units, find_map_image
 
 KNOWN = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")  # widths and depths that timm builds
 BIT = Preprocessing("shorter", 0.875, "bilinear", True)  # timm's preprocessing for BiT
@@ -53,7 +54,7 @@ def describe(container: Container, hints: Hints) -> ResNetSpec:
         raise WeightsError(f"{container.path.name} is not a pre-activation ResNet; of timm's ResNets only BiT's load")
     config = container.configs.get("config.json", {})
     arguments = timm_config.arguments_of(config)
-    check_pooling(config, arguments, has_class=False)
+    timm_config.check_pooling(config, arguments, has_class=False)
     timm_config.check_arguments(arguments, NEUTRAL, BUILT)
     stated = stated_preprocessing(container)
     return ResNetSpec(

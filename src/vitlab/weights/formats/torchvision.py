@@ -4,8 +4,8 @@ import torch
 
 from vitlab.spec import CONVENTIONS, ViTSpec
 from vitlab.weights.files.containers import Container
-from vitlab.weights.formats.facts import Hints, find_heads, find_image, vit_sizes
 from vitlab.weights.formats.layouts import Entry, entries, under
+from vitlab.weights.formats.sizes import Hints, find_heads, find_image, vit_sizes
 
 NAMES = {
     "patches": "conv_proj",

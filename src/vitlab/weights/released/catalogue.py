@@ -18,7 +18,7 @@ from vitlab.paper.names import canonical, meant
 from vitlab.paper.pretraining import DATA
 from vitlab.require import require
 from vitlab.spec import CONVENTIONS, Conventions, HeadKind
-from vitlab.store import json_writer, replacing
+from vitlab.store import sha256, write_json
 from vitlab.strict_json import from_json, read_json, to_json
 
 FORMAT: Literal["vitlab-fetched"] = "vitlab-fetched"  # of the JSON beside a downloaded file
@@ -231,6 +231,12 @@ class Fetched:
     image: int
 
 
+def fetched(release: Release, path: Path) -> Fetched:
+    """Return the facts to record about a release that is at `path`."""
+    size = path.stat().st_size
+    return Fetched(FORMAT, release.name, release.url, size, sha256(path), release.conventions, release.image)
+
+
 def beside(path: Path) -> Path:
     """The path of the JSON that belongs to a downloaded file."""
     return path.with_name(f"{path.name}.json")
@@ -238,8 +244,7 @@ def beside(path: Path) -> Path:
 
 def write_fetched(path: Path, facts: Fetched) -> None:
     """Write the facts about the file at `path` beside it."""
-    with replacing(beside(path)) as temporary:
-        json_writer(to_json(facts))(temporary)
+    write_json(beside(path), to_json(facts))
 
 
 def read_fetched(path: Path) -> Fetched | None:

@@ -11,16 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from vitlab.require import require
-from vitlab.store import publish, sha256
-from vitlab.weights.released.catalogue import (
-    FORMAT,
-    Fetched,
-    Release,
-    cached,
-    find_release,
-    read_fetched,
-    write_fetched,
-)
+from vitlab.store import publish
+from vitlab.weights.released.catalogue import Release, cached, fetched, find_release, read_fetched, write_fetched
 
 TIMEOUT = 30  # seconds without a byte
 PIECE = 2**20
@@ -39,7 +31,8 @@ def download(
         _check_cached(path, release)
         return path
     if offline or os.environ.get("VITLAB_OFFLINE", "") not in ("", "0"):
-        raise ValueError(f"{name} is not in the cache and vitlab is offline; copy {release.url} to {path}")
+        way = f"download {release.url} on a machine with a network and copy it to {path}"
+        raise ValueError(f"{name} is not in the cache and vitlab is offline; {way}")
     fetch(release, path, progress=progress)
     return path
 
@@ -62,12 +55,6 @@ def fetch(release: Release, path: Path, *, progress: Progress, loopback: bool = 
         write_fetched(path, facts)
         publish(part, path)
         _tag(part).unlink(missing_ok=True)
-
-
-def fetched(release: Release, path: Path) -> Fetched:
-    """Return the facts to record about a release that is at `path`."""
-    size = path.stat().st_size
-    return Fetched(FORMAT, release.name, release.url, size, sha256(path), release.conventions, release.image)
 
 
 def _receive(

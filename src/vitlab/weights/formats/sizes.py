@@ -1,6 +1,5 @@
-"""Facts that tensors alone do not determine, from configs, headers, the user or known sizes; unbuilt parts."""
+"""Sizes and rates of a model, from its tensors' shapes, configs, headers, the user, or the models of the paper."""
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -8,12 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitlab.paper.names import SIZES
-from vitlab.pixels import Preprocessing
 from vitlab.spec import Conventions, ModelSpec, ResNetSpec, UnsavedPositions
-from vitlab.strict_json import from_json, parse_json, to_json
 from vitlab.weights.files.containers import Container, WeightsError
-
-PREPROCESSING = "preprocessing"  # in the header of a bare safetensors file that vitlab writes
 
 
 @dataclass(frozen=True)
@@ -25,40 +20,12 @@ class Hints:
     positions: UnsavedPositions | None = None
     conventions: Conventions | None = None
 
-
-def metadata(spec: ModelSpec) -> dict[str, str]:
-    """Return the header of a bare safetensors file: image size, heads and preprocessing."""
-    preprocessing = json.dumps(to_json(spec.conventions.preprocessing), allow_nan=False)
-    image = f"{spec.image[0]}x{spec.image[1]}"
-    return {"format": "pt", "image": image, "heads": str(heads_of(spec)), PREPROCESSING: preprocessing}
-
-
-def stated_preprocessing(container: Container) -> Preprocessing | None:
-    """Return the preprocessing stated in the header of a bare file; config files beside it take precedence."""
-    text = container.metadata.get(PREPROCESSING)
-    if text is None or container.configs:
-        return None
-    try:
-        return from_json(Preprocessing, parse_json(text.encode(), PREPROCESSING), PREPROCESSING)
-    except ValueError as error:
-        raise WeightsError(f"{container.path.name} has an unusable header: {error}") from None
-
-
-def is_named_deit(container: Container) -> bool:
-    """Whether the name of a file, or of its folder if the file has the usual name, contains "deit"."""
-    path = container.path
-    return "deit" in (path.parent.name if path.name.startswith("model") else path.name).lower()
-
-
-def normalisation_doubt(container: Container) -> str:
-    """Return the warning for weights that do not state their normalisation."""
-    said = f"{container.path.name} does not state how its images were normalised; "
-    if is_named_deit(container):
-        return f"{said}DeiT's ImageNet mean and std are assumed because of its name. conventions='deit' confirms this"
-    return (
-        f"{said}mean 0.5 and std 0.5 are assumed, as for Google's weights, which conventions='timm' or 'hf' confirms. "
-        "For DeiT's weights the answers would be wrong: conventions='deit' takes ImageNet's mean and std"
-    )
+    def check(self, file: str, format: str, spec: ModelSpec) -> None:
+        """Raise a WeightsError for hints that contradict a file; call it before reading tensors."""
+        if self.positions is not None and format != "google-npz":
+            raise WeightsError(f"{file} is of format {format}, which states its positions; leave positions out")
+        if self.heads not in (None, heads_of(spec)):
+            raise WeightsError(f"{file} has {heads_of(spec)} attention heads, not {self.heads}; leave heads out")
 
 
 def heads_of(spec: ModelSpec) -> int:
@@ -167,45 +134,3 @@ def rate_of(config: dict[str, Any], key: str) -> float:
     if not isinstance(rate, int | float):
         raise WeightsError(f"config.json has {key} {rate!r:.40}; expected a number")
     return rate
-
-
-def triple(values: Any) -> tuple[float, float, float]:
-    """Return three numbers of a config, such as a mean per channel."""
-    red, green, blue = (float(value) for value in values)
-    return red, green, blue
-
-
-UNBUILT = (  # pattern of tensor names: what such a model does
-    (r"(^|/)MAPHead_\d+/|^probe$|^attn_pool\.|^head\.probe$", "pools by attention (a MAP head)"),
-    (r"^norm_pre\.|^pre_layernorm\.", "has a norm before its first layer"),
-    (r"^fc_norm\.", "normalises after pooling"),
-    (r"\.ls[12]\.gamma$|\.gamma_[12]$|\.layer_scale[12]?\.", "scales its residual branches (LayerScale)"),
-    (r"\.attn\.(q_norm|k_norm|norm)\.|/(query|key)_(norm|ln)/", "normalises queries and keys"),
-    (r"\.mlp\.(norm|w12|w3|fc1_[gx])\b", "has another MLP"),
-    (r"^reg_tokens?$|register_tokens$", "has register tokens"),
-    (r"rel_pos|relative_position", "has a relative position bias"),
-    (r"\.running_(mean|var)$", "has batch norms"),
-)
-
-
-def check_built(container: Container) -> None:
-    """Raise a WeightsError for a part that vitlab does not build: without it the logits would be wrong."""
-    for pattern, does in UNBUILT:
-        name = next((name for name in sorted(container.shapes) if re.search(pattern, name)), None)
-        if name is not None:
-            why = "vitlab does not build such a model, and without that part its logits would be wrong"
-            raise WeightsError(f"{container.path.name} {does} ({name!r:.100}); {why}")
-
-
-POOLING = ("global_pool", "pool_type", "pool", "pooling")  # keys in configs
-CLASS_TOKEN = ("token", "tok", "cls", "class")
-MEAN = ("avg", "gap", "mean")
-
-
-def check_pooling(*configs: dict[str, Any], has_class: bool) -> None:
-    """Raise unless a config pools as vitlab does: by the class token, or by the mean if there is none."""
-    known, given = (CLASS_TOKEN, "with") if has_class else (MEAN, "without")
-    for key, stated in ((key, config.get(key)) for config in configs for key in POOLING):
-        if stated is not None and stated not in known:
-            pools = f"config.json pools by {stated!r:.40} {given} a class token ({key})"
-            raise WeightsError(f"{pools}; only {known[0]!r} loads")
