@@ -40,6 +40,8 @@ def running():
         ("convert", "with image=(224, 384)", "with --image 224x384"),
         ("convert", "not stated; give heads=INT for width 100", "not stated; give --heads INT for width 100"),
         ("fewshot", "shots= 1 5", "--shots 1 5"),
+        ("finetune", "the recipe is recipe='pets', because", "the recipe is --recipe pets, because"),
+        ("finetune", "scaled; schedule.peak= sets it", "scaled; --schedule.peak sets it"),
         # not flags of the command
         ("convert", "build with head='linear'", "build with head='linear'"),
         ("predict", "load it with classes=... or schedule.peak=", "load it with classes=... or schedule.peak="),

@@ -88,7 +88,7 @@ def test_finetuning_needs_a_model_and_a_folder_and_says_what_it_chose(trained, p
     run = finetuning_run(trained, "", Request(f"folder:{photos}"), Execution(), console)
     assert run.recipe.name == "quick"
     assert "the default without an accelerator" in said(console)
-    assert "--recipe pets, because 24 images are fewer than 20,000" in said(console)
+    assert "recipe='pets', because 24 images are fewer than 20,000" in said(console)
     assert (run.model.classes, run.model.head, run.model.image) == (3, "linear", (16, 16))
     assert run.held_out == 0.1
 
@@ -105,7 +105,7 @@ def test_the_length_of_a_finetuning_follows_the_data_or_what_is_asked_for(traine
     run = finetuning_run(trained, "pets", replace(asked, changes=(("batch", "16"),)), Execution(), console, epochs=40)
     assert (run.recipe.schedule.total, run.recipe.schedule.warmup) == (55, 11)
     assert run.recipe.schedule.peak == pytest.approx(0.01 / 32)
-    assert "peak    0.0003125, scaled from 0.01 at 512 images to the batch of 16; --schedule.peak sets it" in said(
+    assert "peak    0.0003125, scaled from 0.01 at 512 images to the batch of 16; schedule.peak= sets it" in said(
         console
     )
     changes = (("batch", "16"), ("schedule.peak", "0.2"), ("schedule.warmup", "7"))

@@ -138,7 +138,7 @@ def finetuning_spec(
     if not recipe_name:
         recipe_name, why = finetuning_row_for(images)
         if pick_device(execution.device).type == "cpu":
-            recipe = f"the paper's recipe for this data is --recipe {recipe_name}, because {why}"
+            recipe = f"the paper's recipe for this data is recipe='{recipe_name}', because {why}"
             recipe_name, why = QUICK, f"the default without an accelerator; {recipe}"
         say(console, f"chosen  recipe {recipe_name}: {why}")
     held_out = request.held_out
@@ -220,7 +220,7 @@ def _tell_peak(recipe: Recipe, unchanged: Recipe, request: Request, console: Con
     peak, before, given = recipe.schedule.peak, unchanged.schedule.peak, request.recipe_changes
     if "batch" in given and "schedule.peak" not in given and peak != before and not request.is_swept:
         to = f"from {before:g} at {unchanged.batch:,} images to the batch of {recipe.batch:,}"
-        say(console, f"peak    {peak:g}, scaled {to}; --schedule.peak sets it")
+        say(console, f"peak    {peak:g}, scaled {to}; schedule.peak= sets it")
 
 
 def _fitting(recipe: Recipe, patch: int, request: Request, console: Console) -> Recipe:
