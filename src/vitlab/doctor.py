@@ -38,7 +38,7 @@ def _torch() -> Iterator[tuple[str, str]]:
 def _waiting() -> str:
     """What threads do while they wait for each other, and why."""
     if chosen:
-        return f"threads sleep: {POLICY}=PASSIVE, because {chosen[0]} when vitlab was started"
+        return f"threads sleep: {POLICY}=PASSIVE, chosen at the start because {chosen[0]}"
     given = [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]
     return f"as requested: {', '.join(given)}" if given else f"threads spin; {POLICY}=PASSIVE lets them sleep"
 

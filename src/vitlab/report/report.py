@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitlab.arguments import check_arguments
 from vitlab.drawing.page import Section, page, safe
 from vitlab.paper.results import TABLE_2, TABLE_5, TABLE_6, TABLE_9
 from vitlab.report.ledger import LEDGER, Entry, read
@@ -35,6 +36,7 @@ class Report:
 
 def read_report(ledger: str | Path = LEDGER, out: str | Path | None = None) -> Report:
     """Read a ledger as a table; with `out`, also write it to that folder as Markdown, HTML, CSV and JSON."""
+    check_arguments(read_report, locals())
     entries, remarks = read(Path(ledger))
     found = Report(render(entries), tuple(remarks))
     if out is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from vitlab.arguments import check_arguments
 from vitlab.runs.progress import Bytes
 from vitlab.weights.released import download as released
 from vitlab.weights.released.catalogue import Release, find_release
@@ -37,6 +38,7 @@ def download(name: str, *, cache: str | Path | None = None, offline: bool = Fals
     `cache` is a folder instead of VITLAB_CACHE or the user's cache. `offline`, or VITLAB_OFFLINE=1, only looks into the
     cache. `vitlab.list_releases()` lists the names.
     """
+    check_arguments(download, locals())
     folder = None if cache is None else Path(cache)
     with Bytes(Console(stderr=True, quiet=quiet), "downloading", name) as display:
         path = released.download(name, cache=folder, offline=offline, progress=display.show)

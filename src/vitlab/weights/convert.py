@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from vitlab.arguments import check_arguments
 from vitlab.errors import WeightsWarning
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
@@ -56,6 +57,7 @@ def convert(
     `source` is a path or the name of released weights; `target` must not exist yet. `entry` selects a dictionary inside
     a pickle, such as model_ema. The other options are those of `load_model`.
     """
+    check_arguments(convert, locals())
     options = dict(locals())
     for name in ("source", "target", "to", "entry"):
         del options[name]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
+from vitlab.arguments import check_arguments
 from vitlab.errors import WeightsWarning
 from vitlab.models.build import Model, build_from_spec, empty_model
 from vitlab.paper.names import is_model
@@ -45,6 +46,7 @@ def load_model(
     position table. Anything else that a file leaves open and that changes its predictions, such as the normalisation
     in a bare file, is assumed and reported as a WeightsWarning. Pickles are refused: see `vitlab convert`.
     """
+    check_arguments(load_model, locals())
     path = located(path)
     if positions not in (None, *get_args(UnsavedPositions)):
         raise ValueError(f"positions {positions!r:.80} is unknown; give {' or '.join(get_args(UnsavedPositions))}")

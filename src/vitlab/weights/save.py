@@ -9,6 +9,7 @@ from typing import Any, get_args
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitlab.arguments import check_arguments
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.spec import CONVENTIONS, GROUPS, ModelSpec, ResNetSpec, SaveFormat, Task, ViTSpec
@@ -48,6 +49,7 @@ def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") ->
     file if `path` ends in .safetensors. A format that would change the model's function is an error, and nothing is
     overwritten.
     """
+    check_arguments(save_model, locals())
     check_model(model)
     path = as_path(path, "path")
     spec = model.spec

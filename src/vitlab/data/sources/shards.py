@@ -22,6 +22,7 @@ from typing import IO, NamedTuple, cast
 
 import numpy as np
 
+from vitlab.arguments import check_arguments
 from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
@@ -76,6 +77,7 @@ def index_shards(folder: Path | str, index: Path | str | None = None) -> ShardIn
 
     Every *.tar is read once. The index is written into the folder, or to the file `index`.
     """
+    check_arguments(index_shards, locals())
     folder, spec, excluded = Path(folder), f"shards:{folder}{f'?index={index}' if index else ''}", Excluded()
     shards: list[tuple[str, int, int]] = []
     entries = classes = 0

@@ -3,6 +3,7 @@
 import difflib
 from typing import Final
 
+from vitlab.arguments import check_arguments
 from vitlab.errors import did_you_mean
 from vitlab.paper.names import meant
 from vitlab.paper.recipes.finetuning import QUICK, finetuning_names, finetuning_recipe, quick_recipe
@@ -23,6 +24,7 @@ def find_recipe(name: str) -> Recipe:
 
     `quick` depends on data and model: it is returned for 1,000 images of 224 pixels.
     """
+    check_arguments(find_recipe, locals())
     if name == QUICK:
         return quick_recipe(QUICK_IMAGES, QUICK_SIZE)
     if name in finetuning_names():

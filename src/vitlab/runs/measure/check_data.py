@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from PIL import Image
 from rich.console import Console
 
+from vitlab.arguments import check_arguments
 from vitlab.data.class_names import check_class_names
 from vitlab.data.fingerprint import DataCard, describe
 from vitlab.data.source import Source
@@ -147,6 +148,7 @@ def check_data(
     `data` and `against` are what `open_data` takes. `image` is the size of the pictures on the contact sheet after
     augmentation. With `out`, a report and the contact sheet are written into that folder. `quiet` prints no progress.
     """
+    check_arguments(check_data, locals())
     size, screen = image_size(image), default_console(console, quiet=quiet)
     check_result(size)
     with announced(screen, f"opening {printable(data_name(data))} ..."):

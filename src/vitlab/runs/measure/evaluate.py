@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from torch import nn
 
+from vitlab.arguments import check_arguments
 from vitlab.busy import Crowding, advice
 from vitlab.data.class_names import are_whole, matched, numbers_of
 from vitlab.data.fingerprint import fingerprint, state
@@ -118,8 +119,8 @@ def evaluate(
     `ledger` is a file that the results are appended to, with the `expected` percentage, its source and the `command`.
     Under torchrun all ranks share the work and return the same result. `quiet` prints no progress.
     """
-    paths = {"real": real, "label_map": label_map, "ledger": ledger, "out": out}
-    real, label_map, ledger, folder = (None if at is None else as_path(at, name) for name, at in paths.items())
+    check_arguments(evaluate, locals())
+    real, label_map, ledger, folder = (None if at is None else Path(at) for at in (real, label_map, ledger, out))
     labels = Labels(real, label_map, restrict, by_number, threshold)
     models, sets = inputs.as_list(model), inputs.as_list(data)
     require(bool(models), "no model was given; give at least one name or path of weights")

@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 from rich.console import Console
 
+from vitlab.arguments import check_arguments
 from vitlab.data.feature_files import CARD, FeatureFolder, Vectors, read_folder
 from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.loading.accounting import Account, Quarantined
@@ -80,6 +81,7 @@ def features(
     share of images that may be unreadable; see `ModelOptions` for how the model is loaded. Under torchrun all ranks
     share the work. `quiet` prints no progress.
     """
+    check_arguments(features, locals())
     with inputs.measuring(device, console, quiet=quiet) as (world, screen), contextlib.ExitStack() as stack:
         reading = Reading(batch, workers, max_bad, world)
         require(out is not None or world.ranks == 1, "several ranks need a common folder; give out")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from vitlab.arguments import check_arguments
 from vitlab.data.feature_files import Vectors
 from vitlab.errors import printable
 from vitlab.metrics.feature_sets import FeatureSet, checked
@@ -60,6 +61,7 @@ def fewshot_table(
     model is loaded. Table and features are written to the folder `out`. Under torchrun all ranks share the features;
     only rank 0 returns the rows. `quiet` prints no progress.
     """
+    check_arguments(fewshot_table, locals())
     given = inputs.as_list(train), inputs.as_list(test)
     pairs = f"{len(given[0])} training and {len(given[1])} test sets"
     require(bool(given[0]) and len(given[0]) == len(given[1]), f"{pairs}: give them in pairs")

@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from vitlab.arguments import check_arguments
 from vitlab.data.images.pictures import Pictures, named_pictures
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.transforms.evaluation import normalised
@@ -117,6 +118,7 @@ def inspect(
     numbers and report are written to that new folder. `name` is the model's name in the title. See `ModelOptions` for
     how weights are loaded. `quiet` prints no progress.
     """
+    check_arguments(inspect, locals())
     screen = default_console(console, quiet=quiet)
     require(maps >= 0, f"maps {maps} must be at least 0")
     require_matplotlib()

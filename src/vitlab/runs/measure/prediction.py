@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from vitlab.arguments import check_arguments
 from vitlab.data.images.pictures import KINDS, Named, Pictures, image_files, named_pictures, read_picture
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage
 from vitlab.data.loading.accounting import Excluded
@@ -120,6 +121,7 @@ def predict(
     softmax over the classes, or of each class by itself for a multi-label model. A picture that cannot be read has no
     guesses but a `reason` and a `detail`; the others are answered all the same. `quiet` prints no progress.
     """
+    check_arguments(predict, locals())
     screen = default_console(console, quiet=quiet)
     pictures = named(images, screen)
     options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite)
@@ -154,6 +156,7 @@ def preprocess(model: Model, images: Pictures, *, max_pixels: int | None = None)
 
     Raises BadImage for the first picture that cannot be read.
     """
+    check_arguments(preprocess, locals())
     check_model(model)
     pixels = []
     for one in prepared(model, named_pictures(images), max_pixels):

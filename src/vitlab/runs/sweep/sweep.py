@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from vitlab.arguments import check_arguments
 from vitlab.changes import NO_CHANGES
 from vitlab.data.source import Source
 from vitlab.errors import InvalidValue
@@ -79,6 +80,7 @@ def sweep(
     time, each in its own process, or on `ray`. `finetune` describes the other arguments. If it is stopped or killed,
     the same call continues.
     """
+    check_arguments(sweep, locals())
     require(search == "grid" or trials >= 1, f"{trials} trials; a search needs at least 1")
     specs, sources = named_sources(data, validation, test)
     execution, changed = split_changes(execution, {**changes, **fields})

@@ -7,6 +7,7 @@ from typing import Literal
 
 from rich.console import Console
 
+from vitlab.arguments import check_arguments
 from vitlab.changes import NO_CHANGES
 from vitlab.paper.finetuning import RUNS
 from vitlab.paper.recipes.finetuning import TRANSFER_SLUGS, finetuning_recipe
@@ -51,6 +52,7 @@ def transfer(
     With `sweep` the learning rate is first picked on a development split, as in the paper; "auto" does so on an
     accelerator. Every run has a folder under `out`: the same call continues and repeats no finished run.
     """
+    check_arguments(transfer, locals())
     require(bool(sets), f"no data was given; give training and test data of any of {', '.join(TRANSFER_SLUGS)}")
     execution, changed = split_changes(execution, {**changes, **fields})
     request = Request("", None if image is None else image_size(image), changes=changed, is_swept=True)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from rich.console import Console
 
+from vitlab.arguments import check_arguments
 from vitlab.changes import NO_CHANGES, flattened, with_fields
 from vitlab.models.build import Model
 from vitlab.report.tables import Cell, Results, Tabular
@@ -148,6 +149,7 @@ class Run:
 
 def open_run(path: str | Path) -> Run:
     """Open the run in a folder, finished or not."""
+    check_arguments(open_run, locals())
     return Run(path)
 
 
@@ -211,6 +213,7 @@ def reproduce(
     A second run that was interrupted continues; one that is finished is compared as it is. The data must be what it was
     in the first run, unless `allow_changed`.
     """
+    check_arguments(reproduce, locals())
     check_watcher(on_event)
     path, screen = as_path(path, "path"), default_console(console, quiet=quiet)
     again = path.with_name(f"{path.name}-again") if out is None else as_path(out, "out")

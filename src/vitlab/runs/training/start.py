@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
+from vitlab.arguments import check_arguments
 from vitlab.changes import NO_CHANGES, check_names, flattened, with_fields
 from vitlab.data.loading.workers import check_workers
 from vitlab.interrupts import raise_when_interrupted
@@ -83,6 +84,7 @@ def finetune(
     `on_event` is called with every event of the run as a dictionary. Ctrl-C saves and raises `vitlab.Stopped`; the run
     continues with `vitlab.open_run(out).resume()`.
     """
+    check_arguments(finetune, locals())
     return _start(Call(locals()), recipe, model=model)
 
 
@@ -113,6 +115,7 @@ def pretrain(
     `recipe` is a row such as "ViT-B/16@imagenet21k", or a model's name, which gets the row of the nearest data size.
     With the objective "masked-patches" the model learns without labels to predict hidden patches.
     """
+    check_arguments(pretrain, locals())
     return _start(Call(locals()), recipe, objective=objective)
 
 
