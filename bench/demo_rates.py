@@ -27,7 +27,7 @@ def development(shots: int, seed: int, folder: Path) -> str:
     drawn, every = DigitsSource("train", shots, seed), DigitsSource("train")
     rest = ~np.isin(every.numbers, drawn.numbers)
     path = folder / f"development-{shots}-{seed}.npz"
-    np.savez(path, images=np.repeat(every.scans[rest][..., None], 3, axis=3), labels=every.labels[rest])
+    np.savez(path, images=np.repeat(every.scans[rest][..., None], 3, axis=3), labels=every.labels.numbers[rest])
     return f"npz:{path}"
 
 

@@ -186,6 +186,5 @@ def test_commands_without_torch_take_one_look_and_choose_nothing():
 def test_commands_with_torch_choose_before_it_is_loaded():
     done = started(["doctor"])
     assert done.stderr == "looked loading PyTorch ...\nlooked PASSIVE"  # the choice is not announced,
-    assert re.search(
-        r"OMP_WAIT_POLICY=PASSIVE, chosen at the start because other programs use [\d.]+ of \d+ processors", done.stdout
-    )  # but shown
+    reason = r"OMP_WAIT_POLICY=PASSIVE, chosen at the start because other programs use [\d.]+ of \d+ processors"
+    assert re.search(reason, done.stdout)  # but shown

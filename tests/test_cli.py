@@ -95,7 +95,7 @@ def test_doctor_says_how_threads_wait_and_who_decided_it(capsys, monkeypatch):
     monkeypatch.setenv("GOMP_SPINCOUNT", "5")
     assert waiting() == "as requested: GOMP_SPINCOUNT=5"
     monkeypatch.setattr(doctor, "chosen", ["other programs use 1.5 of 2 processors"])
-    assert "PASSIVE, because other programs use 1.5 of 2 processors when vitlab was started" in waiting()
+    assert "PASSIVE, chosen at the start because other programs use 1.5 of 2 processors" in waiting()
 
 
 TUNE = ("finetune", "m", "--data", "digits")

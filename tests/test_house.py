@@ -13,10 +13,11 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "vitlab"
 
 # The table of docs/tour.md: a part may import itself and what stands here. Torch-free parts say so below.
-ANYWHERE = {"errors", "require"}
+ANYWHERE = {"arguments", "errors", "require"}
 MAY_IMPORT = {
     "errors": set(),
     "require": set(),
+    "arguments": set(),
     "shots": set(),
     "user_files": set(),
     "strict_json": {"user_files"},
@@ -97,7 +98,8 @@ LAZY = {  # inside functions only
 }
 WITHOUT_TORCH = {
     *(
-        "errors",
+        "require",
+        "arguments",
         "require",
         "user_files",
         "strict_json",

@@ -146,7 +146,8 @@ class RunDir:
     @classmethod
     def open(cls, path: Path) -> "RunDir":
         """Open a folder that holds a run."""
-        require((path / RUN).is_file(), broken_link(path) or f"{path} holds no run: there is no {RUN} in it")
+        missing = f"{path} holds no run: there is no {RUN} in it" if path.exists() else f"{path} does not exist"
+        require((path / RUN).is_file(), broken_link(path) or missing)
         if (path / EVENTS).is_fifo():  # writing to it would block; events lost in other ways are counted
             check_regular(path / EVENTS)
         return cls(path)

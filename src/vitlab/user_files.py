@@ -142,4 +142,4 @@ def _explained(path: str | Path, error: OSError) -> OSError:
         return NotRegular(f"{path} is a symbolic link that leads back to itself; give the path of a regular file")
     if error.errno in (errno.ENXIO, errno.ENODEV):
         return NotRegular(f"{path} is a socket or a device; give the path of a regular file")
-    return error
+    return FileNotFoundError(f"{path} does not exist") if error.errno == errno.ENOENT else error

@@ -152,7 +152,7 @@ def test_epochs_are_one_or_more(tmp_path, capsys):
 def test_a_run_folder_may_be_called_like_a_switch(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["resume", "compile"]) == 2
-    assert "compile holds no run" in capsys.readouterr().err
+    assert "compile does not exist" in capsys.readouterr().err
 
 
 def test_a_teacher_that_has_moved_may_be_released_weights(tmp_path, capsys, monkeypatch):

@@ -223,8 +223,8 @@ def test_a_source_feeds_somebody_elses_loop(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"model": 5}, "model is 5; expected a path"),
-        ({"out": 5}, "out is 5; expected a path"),
+        ({"model": 5}, "model is 5; expected a string, a path or a Module"),
+        ({"out": 5}, "out is 5; expected a string, a path or None"),
         ({"on_event": 3}, "on_event is 3; expected a function of one event"),
         ({"seed": "a"}, "seed is 'a'; expected a whole number"),
         ({"lr": 0.1}, "lr does not exist; .* did you mean schedule.peak?"),
@@ -237,5 +237,12 @@ def test_a_wrong_argument_is_an_error_that_names_it_before_there_is_a_folder(wro
     with pytest.raises(ValueError, match=said):
         vitlab.finetune(**{"model": "weights", "data": "digits", "out": "run"} | wrong)
     assert not any(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="path is 5; expected a path"):
+    with pytest.raises(ValueError, match="path is 5; expected a string or a path"):
         vitlab.open_run(5)
+
+
+def test_a_run_is_also_the_path_of_its_model(run, model, tmp_path):
+    (answer,) = vitlab.predict(run, Squares(1)[0][0])
+    assert answer.guesses == vitlab.predict(run.model, Squares(1)[0][0])[0].guesses
+    again = vitlab.finetune(run, Squares(), tmp_path / "again", **SHORT)
+    assert again.spec.start

@@ -155,6 +155,7 @@ def _files(path: Path, split: str) -> list[Path]:
     for file in found:
         match = NAME.fullmatch(file.name)
         by_split.setdefault(match[1] if match else file.stem, []).append(file)
+    require(bool(found), f"{path} has no parquet files; give a folder with NAME.parquet files, or one file")
     known = f"{path} has the splits {sorted(by_split)!r:.300}"
     if not split:
         require(len(by_split) == 1, f"{known}; choose one with ?split=NAME")

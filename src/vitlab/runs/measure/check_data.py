@@ -22,7 +22,7 @@ from vitlab.require import require
 from vitlab.runs.measure.inputs import DataLike, ImageSize, open_set
 from vitlab.runs.progress import Images, announced, default_console
 from vitlab.spec import image_size
-from vitlab.store import make_folder, replacing, write_json
+from vitlab.store import make_folder, refuse_strange, replacing, write_json
 from vitlab.strict_json import to_json
 
 SHOWN = 10  # classes, bad samples, duplicates and sizes that are listed
@@ -156,7 +156,8 @@ def check_data(
         other = None if against is None else open_set(against, max_pixels)[1]
     require(not source.is_prepared, "the data set gives float tensors, so there are no pictures to check")
     if out is not None:
-        make_folder(Path(out))  # an error before an hour of reading, not after
+        refuse_strange(Path(out), (REPORT,))  # an error before an hour of reading, not after
+        make_folder(Path(out))
     found = empty_survey(source)
     with Images(screen, "checking") as display:
         for done in survey(source, found, workers=workers):

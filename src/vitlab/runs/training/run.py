@@ -60,6 +60,10 @@ class Run:
     def __init__(self, path: str | Path) -> None:
         self.path = RunDir.open(as_path(path, "path")).path
 
+    def __fspath__(self) -> str:
+        """A run is also the path of its model: `vitlab.predict(run, images)`."""
+        return str(self.path)
+
     @functools.cached_property
     def spec(self) -> RunSpec:
         """The run as it was requested: model, recipe, data, seed, execution."""
