@@ -33,7 +33,6 @@ from vitlab.runs.progress import Images, announced, say
 from vitlab.spec import ConventionName
 from vitlab.store import locked, refuse_strange, sha256
 from vitlab.strict_json import to_json
-from vitlab.user_files import as_path
 from vitlab.weights.load import located
 
 

@@ -65,13 +65,9 @@ class Request:
     is_swept: bool = False  # one of several runs, not all of which must use every change
 
     def __post_init__(self) -> None:
-        if type(self.seed) is not int:
-            raise InvalidValue(f"is {self.seed!r}; expected a whole number", field="seed")
-        share = self.held_out
-        is_number = isinstance(share, int | float) and not isinstance(share, bool)
-        if share is not None and not (is_number and 0 <= share < 1):
-            problem = f"is {share!r}; expected a share of the training images from 0 to less than 1, such as 0.1"
-            raise InvalidValue(problem, field="held_out")
+        if self.held_out is not None and not 0 <= self.held_out < 1:
+            expected = "a share of the training images from 0 to less than 1, such as 0.1"
+            raise InvalidValue(f"is {self.held_out!r}; expected {expected}", field="held_out")
 
     @property
     def recipe_changes(self) -> dict[str, object]:

@@ -219,8 +219,8 @@ def reproduce(
     """
     check_arguments(reproduce, locals())
     check_watcher(on_event)
-    path, screen = as_path(path, "path"), default_console(console, quiet=quiet)
-    again = path.with_name(f"{path.name}-again") if out is None else as_path(out, "out")
+    path, screen = Path(path), default_console(console, quiet=quiet)
+    again = path.with_name(f"{path.name}-again") if out is None else Path(out)
     run = RunDir.open(path)
     spec = run.spec()
     require((path / RESULT).is_file(), f"{path} is not finished; finish it first with: {run.command}")

@@ -44,7 +44,6 @@ from vitlab.spec import Image, ViTSpec, image_size
 from vitlab.strict_json import to_json
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.update import freeze, recompute_activations
-from vitlab.user_files import as_path
 from vitlab.weights.load import StartWeights, load_start
 from vitlab.world.device import pick_device
 from vitlab.world.group import World, join, may_restart, restarts
@@ -129,7 +128,7 @@ class Call:
         same: dict[str, Any] = {name: given[name] for name in ("held_out", "seed", "teacher", "epochs")} | names
         image = None if given["image"] is None else image_size(given["image"])
         self.request = Request(image=image, changes=changes, **same)
-        self.out = None if given["out"] is None else as_path(given["out"], "out")
+        self.out = None if given["out"] is None else Path(given["out"])
         self.is_confirmed: bool = given["yes"]
         self.on_event: Watcher | None = given["on_event"]
         check_watcher(self.on_event)
@@ -192,7 +191,7 @@ def split_changes(
 
 
 def _name_of(model: str | Path | nn.Module) -> str:
-    return type(model).__name__ if isinstance(model, nn.Module) else as_path(model, "model").stem
+    return type(model).__name__ if isinstance(model, nn.Module) else Path(model).stem
 
 
 def _start_weights(model: str | Path | nn.Module) -> StartWeights:
