@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "metrics": {"spec", "recipe", "strict_json", "paper", "store", "shots", "report"},
     "drawing": set(),
     "inspection": {"spec", "strict_json", "models", "drawing"},
-    "report": {"user_files", "spec", "strict_json", "paper", "counting", "store", "drawing"},
+    "report": {"user_files", "spec", "strict_json", "paper", "store", "drawing"},
     "busy": set(),
     "doctor": {"busy"},
     "interrupts": set(),
