@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from vitlab.paper.models import model_spec
 from vitlab.paper.names import MODELS
@@ -69,7 +68,7 @@ def count_spec(spec: ModelSpec, *, padding: bool = True) -> Count:
 
 def count_models(
     *, image: Image = 224, classes: int = 1000, head: HeadKind | None = None
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[dict[str, str | int]], list[str]]:
     """Rows of every model of the list: its place in the paper, its sizes and its cost.
 
     The layers of a ResNet are its bottleneck units, its width is that of its features, and it has 0 heads. The second

@@ -1,6 +1,7 @@
 """How a model is trained, as frozen values: schedule, optimizer, recipe and execution. Standard library only."""
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,12 +21,12 @@ AUTHORS_CROP = Augmentation()
 
 def check_range(spec: object, allowed: str, *names: str) -> None:
     """Raise unless the fields are None or in an interval such as "[0, 1)"."""
-    least, most = map(float, allowed.strip("[]()").split(","))
+    least, most = map(float, allowed[1:-1].split(","))
+    is_above = operator.gt if allowed[0] == "(" else operator.ge
+    is_below = operator.lt if allowed[-1] == ")" else operator.le
     for name in names:
         value = getattr(spec, name)
-        is_inside = value is None or (
-            least <= value <= most and (value, allowed[0]) != (least, "(") and (value, allowed[-1]) != (most, ")")
-        )
+        is_inside = value is None or (is_above(value, least) and is_below(value, most))
         require(is_inside, f"{name} {value} is outside {allowed}")
 
 

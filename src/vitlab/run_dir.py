@@ -40,7 +40,7 @@ PICTURE, REPORT = "masked-patches.png", "report.html"
 CONTENTS, NOT_EXACT = "contents.npz", "not-exact.json"
 OBJECT = "dataset:"  # data that is a torch Dataset of the caller, by the name of its class
 LARGEST_RECORD = 2**34  # bytes of the contents; each sample takes a few dozen
-LEARNT = ("kind", "model", "recipe", "seed", "start_sha256", "held_out", "teacher_sha256")  # what decides the weights
+LEARNED = ("kind", "model", "recipe", "seed", "start_sha256", "held_out", "teacher_sha256")  # what decides the weights
 
 
 @dataclass(frozen=True)
@@ -163,10 +163,10 @@ class RunDir:
             self._values = cast(dict[str, Any], read_json(self.path / RUN))
         return self._values
 
-    def learnt(self) -> dict[str, object]:
+    def learned(self) -> dict[str, object]:
         """The part of run.json that decides what is learned, besides the data, as the file states it."""
         values = self._read()
-        found = {name: values[name] for name in LEARNT if name in values}
+        found = {name: values[name] for name in LEARNED if name in values}
         return found | {"validation": bool(values.get("validation"))}
 
     def not_exact(self) -> list[str]:

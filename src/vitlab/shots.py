@@ -1,4 +1,4 @@
-"""Which samples of each class are learnt from in few-shot learning."""
+"""Which samples of each class few-shot learning learns from."""
 
 from typing import Literal
 

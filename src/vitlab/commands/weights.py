@@ -33,7 +33,7 @@ def models(
         print_rows(
             {name: value for name, value in row.items() if name != "macs"}
             | {"paper": row["paper"] or "later work", "heads": row["heads"] or None}
-            | {"GMACs": f"{row['macs'] / 1e9:,.2f}"}
+            | {"GMACs": f"{int(row['macs']) / 1e9:,.2f}"}
             for row in rows
         )
         heads = f"{head} head" if head else "the pre-training head of each family"

@@ -1,6 +1,6 @@
 """The captions of the figures: what each shows, what the paper found in its large models, what was measured here.
 
-All they say about the model at hand are measured numbers: a small model need not look like the paper's.
+What they say about this model is measured: a small model need not look like the paper's.
 """
 
 from collections.abc import Sequence

@@ -100,45 +100,6 @@ def by_distance(scores: Tensor) -> Tensor:
     return scores.gather(-1, index.expand_as(scores[..., :n]))
 
 
-def gelu(x: Tensor, approximate: str) -> Tensor:
-    """x Phi(x) for `none`, x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 for `tanh`; any shape."""
-    if approximate == "tanh" and not torch.jit.is_tracing() and not torch.compiler.is_compiling():
-        is_trained_by_cpu = x.requires_grad and x.device.type == "cpu" and x.dtype.itemsize >= 4
-        if is_trained_by_cpu:
-            return _TanhGelu.apply(x)
-    return F.gelu(x, approximate=approximate)
-
-
-class _TanhGelu(torch.autograd.Function):
-    """The tanh form with one sigmoid: torch's CPU kernel computes a slow tanh in the forward and the backward pass.
-
-    Since (1 + tanh(p/2)) / 2 = sigmoid(p), one sigmoid s gives both the result x s and the derivative
-    s + x s (1 - s) p'. The derivative is saved instead of x, so that memory stays the same.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        flat = x.flatten()
-        result, derivative = torch.empty_like(flat), torch.empty_like(flat)
-        slope, one = x.new_tensor([SLOPE, 1])
-        for xs, y, d in zip(flat.split(CHUNK), result.split(CHUNK), derivative.split(CHUNK), strict=True):
-            s = torch.addcmul(slope, xs, xs, value=CUBIC).mul_(xs).sigmoid_()  # p = x (SLOPE + CUBIC x^2)
-            torch.mul(xs, s, out=y)
-            torch.addcmul(slope, xs, xs, value=3 * CUBIC, out=d)  # p'
-            d.mul_(y).lerp_(one, s)  # y p' + s (1 - y p')
-        ctx.save_for_backward(derivative.view_as(x))
-        return result.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyrefly: ignore[bad-override] - torch declares *args
-        (derivative,) = ctx.saved_tensors
-        return gradient * derivative
-
-
-torch.fx.wrap("by_distance")  # symbolic tracing has no sizes to count to,
-torch.fx.wrap("gelu")  # and no device to look at
-
-
 class MLP(nn.Module):
     """Two dense layers with a GELU between them; dropout after each."""
 
@@ -201,3 +162,43 @@ class Block(nn.Module):
             norm.reset_parameters()
         self.attention.initialise(generator)
         self.mlp.initialise(generator)
+
+
+def gelu(x: Tensor, approximate: str) -> Tensor:
+    """x Phi(x) for `none`, x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 for `tanh`; any shape."""
+    if approximate == "tanh" and not torch.jit.is_tracing() and not torch.compiler.is_compiling():
+        is_trained_by_cpu = x.requires_grad and x.device.type == "cpu" and x.dtype.itemsize >= 4
+        if is_trained_by_cpu:
+            return _TanhGelu.apply(x)
+    return F.gelu(x, approximate=approximate)
+
+
+class _TanhGelu(torch.autograd.Function):
+    """The tanh form with one sigmoid: torch's CPU kernel computes a slow tanh in the forward and the backward pass.
+
+    Since (1 + tanh(p/2)) / 2 = sigmoid(p), one sigmoid s gives both the result x s and the derivative
+    s + x s (1 - s) p'. The derivative is saved instead of x, so that memory stays the same.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        flat = x.flatten()
+        result, derivative = torch.empty_like(flat), torch.empty_like(flat)
+        slope, one = x.new_tensor([SLOPE, 1])
+        for xs, y, d in zip(flat.split(CHUNK), result.split(CHUNK), derivative.split(CHUNK), strict=True):
+            s = torch.addcmul(slope, xs, xs, value=CUBIC).mul_(xs).sigmoid_()  # p = x (SLOPE + CUBIC x^2)
+            torch.mul(xs, s, out=y)
+            torch.addcmul(slope, xs, xs, value=3 * CUBIC, out=d)  # p'
+            d.mul_(y).lerp_(one, s)  # y p' + s (1 - y p')
+        ctx.save_for_backward(derivative.view_as(x))
+        return result.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyrefly: ignore[bad-override] - torch declares *args
+        (derivative,) = ctx.saved_tensors
+        return gradient * derivative
+
+
+# Symbolic tracing has neither sizes for `by_distance` to count to nor a device for `gelu` to look at.
+torch.fx.wrap("by_distance")
+torch.fx.wrap("gelu")

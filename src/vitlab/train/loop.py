@@ -19,8 +19,8 @@ from vitlab.world.group import World
 SAVES, LOGGED = 20, 20_000  # times per run, unless the execution says otherwise; skipped steps are always logged
 SKIPS_ALLOWED = 3  # in a row before the run stops
 ADVICE = "lower the learning rate (schedule.peak=), clip gradients (optimizer.clip=) or check the data"
-JUDGE = "validation"  # the event that decides which weights are best
-MEASURES = ("map", "top1")  # the first that it returns decides; a multi-label model has no top-1
+VALIDATION = "validation"  # the event whose numbers decide which weights are best
+MEASURES = ("map", "top1")  # the first of them that it has decides; a multi-label model has no top-1
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Loop:
         if self.validate is None or not (step == self.total or (every and step % every == 0)):
             return False
         found = dict(self.validate(state.trained.eval()))
-        self.record(JUDGE, {"step": step, **found})
+        self.record(VALIDATION, {"step": step, **found})
         return _judge(state, found[measure_of(found)])
 
     def _is_over(self, state: TrainState) -> bool:

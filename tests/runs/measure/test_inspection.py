@@ -92,6 +92,13 @@ def test_the_folder_holds_figures_numbers_and_the_report(pool, files, tmp_path):
     assert [picture["image"] for picture in numbers["pictures"]] == [path.name for path in files]
 
 
+def test_progress_ends_with_the_last_picture(model, files, monkeypatch):
+    shown = []
+    monkeypatch.setattr(run.Images, "show", lambda _, done, total: shown.append((done, total)))
+    vitlab.inspect(model, files, quiet=True)
+    assert shown == [(0, 3), (3, 3)]
+
+
 def test_cards_show_the_picture_its_rollout_and_its_answer(model, files):
     found = run.examine(model, files, maps=1)
     assert found.images == 3

@@ -258,8 +258,8 @@ def test_a_sweep_learns_from_a_teacher_and_goes_on_with_that_one_alone(model, in
         (["--grid", "schedule.peek=1,2"], "does not exist; schedule has the fields peak"),
         (["--grid", "batch=4,many"], "batch"),
         (["--rates", "0.1;0.2"], "expected numbers and commas"),
-        (["--recipe", "cifar11"], "no recipe of fine-tuning is named 'cifar11'"),
-        (["--also", "cifar11"], "no recipe of fine-tuning is named 'cifar11'"),
+        (["--recipe", "cifar11"], "unknown fine-tuning recipe 'cifar11'"),
+        (["--also", "cifar11"], "unknown fine-tuning recipe 'cifar11'"),
         (["--jobs", "0"], "at least 1"),
         (["--held-out", "0"], "no development images"),
         (["--patience", "3", "--validate-every", "2"], "train on all images, so validate_every and patience need"),
@@ -306,7 +306,7 @@ def test_what_only_some_points_read_is_a_part_of_the_grid(model, in_memory):
         grid=("mixup=0,0.2",),
         execution=Execution(device="cpu"),
     )
-    plan = make_plan(model, in_memory / "out", options, Console(quiet=True))
+    plan = make_plan(model, in_memory / "out", options, Console(quiet=True), {})
     assert [plan.run_of(point).recipe.partners for point in plan.points] == ["rolled", "rolled"]
 
 

@@ -246,3 +246,27 @@ def test_a_run_is_also_the_path_of_its_model(run, model, tmp_path):
     assert answer.guesses == vitlab.predict(run.model, Squares(1)[0][0])[0].guesses
     again = vitlab.finetune(run, Squares(), tmp_path / "again", **SHORT)
     assert again.spec.start
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (
+            lambda out: vitlab.pretrain("ViT-Ti/16", "nothing:here", out, objective="masked_patches"),
+            "objective is 'masked_patches'; expected 'labels' or 'masked-patches'",
+        ),
+        (
+            lambda out: vitlab.sweep("no.npz", "nothing:here", "nothing:here", out, search="optune"),
+            "search is 'optune'; expected 'grid' or 'optuna'",
+        ),
+        (
+            lambda out: vitlab.transfer("no.npz", {"pets": ("nothing:here", "nothing:here")}, out, sweep=True),
+            "sweep is True; expected 'auto', 'yes' or 'no'",
+        ),
+        (lambda out: vitlab.finetune("no.npz", "nothing:here", out, teacher=5), "teacher is 5; expected .* path.*"),
+    ],
+)
+def test_unknown_values_are_named_before_anything_is_opened(tmp_path, start, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        start(tmp_path / "out")
+    assert not (tmp_path / "out").exists()

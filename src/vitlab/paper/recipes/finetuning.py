@@ -29,7 +29,7 @@ BIT_SIZES: Final = ("bit-small", "bit-medium", "bit-large")
 LARGE_PICTURES: Final = (384, 384)  # of unknown data; BiT-HyperRule treats all pictures of at least 96 x 96 alike
 BIT_CROP: Final = Augmentation(crop="square-crop", enlarged=vtab.RESIZE / vtab.IMAGE)
 QUICK: Final = "quick"
-QUICK_EPOCHS, QUICK_LEAST = 10, 30  # epochs, but at least so many steps
+QUICK_EPOCHS, QUICK_LEAST = 10, 30  # number of epochs, and the minimum number of steps
 QUICK_BATCHES, QUICK_STEPS = (8, 64), 100  # smallest and largest batch; steps that the batch should leave, if possible
 QUICK_RATE: Final = FINETUNING_RATE * (QUICK_BATCHES[1] / finetuning.BATCH) ** 0.5
 TABLE_4_SGD: Final = SGD(momentum=finetuning.MOMENTUM, weight_decay=finetuning.WEIGHT_DECAY, clip=finetuning.CLIP_NORM)
@@ -52,7 +52,7 @@ def finetuning_recipe(
     if name not in names:
         near = difflib.get_close_matches(name, [*names, QUICK], n=2)
         known = ", ".join([*names, QUICK])
-        raise ValueError(f"no recipe of fine-tuning is named {name!r}; {did_you_mean(near)}known are {known}")
+        raise ValueError(f"unknown fine-tuning recipe {name!r}; {did_you_mean(near)}known are {known}")
     if name in BIT_SIZES:
         return _hyper_rule_recipe(name, length, finetuning.hyper_rule_resolution(*pictures, model))
     data, _, side = name.partition("-")
@@ -141,15 +141,17 @@ def quick_recipe(images: int, image: tuple[int, int], length: Length = OWN) -> R
     """Return a recipe that a CPU can finish: table 4 with a small batch, few epochs and the model's own resolution.
 
     The batch depends on the number of all `images`, so that few images still give enough steps; the steps depend on the
-    images of `length`, which are left for training. Batches of 8 to 64 images have the same peak learning rate; it is
-    proportional to a batch of `length` beyond these, up to that of table 4. The run stops early when the training loss
-    has settled, unless `length` sets the epochs or steps.
+    images of `length`, which are left for training. The run stops early when the training loss has settled, unless
+    `length` sets the epochs or steps.
     """
     # Differs from the paper: recipe `quick` has batches of 8 to 64 images instead of 512, 10 epochs (at least 30
     # steps), no higher resolution, and an early stop. It is the default without an accelerator, and the run says so.
     own, (least, most) = quick_batch(images), QUICK_BATCHES
     left = length.images or images
     batch = length.batch_or(own)
+    # Batches of 8 to 64 images have the same peak rate, and so has the recipe's own batch of fewer. A smaller or larger
+    # batch that the user sets changes it in proportion, up to the rate of table 4.
+    same_rate = min(max(batch, least), most) if length.batch else own
     total = max(QUICK_EPOCHS * left // batch, QUICK_LEAST)
     if length.is_set:
         total = length.steps(images=left, epochs=QUICK_EPOCHS, batch=own)
@@ -159,7 +161,7 @@ def quick_recipe(images: int, image: tuple[int, int], length: Length = OWN) -> R
         batch=batch,
         image=image,
         schedule=Schedule(
-            peak=min(QUICK_RATE * batch / (min(max(batch, least), most) if length.batch else own), FINETUNING_RATE),
+            peak=min(QUICK_RATE * batch / same_rate, FINETUNING_RATE),
             total=total,
             warmup=length.warmup_of(total // 10, total=total, own_total=total),
             decay=finetuning.DECAY,

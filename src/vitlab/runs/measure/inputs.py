@@ -76,7 +76,7 @@ class ModelOptions:
 
 def open_model(given: ModelLike, options: ModelOptions, console: Console) -> Model:
     """Return a module as it is, or load the weights of a name or path, on the device of the options."""
-    device = pick_device(options.device)  # raises before the weights take their time
+    device = pick_device(options.device)  # raises before the weights are loaded
     if not isinstance(given, nn.Module):
         with announced(console, f"loading {printable(str(given))} ...", is_brief=True):
             names = ("conventions", "image", "heads", "allow_partial", "allow_nonfinite")

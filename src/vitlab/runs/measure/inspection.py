@@ -171,6 +171,8 @@ def examine(
             found.bad += [f"{one.name} {one.detail}" for one in read if isinstance(one, BadImage)]
             if good := [one for one in read if isinstance(one, Prepared)]:
                 _see(model, good, found, maps)
+    if display is not None and listed:
+        display.show(len(listed), len(listed))
     return found
 
 

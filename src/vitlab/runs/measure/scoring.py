@@ -81,7 +81,7 @@ def score_source(
     """Score every sample against each kind of labels in `targets`, in one pass over the images.
 
     All ranks return the same results. With `columns`, only these classes of the model compete, in this order. A
-    `multi-label` model predicts the classes whose probability is at least `threshold`. Bad images are booked in
+    `multi-label` model predicts the classes whose probability is at least `threshold`. Bad images are counted in
     `account`; too many raise TooManyBadImages on every rank. With `saved`, progress is written to that file and
     continued from there, provided that `identity`, the description of the evaluation, agrees.
     """

@@ -23,7 +23,7 @@ from vitlab.runs.sweep.request import FINGERPRINTS
 from vitlab.runs.sweep.results import Outcome
 from vitlab.runs.sweep.search import corners, read_space, require_optuna, search
 from vitlab.runs.sweep.selection import DIVERGED, METRICS, Judged, divergence, judged, numbers_of
-from vitlab.runs.training.data import NO_SOURCES, RunData, TrainingData, open_training_data, split_data
+from vitlab.runs.training.data import RunData, TrainingData, open_training_data, split_data
 from vitlab.runs.training.request import finetuning_spec, unused_settings
 from vitlab.runs.training.time_estimate import DAY, estimated_seconds
 from vitlab.train.loop import measure_of
@@ -200,11 +200,7 @@ def _tell(tally: Tally, is_here: bool, job: Job, event: Event, words: str) -> No
 
 
 def make_plan(
-    model: str | Path,
-    out: Path,
-    options: SweepOptions,
-    console: Console,
-    sources: Mapping[str, Source] = NO_SOURCES,
+    model: str | Path, out: Path, options: SweepOptions, console: Console, sources: Mapping[str, Source]
 ) -> Plan:
     """Resolve the recipe and the points, and raise whatever any of the runs would raise."""
     request = options.request
@@ -222,9 +218,7 @@ def make_plan(
     workers = options.workers
     if isinstance(workers, Ray):
         workers = replace(workers, gpus=int(base.execution.device.startswith("cuda")))
-    seconds = estimated_seconds(
-        base, pick_device(base.execution.device), data, None if teacher is None else teacher.model.spec
-    )
+    taught = None if teacher is None else teacher.model.spec
     plan = Plan(
         start=start,
         teacher=teacher,
@@ -235,7 +229,7 @@ def make_plan(
         data=data,
         fingerprints={"data": data.card.fingerprint, **others},
         points=tuple(points_of(base.recipe, len(data.train), options, space)),
-        seconds=seconds,
+        seconds=estimated_seconds(base, pick_device(base.execution.device), data, taught),
         console=console,
         crew=Crew(workers),
         sources=dict(sources),

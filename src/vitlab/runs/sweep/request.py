@@ -26,7 +26,7 @@ def remember(out: Path, asked: dict[str, object]) -> None:
         write_json(out / SWEEP, asked)
         return
     before = cast(dict[str, object], read_json(out / SWEEP))
-    require(isinstance(before, dict), f"{out / SWEEP} is not of a sweep; choose another out=")
+    require(isinstance(before, dict), f"{out / SWEEP} does not describe a sweep; choose another out=")
     wanted = json.loads(json.dumps(asked, allow_nan=False))
     said = [words for name in _differing(before, wanted) for words in _differences(name, before, wanted)]
     require(not said, f"{out} holds another sweep: {'; '.join(said)}; choose another out=")

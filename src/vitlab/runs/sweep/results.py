@@ -51,9 +51,7 @@ def results_of(rows: Sequence[Outcome]) -> Results:
         found = published(row.model, row.task) if row.task else ()
         printed = "; ".join(f"{p.mean:.2f} ({p.pretraining}, {p.source})" for p in found)
         name, runs = row.task or row.data, len(row.accuracies)
-        lines.append(
-            (name, row.mean, row.std, runs, row.count, row.recipe, row.learning_rate, row.points, printed),
-        )
+        lines.append((name, row.mean, row.std, runs, row.count, row.recipe, row.learning_rate, row.points, printed))
     metric = " or ".join(dict.fromkeys(row.metric for row in rows))
     return Results(tuple(column.format(metric=metric) for column in COLUMNS), tuple(lines))
 

@@ -47,9 +47,8 @@ def judged(point: Point, spec: RunSpec, folder: Path) -> Judged:
     worst = HOPELESS * (math.log(classes) if measure == "top1" else classes * math.log(2))
     if math.isfinite(float(numbers.get(measure, "nan"))) and loss <= worst:
         return Judged(point, rate, numbers)
-    return Judged(
-        point, rate, numbers, f"loss {loss:.3g} on the development images; guessing has {worst / HOPELESS:.3g}"
-    )
+    why = f"loss {loss:.3g} on the development images; guessing has {worst / HOPELESS:.3g}"
+    return Judged(point, rate, numbers, why)
 
 
 def numbers_of(folder: Path, name: str) -> dict[str, Any]:

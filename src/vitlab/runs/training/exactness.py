@@ -145,7 +145,7 @@ def _edited(run: RunDir, checkpoint: tuple[int, Mapping[str, object] | None] | N
     """What of run.json differs from what the newest checkpoint was made with."""
     if checkpoint is None or checkpoint[1] is None:
         return []
-    before, now = checkpoint[1], run.learnt()
+    before, now = checkpoint[1], run.learned()
     if learned_sha256(before) == learned_sha256(now):
         return []
     fields = list(_fields(before, now))

@@ -26,7 +26,7 @@ from vitlab.store import sha256, verify_folder
 from vitlab.strict_json import read_json
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.checkpoints.files import load_checkpoint, name_of, set_aside, steps_in
-from vitlab.train.loop import ADVICE, JUDGE
+from vitlab.train.loop import ADVICE, VALIDATION
 from vitlab.train.state import TrainState
 from vitlab.weights.files.folder import CARD, WEIGHTS
 from vitlab.weights.save import save_model
@@ -50,7 +50,7 @@ def finish(
         "skipped": progress.skipped,
         **({"task": data.task} if data.task == "multi-label" else {}),
     }
-    for name, source in ((JUDGE, data.validation), ("test", data.test)):
+    for name, source in ((VALIDATION, data.validation), ("test", data.test)):
         if source is not None:
             numbers = world.first(_recorded, run, name, progress.step)
             if numbers is None:
@@ -59,7 +59,7 @@ def finish(
                 is_shown = False
             elif spec.execution.report and not world.first(has_answers, run, name, numbers):
                 score_set(session, data.task, name, source, model)  # the answers on disk are of later weights
-            if not is_shown or weights == "best" or name != JUDGE:
+            if not is_shown or weights == "best" or name != VALIDATION:
                 say(console, f"{name}: {describe(numbers)}")
             result[name] = {what: value for what, value in numbers.items() if math.isfinite(float(value))}
     draw(session, data, model)
@@ -72,16 +72,20 @@ def finish(
         result["not_exact"] = why
     run.write(RESULT, result)
     run.record("finished", {"step": progress.step})
+    _tell_end(run, Account.from_json(books) if books else Account(0), why, console)
+    world.first(tell_report, run, spec, data, console)
+
+
+def _tell_end(run: RunDir, account: Account, not_exact: Sequence[str], console: Console) -> None:
+    """Print what was lost or unusual in the run, and where its model is."""
     if run.dropped:
         say(console, f"{run.dropped:,} events could not be written to {run.path / EVENTS}")
-    account = Account.from_json(books) if books else Account(0)
     if bad := len(account.quarantined):
         count = f"{bad:,} of {account.samples:,} images"
         say(console, f"{count} could not be read in training; {run.path / QUARANTINE} lists them")
-    for reason in why:
+    for reason in not_exact:
         say(console, f"this run is not exact: {reason}")
     say(console, f"the model is in {run.path / MODEL}")
-    world.first(tell_report, run, spec, data, console)
 
 
 def _keep_model(session: Session, card: DataCard, task: Task, state: TrainState, checkpoints: Checkpoints) -> None:

@@ -28,12 +28,11 @@ from vitlab.runs.measure.inspection import examine
 from vitlab.runs.progress import describe, say
 from vitlab.runs.training.data import RunData
 from vitlab.strict_json import from_json, read_json
-from vitlab.train.loop import JUDGE
+from vitlab.train.loop import VALIDATION
 from vitlab.weights.load import load_model
 
 DRAWN, LISTED = 20, 50  # classes in the picture of confusions and in the table
 LOOKED_AT = 4  # pictures whose attention is shown
-NAMES = {JUDGE: "validation", "test": "test"}
 
 
 def tell_report(run: RunDir, spec: RunSpec, data: RunData, console: Console) -> None:
@@ -56,13 +55,13 @@ def tell_report(run: RunDir, spec: RunSpec, data: RunData, console: Console) -> 
 
 def write_report(run: RunDir, spec: RunSpec, data: RunData) -> Path:
     """Write RUN/report.html: a single file whose size does not grow with the data."""
-    sets = {"test": data.test, JUDGE: data.validation}
+    sets = {"test": data.test, VALIDATION: data.validation}
     found = {name: answers for name in sets if (answers := read_answers(run, name)) is not None}
     name, answers = next(iter(found.items()), ("", None))  # of the test data if there is any
     sections, source = _curves(run), sets.get(name)
     if answers is None or source is None:
-        missing = "This run had no images to validate or test on; give --held-out, --validation or --test to see how "
-        sections.insert(0, Section("Results", f"{missing}accurate it is on images it was not trained on.", wide=True))
+        missing = "This run had no images to validate or test on; give --held-out, --validation or --test."
+        sections.insert(0, Section("Results", missing, wide=True))
     else:
         model = load_model(run.path / MODEL)
         names = class_names(model)[0]
@@ -104,7 +103,7 @@ def _results(found: Mapping[str, Answers]) -> Section:
     rows = [("images", "result")]
     for name, answers in found.items():
         numbers = {key: int(value) if value.is_integer() else value for key, value in answers.numbers.items()}
-        rows.append((NAMES[name], describe(numbers)))
+        rows.append((name, describe(numbers)))
     return Section("Results", "Every image was scored once, with the weights that were kept.", table=rows, wide=True)
 
 
@@ -112,7 +111,7 @@ def _curves(run: RunDir) -> list[Section]:
     loss = run.history("step", "loss")
     if not loss:
         return []
-    training, validation = _finite(loss), _finite(run.history(JUDGE, "loss"))
+    training, validation = _finite(loss), _finite(run.history(VALIDATION, "loss"))
     curves = {"training": thinned(smoothed(training, window=max(len(training) // 50, 1)))}
     text = "The training loss is averaged over neighbouring steps."
     if validation:
@@ -120,7 +119,7 @@ def _curves(run: RunDir) -> list[Section]:
         text += " It includes what the recipe adds (augmentation, smoothing, dropout), so the two need not meet."
     sections = [Section("Loss", text, figures=[("loss by step", draw_curves(curves, x="step", y="loss").svg)])]
     for value, label in (("top1", "accuracy"), ("map", "mean average precision")):
-        found = {event["step"]: 100 * float(event[value]) for event in run.events(JUDGE) if value in event}
+        found = {event["step"]: 100 * float(event[value]) for event in run.events(VALIDATION) if value in event}
         if points := _finite(found):
             drawn = draw_curves({"validation": thinned(points)}, x="step", y=f"{label} (%)")
             best = max(points, key=lambda step: points[step])
@@ -140,14 +139,14 @@ def _classes(name: str, answers: Answers, names: Sequence[str]) -> list[Section]
     if cells:
         chosen = _most_confused(cells)
         counts = np.array([[cells[label, answer] for answer in chosen] for label in chosen])
-        text = f"Rows are the classes of the {NAMES[name]} images, columns the predictions."
+        text = f"Rows are the classes of the {name} images, columns the predictions."
         occurring = {label for pair in cells for label in pair}
         if len(chosen) < len(occurring):
             text += f" The {len(chosen)} classes that were confused most often are shown, of {len(occurring)}."
         drawn = draw_confusion(counts, [names[label] for label in chosen])
         sections.append(Section("Confusion matrix", text, [("confusion matrix", drawn.svg)]))
     ordered = sorted(answers.classes, key=lambda one: (_share(one), one.number))
-    text = f"The classes of the {NAMES[name]} images, the worst first."
+    text = f"The classes of the {name} images, the worst first."
     if len(ordered) > LISTED:
         text += f" {LISTED} of {len(ordered):,} are listed."
     is_multi_label = any(one.right is None for one in ordered)
@@ -189,7 +188,7 @@ def _pictures(model: Model, name: str, answers: Answers, source: Source, names: 
     mistakes = [(mistake, image) for mistake in answers.mistakes if (image := _image(source, mistake.number))]
     sections = []
     if mistakes:
-        text = f"The {NAMES[name]} images whose true class got the lowest probability, as the model sees them."
+        text = f"The {name} images whose true class got the lowest probability, as the model sees them."
         photos = [_photo(model, mistake, image, names) for mistake, image in mistakes]
         sections.append(Section("Worst mistakes", text, cards=photos, wide=True))
     elif not any(one.right is None for one in answers.classes):

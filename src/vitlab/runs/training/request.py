@@ -134,8 +134,8 @@ def finetuning_spec(
     if not recipe_name:
         recipe_name, why = finetuning_row_for(images)
         if pick_device(execution.device).type == "cpu":
-            recipe = f"the paper's recipe for this data is recipe='{recipe_name}', because {why}"
-            recipe_name, why = QUICK, f"the default without an accelerator; {recipe}"
+            papers = f"the paper's recipe for this data is recipe='{recipe_name}', because {why}"
+            recipe_name, why = QUICK, f"the default without an accelerator; {papers}"
         say(console, f"chosen  recipe {recipe_name}: {why}")
     held_out = request.held_out
     if held_out is None:
@@ -190,8 +190,8 @@ def _run_spec(
         teacher="" if teacher is None else str(teacher.path),
         teacher_sha256="" if teacher is None else teacher.sha256,
     )
-    for error in () if request.is_swept else unused_settings(run, dict(request.changes)).values():
-        raise error
+    if not request.is_swept and (unused := unused_settings(run, dict(request.changes))):
+        raise next(iter(unused.values()))
     return run
 
 
@@ -234,11 +234,9 @@ def _changed(recipe: Recipe, request: Request) -> Recipe:
     if request.image is not None:
         recipe = replace(recipe, image=request.image)
     changes = request.recipe_changes
-    for field in changes if recipe.masking is None else ():
-        require(
-            not field.startswith("masking."),
-            f"{field}= is for learning without labels: vitlab pretrain; give objective='masked-patches'",
-        )
+    for field in changes:
+        is_read = recipe.masking is not None or not field.startswith("masking.")
+        require(is_read, f"{field}= is for learning without labels: vitlab pretrain; give objective='masked-patches'")
     said = ", ".join(f"{field} {text}" for field, text in changes.items())
     return with_fields(replace(recipe, source=f"{recipe.source}; with {said}") if said else recipe, changes.items())
 

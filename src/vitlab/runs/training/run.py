@@ -23,7 +23,7 @@ from vitlab.runs.training.trainer import InMemory, Watcher, check_watcher, train
 from vitlab.store import MANIFEST
 from vitlab.strict_json import read_json
 from vitlab.train.checkpoints.files import STATE
-from vitlab.train.loop import JUDGE, measure_of
+from vitlab.train.loop import VALIDATION, measure_of
 from vitlab.user_files import as_path, read_regular
 from vitlab.weights.load import load_model, located
 from vitlab.world.device import differences
@@ -88,8 +88,7 @@ class Run:
     @property
     def best(self) -> dict[str, Any]:
         """The numbers of the best validation, with its step; empty without validation images."""
-        found = self.history.of(JUDGE)
-        return max(found, key=_measured, default={})
+        return max(self.history.of(VALIDATION), key=_measured, default={})
 
     @property
     def history(self) -> History:

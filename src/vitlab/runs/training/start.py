@@ -24,7 +24,6 @@ from vitlab.runs.progress import announced, default_console, duration, say
 from vitlab.runs.training.data import (
     Data,
     RunData,
-    TrainingData,
     named_sources,
     open_training_data,
     read_card,
@@ -146,7 +145,8 @@ def _start(
             return _follow(world)
         name = recipe.partition("@")[0] if model is None else _name_of(model)
         path, is_begun = _choose_folder(call, name, restart_count)
-        opened = _open_data(call)
+        with announced(console, f"opening {request.data} ..."):
+            opened = open_training_data(request.data, call.sources.get("data"))
         start = None if model is None else _start_weights(model)
         teacher = None if request.teacher is None else load_start(request.teacher)
         if start is None:
@@ -204,11 +204,6 @@ def _start_weights(model: str | Path | nn.Module) -> StartWeights:
             f"vitlab.load_model, which reads timm, Hugging Face and torchvision formats"
         )
     return StartWeights(copy.deepcopy(model), Path(f"{IN_MEMORY}{type(model).__name__}"), fingerprint_of(model))
-
-
-def _open_data(call: Call) -> TrainingData:
-    with announced(call.console, f"opening {call.request.data} ..."):
-        return open_training_data(call.request.data, call.sources.get("data"))
 
 
 def _with_shards(spec: RunSpec, world: World) -> RunSpec:

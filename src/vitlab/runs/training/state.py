@@ -47,8 +47,8 @@ def open_state(session: Session, start: Model | None = None) -> tuple[TrainState
     if world.ranks > 1:
         say(console, f"ranks   {world.ranks}, {kind}: {why}")
     here = environment(device) | _execution_environment(spec, kind, world)
-    keep, learnt = spec.execution.keep, run.learnt()
-    checkpoints = Checkpoints(run.path / CHECKPOINTS, keep=keep, environment=here, learned=learnt, world=world)
+    keep, learned = spec.execution.keep, run.learned()
+    checkpoints = Checkpoints(run.path / CHECKPOINTS, keep=keep, environment=here, learned=learned, world=world)
     is_begun = bool(world.first(checkpoints.steps))
     if kind == "fsdp":
         return sharded_state(spec, device, world, start, is_empty=is_begun), checkpoints
@@ -98,7 +98,7 @@ def _execution_environment(spec: RunSpec, kind: str, world: World) -> dict[str, 
 def _check_ranks(spec: RunSpec, kind: str, world: World) -> None:
     """Raise for settings that do not fit the number of ranks, or the parallelism that `auto` has become."""
     if kind == "fsdp":
-        replace(spec.execution, parallel="fsdp")
+        replace(spec.execution, parallel="fsdp")  # raises if another setting does not work with fsdp
     shards = spec.recipe.shards
     is_summed_by_shards = shards > 1 or spec.recipe.batch == 1
     if spec.execution.exact_elastic and not is_summed_by_shards:

@@ -114,7 +114,7 @@ def train_run(
 
 
 def train_or_stop(run: RunDir, console: Console, **how: Any) -> None:
-    """Train the run of a folder with `train_run`; raises Stopped if a signal stopped it.
+    """Train the run of a folder; `how` are the options of `train_run`. Raises Stopped if a signal stopped it.
 
     Of several ranks, only the one that writes names the folder.
     """
@@ -130,12 +130,7 @@ class Training:
     """The steps of a run: its batches, its objective, and what happens at every event."""
 
     def __init__(
-        self,
-        session: Session,
-        data: RunData,
-        state: TrainState,
-        checkpoints: Checkpoints,
-        on_event: Watcher | None = None,
+        self, session: Session, data: RunData, state: TrainState, checkpoints: Checkpoints, on_event: Watcher | None
     ) -> None:
         self.session, self.data, self.state, self.checkpoints = session, data, state, checkpoints
         self.run, self.spec, self.console, self.world = session

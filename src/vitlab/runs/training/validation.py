@@ -26,7 +26,7 @@ from vitlab.runs.training.objective import corruption_of, prediction_of
 from vitlab.runs.training.state import Session
 from vitlab.spec import Task
 from vitlab.strict_json import to_json
-from vitlab.train.loop import JUDGE
+from vitlab.train.loop import VALIDATION
 from vitlab.train.masking import patches_at
 from vitlab.world.group import ALONE, World
 
@@ -39,7 +39,7 @@ def validate(session: Session, data: RunData, module: nn.Module) -> dict[str, fl
     """Score the validation set and draw the picture of a masked run; returns the numbers by name."""
     assert data.validation is not None
     draw(session, data, module)
-    return score_set(session, data.task, JUDGE, data.validation, module)
+    return score_set(session, data.task, VALIDATION, data.validation, module)
 
 
 def check_pictures(spec: RunSpec, data: RunData, console: Console) -> dict[str, Account]:
@@ -48,7 +48,7 @@ def check_pictures(spec: RunSpec, data: RunData, console: Console) -> dict[str, 
     Raises TooManyBadImages if a set has more bad images than the run allows.
     """
     checked = {}
-    for name, source in ((JUDGE, data.validation), ("test", data.test)):
+    for name, source in ((VALIDATION, data.validation), ("test", data.test)):
         if source is None:
             continue
         account = checked[name] = Account(len(source))
