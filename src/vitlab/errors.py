@@ -82,11 +82,14 @@ class Diverged(VitlabError, ArithmeticError):
 class Stopped(KeyboardInterrupt):
     """A signal stopped a run after its state was saved in `path`; `exit_code` is 130 for INT and 143 for TERM.
 
-    On several ranks only rank 0 knows the path. `command` says how to continue on the command line.
+    On several ranks only rank 0 knows the path. `command` says how to continue on the command line; `is_agreed` tells
+    that all ranks stopped after the same step.
     """
 
-    def __init__(self, exit_code: int = 130, path: Path | None = None, command: str = "") -> None:
-        self.exit_code, self.path = exit_code, path
+    def __init__(
+        self, exit_code: int = 130, path: Path | None = None, command: str = "", *, is_agreed: bool = False
+    ) -> None:
+        self.exit_code, self.path, self.is_agreed = exit_code, path, is_agreed
         self.command = command or ("" if path is None else f"vitlab resume {shlex.quote(str(path))}")
         where = "" if path is None else f" in {path}; continue with: {self.command}"
         super().__init__(f"stopped and saved{where}")

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from vitlab.errors import LostRank, mark_raised_on_one_rank
+from vitlab.errors import LostRank, Stopped, mark_raised_on_one_rank
 from vitlab.require import require
 from vitlab.world.device import pick_device
 from vitlab.world.watch import ANSWER, Watch, answered, attempt, first_line
@@ -219,7 +219,13 @@ def join(device: str, timeout: float = TIMEOUT) -> Iterator[World]:
         dist.init_process_group(backend, store=fresh, rank=rank, world_size=ranks, timeout=limit)
         watch.know(range(rank - place, rank - place + places))
         watch.start()
-        yield Ranks(rank, ranks, place, places, watch=watch, timeout=timeout)
+        stopped = None
+        try:
+            yield Ranks(rank, ranks, place, places, watch=watch, timeout=timeout)
+        except Stopped as error:
+            if not error.is_agreed:
+                raise
+            stopped = error
         watch.leave(timeout)
     except BaseException as error:
         watch.judge(error)
@@ -227,3 +233,5 @@ def join(device: str, timeout: float = TIMEOUT) -> Iterator[World]:
         raise
     _ended[:] = [dist.group.WORLD]
     dist.destroy_process_group()
+    if stopped is not None:
+        raise stopped

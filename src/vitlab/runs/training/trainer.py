@@ -118,12 +118,13 @@ def train_or_stop(run: RunDir, console: Console, **how: Any) -> None:
 
     Of several ranks, only the one that writes names the folder.
     """
+    path = run.path if run.writes else None
     try:
         code = train_run(run, console, **how)
     except KeyboardInterrupt:
-        code = SIGNAL_CODES[signal.SIGINT]
+        raise Stopped(SIGNAL_CODES[signal.SIGINT], path, run.command) from None
     if code:
-        raise Stopped(code, run.path if run.writes else None, run.command)
+        raise Stopped(code, path, run.command, is_agreed=True)
 
 
 class Training:
