@@ -5,7 +5,6 @@ import shlex
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 from vitlab.arguments import check_arguments
 from vitlab.errors import WeightsWarning
@@ -48,8 +47,6 @@ def load_model(
     """
     check_arguments(load_model, locals())
     path = located(path)
-    if positions not in (None, *get_args(UnsavedPositions)):
-        raise ValueError(f"positions {positions!r:.80} is unknown; give {' or '.join(get_args(UnsavedPositions))}")
     container = open_container(path)
     is_own = folder.CARD in container.configs
     size = None if image is None else image_size(image)

@@ -49,8 +49,8 @@ def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") ->
     file if `path` ends in .safetensors. A format that would change the model's function is an error, and nothing is
     overwritten.
     """
-    check_arguments(save_model, locals())
     check_model(model)
+    check_arguments(save_model, locals())
     path = as_path(path, "path")
     spec = model.spec
     refuse_existing(path)
