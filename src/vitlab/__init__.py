@@ -70,61 +70,52 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "build_model":
-        from vitlab.models.build import build_model as found
-    elif name == "load_model":
-        from vitlab.weights.load import load_model as found
-    elif name == "save_model":
-        from vitlab.weights.save import save_model as found
-    elif name == "convert":
-        from vitlab.weights.convert import convert as found
-    elif name == "download":
-        from vitlab.runs.download import download as found
-    elif name == "list_releases":
-        from vitlab.weights.released.catalogue import list_releases as found
-    elif name == "open_data":
-        from vitlab.data.sources.catalogue import open_data as found
-    elif name == "check_data":
-        from vitlab.runs.measure.check_data import check_data as found
-    elif name == "data_kinds":
-        from vitlab.runs.measure.check_data import data_kinds as found
-    elif name == "index_shards":
-        from vitlab.data.sources.shards import index_shards as found
-    elif name == "predict":
-        from vitlab.runs.measure.prediction import predict as found
-    elif name == "inspect":
-        from vitlab.runs.measure.inspection import inspect as found
-    elif name == "preprocess":
-        from vitlab.runs.measure.prediction import preprocess as found
-    elif name == "evaluate":
-        from vitlab.runs.measure.evaluate import evaluate as found
-    elif name == "features":
-        from vitlab.runs.measure.features import features as found
-    elif name == "fewshot_table":
-        from vitlab.runs.measure.fewshot import fewshot_table as found
-    elif name == "read_report":
-        from vitlab.report.report import read_report as found
-    elif name == "fewshot":
-        from vitlab.metrics.fewshot import fewshot as found
-    elif name == "explain":
-        from vitlab.inspection.rollout import explain as found
-    elif name == "finetune":
-        from vitlab.runs.training.start import finetune as found
-    elif name == "pretrain":
-        from vitlab.runs.training.start import pretrain as found
-    elif name == "Run":
-        from vitlab.runs.training.run import Run as found  # noqa: N813
-    elif name == "open_run":
-        from vitlab.runs.training.run import open_run as found
-    elif name == "reproduce":
-        from vitlab.runs.training.run import reproduce as found
-    elif name == "sweep":
-        from vitlab.runs.sweep.sweep import sweep as found
-    elif name == "transfer":
-        from vitlab.runs.sweep.transfer import transfer as found
-    else:
-        raise AttributeError(f"vitlab has no {name!r}; it offers {', '.join(__all__)}")
-    return found
+    match name:
+        case "build_model":
+            from vitlab.models import build as home
+        case "load_model":
+            from vitlab.weights import load as home
+        case "save_model":
+            from vitlab.weights import save as home
+        case "convert":
+            from vitlab.weights import convert as home
+        case "download":
+            from vitlab.runs import download as home
+        case "list_releases":
+            from vitlab.weights.released import catalogue as home
+        case "open_data":
+            from vitlab.data.sources import catalogue as home
+        case "check_data" | "data_kinds":
+            from vitlab.runs.measure import check_data as home
+        case "index_shards":
+            from vitlab.data.sources import shards as home
+        case "predict" | "preprocess":
+            from vitlab.runs.measure import prediction as home
+        case "inspect":
+            from vitlab.runs.measure import inspection as home
+        case "evaluate":
+            from vitlab.runs.measure import evaluate as home
+        case "features":
+            from vitlab.runs.measure import features as home
+        case "fewshot_table":
+            from vitlab.runs.measure import fewshot as home
+        case "read_report":
+            from vitlab.report import report as home
+        case "fewshot":
+            from vitlab.metrics import fewshot as home
+        case "explain":
+            from vitlab.inspection import rollout as home
+        case "finetune" | "pretrain":
+            from vitlab.runs.training import start as home
+        case "Run" | "open_run" | "reproduce":
+            from vitlab.runs.training import run as home
+        case "sweep":
+            from vitlab.runs.sweep import sweep as home
+        case "transfer":
+            from vitlab.runs.sweep import transfer as home
+        case _:
+            raise AttributeError(f"vitlab has no {name!r}; it offers {', '.join(__all__)}")
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:

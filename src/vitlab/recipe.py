@@ -82,15 +82,10 @@ class Schedule:
         require(self.peak > 0, f"peak {self.peak} must be positive")
         require(0 <= self.end <= self.peak, f"end {self.end} is outside [0, peak {self.peak}]")
         check_not_negative(self, "warmup")
-        require(
-            self.total > self.warmup,
-            f"the {self.total:,} total steps must be more than the {self.warmup:,} steps of warm-up; "
-            f"set schedule.warmup, for example to {max(self.total // 10, 0):,}",
-        )
-        require(
-            (self.decay == "staircase") == bool(self.boundaries),
-            "boundaries are needed for the decay staircase, and have no effect for others",
-        )
+        steps = f"the {self.total:,} total steps must be more than the {self.warmup:,} steps of warm-up"
+        require(self.total > self.warmup, f"{steps}; set schedule.warmup, for example to {max(self.total // 10, 0):,}")
+        is_complete = (self.decay == "staircase") == bool(self.boundaries)
+        require(is_complete, "boundaries are needed for the decay staircase, and have no effect for others")
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of update `step`, counted from 0; with warm-up the first rate is 0."""
@@ -176,10 +171,8 @@ class Masking:
         check_fields(self)
         check_range(self, "(0, 1]", "corrupted")
         check_range(self, "[0, 1]", "masked", "swapped", "kept")
-        require(
-            math.isclose(self.masked + self.swapped + self.kept, 1),
-            f"masked {self.masked}, swapped {self.swapped} and kept {self.kept} must add up to 1; set all three",
-        )
+        shares = f"masked {self.masked}, swapped {self.swapped} and kept {self.kept}"
+        require(math.isclose(self.masked + self.swapped + self.kept, 1), f"{shares} must add up to 1; set all three")
 
     def chosen(self, patches: int) -> int:
         """Return the number of corrupted patches, which is the same in every image."""
@@ -303,10 +296,8 @@ class Execution:
         check_range(self, "[0, 1]", "max_bad")
         longest = f"{LONGEST_TIMEOUT:,} seconds (one week)"
         require(1 <= self.timeout <= LONGEST_TIMEOUT, f"timeout {self.timeout} is outside 1..{longest}")
-        require(
-            not self.exact_elastic or self.parallel != "fsdp",
-            "exact_elastic sums gradients in a fixed order and needs the whole model on each rank; give parallel='ddp'",
-        )
+        is_whole = not self.exact_elastic or self.parallel != "fsdp"
+        require(is_whole, "exact_elastic needs the whole model on each rank; give parallel='ddp'")
         require(not self.compile or self.parallel != "fsdp", "compile does not work with fsdp; give parallel='ddp'")
 
 

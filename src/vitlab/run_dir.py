@@ -121,10 +121,8 @@ class RunDir:
     def check_there(self) -> None:
         """Raise if the folder was moved or removed since it was locked: writing would create another one."""
         if self.writes and self._identity is not None and _identity(self.path) != self._identity:
-            raise FileNotFoundError(
-                f"{self.path} was moved or removed while the run was writing to it; if it was moved, move it back and "
-                f"continue with: {self.command}"
-            )
+            gone = f"{self.path} was moved or removed while the run was writing to it"
+            raise FileNotFoundError(f"{gone}; if it was moved, move it back and continue with: {self.command}")
 
     def _may_write(self) -> bool:
         self.check_there()

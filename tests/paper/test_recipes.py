@@ -281,7 +281,7 @@ def test_epochs_become_steps_of_a_fine_tuning_and_everything_else_follows():
     assert recipe.schedule.boundaries == (30, 60, 90)
     with pytest.raises(ValueError, match=r"epochs= \(8\) and schedule.total= \(9\) both set the length"):
         Length(epochs=8, total=9)
-    with pytest.raises(ValueError, match=r"1 epoch of 46 images make 0 steps of 512 images; .*such as 11"):
+    with pytest.raises(ValueError, match=r"1 epoch of 46 images: 0 steps of 512, .*give batch=11"):
         finetuning_recipe("pets", Length(images=46, epochs=1))
 
 

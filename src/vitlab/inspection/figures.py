@@ -27,7 +27,7 @@ def draw_distance(distances: np.ndarray, images: int, even: float) -> Drawn:
             axes.plot(depth, distances[:, head], "o", ms=4, color=(0.12, *shade), label=f"head {head + 1}")
         axes.axhline(even, color="0.45", linestyle="--", linewidth=0.9, label="uniform", zorder=0)
         axes.set(xlabel="network depth (layer)", ylabel="mean attention distance (pixels)")
-        axes.set_title(f"Attention distance by head and depth, {_count(images)}")
+        axes.set_title(f"Attention distance by head and depth, {images:,} image{'s' * (images != 1)}")
         axes.set_ylim(0, 1.08 * max(float(distances.max()), even) or 1)
         axes.set_xticks(depth[:: -(-layers // 16)], [str(layer + 1) for layer in depth[:: -(-layers // 16)]])
         axes.grid(alpha=0.25)
@@ -149,7 +149,3 @@ def _bare(axes: "Axes") -> None:
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-
-
-def _count(images: int) -> str:
-    return f"{images:,} image{'' if images == 1 else 's'}"

@@ -53,9 +53,8 @@ def checked_part(x: Any, y: Any, part: str) -> tuple[Tensor, np.ndarray]:
     features = checked_features(x, part)
     labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     shapes = f"{tuple(features.shape)} and {labels.shape}"
-    require(
-        labels.shape == (len(features),), f"{part} features and labels have shapes {shapes}; expected (n, D) and (n,)"
-    )
+    has_one_each = labels.shape == (len(features),)
+    require(has_one_each, f"{part} features and labels have shapes {shapes}; expected (n, D) and (n,)")
     require(labels.dtype.kind in LABELS, f"{part} labels have dtype {labels.dtype}; expected whole numbers or text")
     return features, labels
 

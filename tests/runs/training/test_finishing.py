@@ -163,7 +163,7 @@ class TestLostModel:
     def test_without_any_checkpoint_an_error_says_what_is_missing(self, finished):
         shutil.rmtree(finished / MODEL)
         shutil.rmtree(finished / CHECKPOINTS)
-        with pytest.raises(ValueError, match=r"cannot be restored.*checkpoints has no checkpoint; restore .*model"):
+        with pytest.raises(ValueError, match=r"has lost its model and its checkpoints; restore model or checkpoints"):
             go_on(finished)
         assert (finished / RESULT).exists()
 

@@ -64,7 +64,7 @@ def test_several_labels_and_the_softmax_loss_are_refused_before_there_is_a_folde
     assert main(command(folder, "several.csv", tmp_path / "run")) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "'00.png' of" in said
-    assert "has 0 labels, and the softmax loss needs exactly one per image; give --loss sigmoid" in said
+    assert "has 0 labels; the softmax loss needs exactly one: give --loss sigmoid" in said
     assert not (tmp_path / "run").exists()
 
 

@@ -512,7 +512,7 @@ class TestPretraining:
         assert (run.model.root, run.model.classes) == (16, 3)
 
     def test_too_few_steps_are_an_error_with_a_proposal(self, photos):
-        with pytest.raises(ValueError, match=r"300 epochs of 24 images make 1 step of 4,096 images; .* such as 6"):
+        with pytest.raises(ValueError, match=r"300 epochs of 24 images: 1 step of 4,096, .*give batch=6"):
             pretraining_run("ViT-B/16@imagenet", Request(f"folder:{photos}"), Execution(), None, quiet())
 
     def test_the_head_starts_at_minus_ten(self, photos):

@@ -107,10 +107,8 @@ def _steps(own: int, length: Length) -> int:
     """Return the total steps: as set, from the epochs as set, or the recipe's own for data of any size."""
     if not length.is_set:
         return own
-    require(
-        length.total is not None or length.images is not None,
-        f"{length.epochs} epochs give no number of steps without a number of images",
-    )
+    is_known = length.total is not None or length.images is not None
+    require(is_known, f"{length.epochs} epochs give no number of steps without a number of images")
     return length.steps(images=0, epochs=0, batch=finetuning.BATCH)
 
 

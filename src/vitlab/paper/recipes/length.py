@@ -28,10 +28,8 @@ class Length:
         if self.epochs is not None and (type(self.epochs) is not int or self.epochs < 1):
             raise InvalidValue(f"is {self.epochs!r}; expected a whole number, 1 or more", field="epochs")
         check_fields(self)
-        require(
-            self.epochs is None or self.total is None,
-            f"epochs= ({self.epochs}) and schedule.total= ({self.total}) both set the length; give one of them",
-        )
+        both = f"epochs= ({self.epochs}) and schedule.total= ({self.total}) both set the length"
+        require(self.epochs is None or self.total is None, f"{both}; give one of them")
 
     @property
     def is_set(self) -> bool:
@@ -48,12 +46,9 @@ class Length:
             return self.total
         epochs, images, batch = self.epochs or epochs, self.images or images, self.batch_or(batch)
         steps = epochs * images // batch
-        require(
-            steps > 1,
-            f"{epochs} epoch{'s' * (epochs > 1)} of {images:,} images make {steps} step{'s' * (steps != 1)} of "
-            f"{batch:,} images; give a smaller batch=, such as {max(images // 4, 1):,}, more epochs=, or the steps "
-            f"(schedule.total=)",
-        )
+        few = f"{epochs} epoch{'s' * (epochs > 1)} of {images:,} images: {steps} step{'s' * (steps != 1)} of {batch:,}"
+        more = f"give batch={max(images // 4, 1)}, for example, more epochs=, or schedule.total="
+        require(steps > 1, f"{few}, and a schedule needs at least 2; {more}")
         return steps
 
     def warmup_of(self, own: int, *, total: int, own_total: int) -> int:

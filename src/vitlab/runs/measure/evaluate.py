@@ -194,10 +194,8 @@ def match_classes(model: Model, data_names: tuple[str, ...], *, by_number: bool)
     try:
         numbers = matched(names, data_names)
     except ValueError as error:
-        raise ValueError(
-            f"{error}; or give label_map=FILE from the data's classes to the model's, or by_number=True if the numbers "
-            f"agree (class names: {origin})"
-        ) from None
+        remedy = "give label_map=FILE from the data's classes to the model's, or by_number=True if the numbers agree"
+        raise ValueError(f"{error}; or {remedy} (class names: {origin})") from None
     note = f"class names: {origin}"
     if numbers != tuple(range(len(names))):
         note += f"; the data has {len(numbers):,} of {len(names):,} classes or another order: matched by name"

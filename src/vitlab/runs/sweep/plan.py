@@ -118,11 +118,9 @@ class Plan:
         say(self.console, f"recipe  {recipe.name}: {recipe.source}")
         say(self.console, f"sweep   {what} on all images with {seeds} seed{'s' * (seeds > 1)}: {runs}, "
                           f"about {duration(seconds)} on {device.type}")  # fmt: skip
-        require(
-            seconds < DAY or device.type != "cpu" or self.options.is_confirmed,
-            f"the sweep would take about {duration(seconds)} on this CPU; confirm with yes=True, or reduce the number "
-            f"of points or steps (schedule.total=), the resolution (image=) or the size of the model",
-        )
+        remedy = "confirm with yes=True, or reduce the points, schedule.total=, image= or the size of the model"
+        is_allowed = seconds < DAY or device.type != "cpu" or self.options.is_confirmed
+        require(is_allowed, f"the sweep would take about {duration(seconds)} on this CPU; {remedy}")
 
     def run_of(self, point: Point, *, is_final: bool = False) -> RunSpec:
         """The run that judges a point, or a final one, which trains on all images and is tested."""
@@ -234,11 +232,8 @@ def make_plan(
         crew=Crew(workers),
         sources=dict(sources),
     )
-    require(
-        not plan.is_picking or bool(base.held_out or base.validation),
-        f"no development images to pick on: none of {len(data.train)} training images is held out; give held_out= or "
-        f"validation=",
-    )
+    has_development = not plan.is_picking or bool(base.held_out or base.validation)
+    require(has_development, "no training images are held out to pick a point on; give held_out= or validation=")
     if plan.is_picking and base.held_out:
         development_split(data.train, base.held_out)
     drawn = corners(base.recipe.name, space) if options.trials else []
@@ -248,11 +243,8 @@ def make_plan(
 
 
 def _check_validated(run: RunSpec) -> None:
-    require(
-        not run.recipe.validate_every or bool(run.validation),
-        "the last runs of a sweep train on all images, so validate_every and patience need images of their own to "
-        "validate on: give validation=",
-    )
+    can_validate = not run.recipe.validate_every or bool(run.validation)
+    require(can_validate, "the last runs train on all images, so validate_every= and patience= need validation=")
 
 
 def _check_read(runs: Sequence[RunSpec], options: SweepOptions, space: Iterable[str]) -> None:

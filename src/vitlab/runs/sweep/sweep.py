@@ -101,11 +101,8 @@ def sweep(
         workers=workers_of(jobs, ray),
         is_confirmed=yes,
     )
-    require(
-        not sources or isinstance(options.workers, Here),
-        "other processes cannot read data that is a Python object; leave out jobs= and ray=, or give a string such as "
-        "folder:photos",
-    )
+    is_readable = not sources or isinstance(options.workers, Here)
+    require(is_readable, "jobs= and ray= need data that other processes can open: a string such as folder:photos")
     ledger = None if ledger is None else Path(ledger)
     check_ledger(ledger)
     outcome = run_sweep(model, Path(out), options, default_console(console, quiet=quiet), sources=sources)

@@ -135,11 +135,8 @@ def _task(spec: RunSpec, source: Source) -> Task:
     number = source.first_not_single
     if number is None or spec.recipe.masking is not None:
         return "single-label"
-    require(
-        spec.recipe.loss == "sigmoid",
-        f"{source.id(number)!r} of {spec.data!r} has {len(source.label(number))} labels, and the softmax loss needs "
-        f"exactly one per image; give loss='sigmoid' to learn any number of labels per image",
-    )
+    found = f"{source.id(number)!r} of {spec.data!r} has {len(source.label(number))} labels"
+    require(spec.recipe.loss == "sigmoid", f"{found}; the softmax loss needs exactly one: give loss='sigmoid'")
     return "multi-label"
 
 

@@ -98,10 +98,8 @@ def _keep_model(session: Session, card: DataCard, task: Task, state: TrainState,
 def _save(session: Session, model: Model, card: DataCard, task: Task, step: int, checkpoints: Checkpoints) -> None:
     kept = (model.without_mask() if isinstance(model, MaskedPatchModel) else model).to("cpu").eval()
     if not _has_finite_outputs(kept):
-        raise Diverged(
-            f"the model's outputs are NaN or infinite after step {step:,}, so it is not kept; {ADVICE}; "
-            f"{checkpoints.last_good(before=step)}"
-        )
+        found = f"the model's outputs are NaN or infinite after step {step:,}, so it is not kept"
+        raise Diverged(f"{found}; {ADVICE}; {checkpoints.last_good(before=step)}")
     if not isinstance(model, MaskedPatchModel):
         kept.class_names, kept.task = card.class_names or None, task
     kept.provenance = provenance(session.spec, card, step, session.run.not_exact())
@@ -173,11 +171,8 @@ def is_complete(session: Session, card: DataCard) -> bool:
     if not fault:
         return True
     say(console, f"the run is finished, but its model cannot be used: {fault}")
-    require(
-        bool(world.first(_steps_kept, run)),
-        f"the model of {run.path} cannot be restored, because {run.path / CHECKPOINTS} has no checkpoint; restore "
-        f"{run.path / MODEL} or the checkpoints, or start a new run",
-    )
+    lost = f"{run.path} has lost its model and its checkpoints; restore {MODEL} or {CHECKPOINTS}, or start a new run"
+    require(bool(world.first(_steps_kept, run)), lost)
     state, checkpoints = open_state(session)
     restored = checkpoints.restore(state)
     assert restored is not None, "there are checkpoints"

@@ -168,11 +168,9 @@ def _run_spec(
     teacher: StartWeights | None,
 ) -> RunSpec:
     is_two_headed = isinstance(model, ViTSpec) and model.distilled
-    require(
-        teacher is None or recipe.loss == "softmax" or is_two_headed,
-        "with a teacher, the single head of this model would learn a sigmoid from the labels and a softmax from the "
-        "teacher; give loss='softmax', or use a model with two heads, such as DeiT-S/16-distilled",
-    )
+    is_consistent = teacher is None or recipe.loss == "softmax" or is_two_headed
+    remedy = "give loss='softmax', or use a model with two heads, such as DeiT-S/16-distilled"
+    require(is_consistent, f"one head cannot learn a sigmoid from labels and a softmax from a teacher; {remedy}")
     device = pick_device(execution.device)
     workers = default_workers(device) if execution.workers == CHOSEN else execution.workers
     run = RunSpec(

@@ -199,10 +199,8 @@ def _start_weights(model: str | Path | nn.Module) -> StartWeights:
     if not isinstance(model, nn.Module):
         return load_start(model)
     if not isinstance(model, Model):
-        raise TypeError(
-            f"finetune takes a vitlab model, not a {type(model).__name__}; save its weights and load them with "
-            f"vitlab.load_model, which reads timm, Hugging Face and torchvision formats"
-        )
+        foreign = f"finetune takes a vitlab model, not a {type(model).__name__}"
+        raise TypeError(f"{foreign}; save its weights, and vitlab.load_model reads them")
     return StartWeights(copy.deepcopy(model), Path(f"{IN_MEMORY}{type(model).__name__}"), fingerprint_of(model))
 
 
@@ -253,11 +251,9 @@ def create_run(
     seconds = estimated_seconds(spec, device, data, None if teacher is None else teacher.model.spec)
     sooner = "; less if the training loss settles before" if spec.recipe.settle_window else ""
     say(banner, f"time    about {duration(seconds)} on {device.type}, as busy as it is now{sooner}")
-    require(
-        seconds < DAY or device.type != "cpu" or is_confirmed,
-        f"the run would take about {duration(seconds)} on this CPU; confirm with yes=True, or reduce the number of "
-        f"steps (schedule.total=), the resolution (image=) or the size of the model",
-    )
+    remedy = "confirm with yes=True, or reduce schedule.total=, image= or the size of the model"
+    is_allowed = seconds < DAY or device.type != "cpu" or is_confirmed
+    require(is_allowed, f"the run would take about {duration(seconds)} on this CPU; {remedy}")
     _check_buildable(spec)
     accounts = check_pictures(spec, data, console)
     raise_when_interrupted()

@@ -61,10 +61,8 @@ def restore_or_begin(session: Session, data: RunData, state: TrainState, checkpo
     restored = checkpoints.restore(state)
     here = checkpoints.environment
     if restored is None:
-        require(
-            not world.first(_has_saved, run),
-            f"{run.path / CHECKPOINTS} has no checkpoint, but the run had saved some; restore them, or start a new run",
-        )
+        lost = f"{run.path / CHECKPOINTS} has no checkpoint, but the run had saved some"
+        require(not world.first(_has_saved, run), f"{lost}; restore them, or start a new run")
         run.record("started", {"step": 0, **here})
         if spec.recipe.masking is None:
             tell_unused(console, world.first(unused_classes, data.train), spec.model.classes)

@@ -150,8 +150,8 @@ def _image(container: Container, stride: int, has_class: bool, hints: Hints) -> 
         return find_image(container, rows, stride, None, hints)
     if hints.positions is None:
         raise WeightsError(
-            f"{container.path.name} has no position table; give positions='sincos2d' if big_vision computes its "
-            "positions, or positions='none' (on the command line: vitlab convert --positions sincos2d)"
+            f"{container.path.name} has no position table; give positions='sincos2d', as big_vision computes them, or "
+            "positions='none' (on the command line: vitlab convert --positions sincos2d)"
         )
     return find_map_image(container, None, hints)
 
