@@ -40,10 +40,10 @@ LETTERS = "letters?images=1e6&size=16"
 # few steps.
 SPEC = ViTSpec(patch=4, layers=4, width=64, mlp=128, heads=4, image=(16, 16), classes=29, head="linear")
 LARGER = (20, 20)  # pixels of fine-tuning: 25 patches instead of 16
-PRETRAINING_STEPS, PRETRAINING_BATCH, PRETRAINING_PEAK = 700, 64, 3e-3
+PRETRAINING_STEPS, PRETRAINING_BATCH, PRETRAINING_PEAK = 1000, 64, 3e-3
 # The best of three rates for either way, on training digits that the run had not seen: bench/demo_rates.py.
 BATCH, PEAK = 32, 2e-3
-STEPS, STEPS_WITH_ALL = 100, 200  # learning from every label takes longer
+STEPS, STEPS_WITH_ALL = 120, 300  # learning from every label takes longer
 SHOTS, SEEDS = (1, 5, 10, 50, ALL), (0, 1, 2)  # labels per class; each seed draws other labelled digits
 SHOWN = 6  # digit pictures that are written and inspected
 WAYS = ("pre-trained", "from scratch")

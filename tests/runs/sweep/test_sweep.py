@@ -262,7 +262,7 @@ def test_a_sweep_learns_from_a_teacher_and_goes_on_with_that_one_alone(model, in
         (["--also", "cifar11"], "unknown fine-tuning recipe 'cifar11'"),
         (["--jobs", "0"], "at least 1"),
         (["--held-out", "0"], "no training images are held out"),
-        (["--patience", "3", "--validate-every", "2"], "train on all images, so validate_every and patience need"),
+        (["--patience", "3", "--validate-every", "2"], "train on all images, so --validate-every"),
         (["--grid", "validate_every=0,2"], "--validate-every and --patience need --validation\n"),
         (["--distillation.weight", "0.3"], "give --teacher MODEL"),
         (["--distillation.kind", "hard"], "give --teacher MODEL"),
