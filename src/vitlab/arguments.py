@@ -49,4 +49,5 @@ def _fits(value: object, kind: Any) -> bool:
 def _words(kind: Any) -> list[str]:
     if get_origin(kind) is Literal:
         return [repr(value) for value in get_args(kind)]
-    return [PLAIN.get(kind, "None" if kind is types.NoneType else f"a {kind.__name__}")]
+    article = "an" if kind.__name__[0] in "AEIO" else "a"
+    return [PLAIN.get(kind, "None" if kind is types.NoneType else f"{article} {kind.__name__}")]

@@ -121,7 +121,7 @@ class TestGoogle:
         return tmp_path / "without.npz"
 
     def test_a_file_without_a_table_asks_which_positions_it_has(self, without_table):
-        with pytest.raises(ValueError, match=r"no position table; give positions='sincos2d' .* or positions='none'"):
+        with pytest.raises(ValueError, match=r"no position table; give positions='sincos2d', .* or positions='none'"):
             load_model(without_table)
         with pytest.raises(ValueError, match="positions is 'sincos'; expected 'sincos2d', 'none' or None"):
             load_model(without_table, positions="sincos")

@@ -177,7 +177,7 @@ def test_an_error_of_the_first_rank_ends_all_with_one_message(in_memory):
 def test_an_error_that_all_ranks_meet_is_told_once(in_memory):
     said = in_memory / "said"
     assert ranks.run_ranks(3, ranks.resume_command, in_memory / "nothing", said=said) == [2, 2, 2]
-    assert said.read_text().count("holds no run") == 1
+    assert said.read_text().count("does not exist") == 1
     assert said.read_text().count("vitlab: ") == 1
 
 

@@ -156,7 +156,6 @@ def preprocess(model: Model, images: Pictures, *, max_pixels: int | None = None)
 
     Raises BadImage for the first picture that cannot be read.
     """
-    check_arguments(preprocess, locals())
     check_model(model)
     pixels = []
     for one in prepared(model, named_pictures(images), max_pixels):
