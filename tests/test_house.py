@@ -13,11 +13,10 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "vitlab"
 
 # The table of docs/tour.md: a part may import itself and what stands here. Torch-free parts say so below.
-ANYWHERE = {"arguments", "errors", "require"}
+ANYWHERE = {"errors", "require"}
 MAY_IMPORT = {
     "errors": set(),
     "require": set(),
-    "arguments": set(),
     "shots": set(),
     "user_files": set(),
     "strict_json": {"user_files"},
@@ -99,7 +98,6 @@ LAZY = {  # inside functions only
 WITHOUT_TORCH = {
     *(
         "require",
-        "arguments",
         "require",
         "user_files",
         "strict_json",

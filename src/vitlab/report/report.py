@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitlab.arguments import check_arguments
 from vitlab.drawing.page import Section, page, safe
 from vitlab.paper.results import TABLE_2, TABLE_5, TABLE_6, TABLE_9
 from vitlab.report.ledger import LEDGER, Entry, read
 from vitlab.report.tables import Results, shown
+from vitlab.require import check_arguments
 from vitlab.store import write_text
 
 COLUMNS = (

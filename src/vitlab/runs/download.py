@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitlab.arguments import check_arguments
+from vitlab.require import check_arguments
 from vitlab.runs.progress import Bytes
 from vitlab.weights.released import download as released
 from vitlab.weights.released.catalogue import Release, find_release

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from vitlab.arguments import check_arguments
 from vitlab.errors import WeightsWarning
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
+from vitlab.require import check_arguments
 from vitlab.spec import ConventionName, Conventions, Image, SaveFormat, UnsavedPositions
 from vitlab.store import sha256
 from vitlab.weights.files.containers import WeightsError, explained, is_pickle, open_container, read_configs

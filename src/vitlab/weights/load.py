@@ -6,11 +6,10 @@ import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vitlab.arguments import check_arguments
 from vitlab.errors import WeightsWarning
 from vitlab.models.build import Model, build_from_spec, empty_model
 from vitlab.paper.names import is_model
-from vitlab.require import require
+from vitlab.require import check_arguments, require
 from vitlab.run_dir import MODEL, RUN
 from vitlab.spec import ConventionName, Conventions, Image, UnsavedPositions, image_size, named_conventions
 from vitlab.store import sha256

@@ -9,9 +9,9 @@ from typing import Any, get_args
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitlab.arguments import check_arguments
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
+from vitlab.require import check_arguments
 from vitlab.spec import CONVENTIONS, GROUPS, ModelSpec, ResNetSpec, SaveFormat, Task, ViTSpec
 from vitlab.store import json_writer, refuse_existing, replacing, write_folder
 from vitlab.user_files import as_path

@@ -22,14 +22,13 @@ from typing import IO, NamedTuple, cast
 
 import numpy as np
 
-from vitlab.arguments import check_arguments
 from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Sample, Source, check_index, keep
 from vitlab.data.sources.tar import Member, TarError, TarFile
-from vitlab.require import require
+from vitlab.require import check_arguments, require
 from vitlab.store import replacing
 from vitlab.strict_json import LARGEST_JSON, from_json, parse_json, to_json
 from vitlab.user_files import open_regular, read_lines

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple
 from PIL import Image
 from rich.console import Console
 
-from vitlab.arguments import check_arguments
 from vitlab.data.class_names import check_class_names
 from vitlab.data.fingerprint import DataCard, describe
 from vitlab.data.source import Source
@@ -18,7 +17,7 @@ from vitlab.data.transforms.resizing import check_result
 from vitlab.errors import first_few, printable
 from vitlab.pixels import Augmentation
 from vitlab.report.tables import Results, Tabular
-from vitlab.require import require
+from vitlab.require import check_arguments, require
 from vitlab.runs.measure.inputs import DataLike, ImageSize, open_set
 from vitlab.runs.progress import Images, announced, default_console
 from vitlab.spec import image_size

@@ -10,7 +10,6 @@ from pathlib import Path
 from rich.console import Console
 from torch import nn
 
-from vitlab.arguments import check_arguments
 from vitlab.busy import Crowding, advice
 from vitlab.data.class_names import are_whole, matched, numbers_of
 from vitlab.data.fingerprint import fingerprint, state
@@ -24,7 +23,7 @@ from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.ledger import check_ledger
-from vitlab.require import require
+from vitlab.require import check_arguments, require
 from vitlab.runs.measure import inputs
 from vitlab.runs.measure.evaluation_table import Evaluation, Row, record
 from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName

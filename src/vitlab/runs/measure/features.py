@@ -12,7 +12,6 @@ from typing import cast
 import numpy as np
 from rich.console import Console
 
-from vitlab.arguments import check_arguments
 from vitlab.data.feature_files import CARD, FeatureFolder, Vectors, read_folder
 from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.loading.accounting import Account, Quarantined
@@ -22,7 +21,7 @@ from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import Results, Tabular
-from vitlab.require import require
+from vitlab.require import check_arguments, require
 from vitlab.runs.measure import inputs
 from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName
 from vitlab.runs.measure.scoring import Reading, fingerprint_of, outputs

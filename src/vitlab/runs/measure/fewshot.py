@@ -7,14 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitlab.arguments import check_arguments
 from vitlab.data.feature_files import Vectors
 from vitlab.errors import printable
 from vitlab.metrics.feature_sets import FeatureSet, checked
 from vitlab.metrics.fewshot import SHOTS, ChooseL2, Draw, fewshot_sets
 from vitlab.metrics.probe import linear_probe, nearest_neighbours
 from vitlab.report.tables import Cell, Results
-from vitlab.require import require
+from vitlab.require import check_arguments, require
 from vitlab.runs.measure import inputs
 from vitlab.runs.measure.feature_pools import Maker, Pool, Shots
 from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName

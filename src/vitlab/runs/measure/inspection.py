@@ -10,7 +10,6 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from vitlab.arguments import check_arguments
 from vitlab.data.images.pictures import Pictures, named_pictures
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.transforms.evaluation import normalised
@@ -23,7 +22,7 @@ from vitlab.inspection.weights import as_pictures, likeness, neighbour_agreement
 from vitlab.models.classifier import evaluating
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
-from vitlab.require import require
+from vitlab.require import check_arguments, require
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model
 from vitlab.runs.measure.prediction import Prepared, named, prepared
 from vitlab.runs.progress import Images, default_console

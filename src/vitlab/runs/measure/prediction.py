@@ -12,7 +12,6 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from vitlab.arguments import check_arguments
 from vitlab.data.images.pictures import KINDS, Named, Pictures, image_files, named_pictures, read_picture
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage
 from vitlab.data.loading.accounting import Excluded
@@ -21,7 +20,7 @@ from vitlab.errors import printable
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.report.tables import Cell, Results, Tabular
-from vitlab.require import require
+from vitlab.require import check_arguments, require
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model
 from vitlab.runs.progress import Images, default_console, say
 from vitlab.spec import ConventionName

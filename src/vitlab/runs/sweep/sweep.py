@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from vitlab.arguments import check_arguments
 from vitlab.changes import NO_CHANGES
 from vitlab.data.source import Source
 from vitlab.errors import InvalidValue
@@ -26,7 +25,7 @@ from vitlab.jobs.on_ray import require_ray
 from vitlab.paper.finetuning import RUNS
 from vitlab.recipe import AUTOMATIC, Execution
 from vitlab.report.ledger import check_ledger
-from vitlab.require import require
+from vitlab.require import check_arguments, require
 from vitlab.run_dir import RESULT
 from vitlab.runs.progress import default_console, say
 from vitlab.runs.sweep.grid import SweepOptions

@@ -7,7 +7,6 @@ from typing import Literal
 
 from rich.console import Console
 
-from vitlab.arguments import check_arguments
 from vitlab.changes import NO_CHANGES
 from vitlab.paper.finetuning import RUNS
 from vitlab.paper.recipes.finetuning import TRANSFER_SLUGS, finetuning_recipe
@@ -15,7 +14,7 @@ from vitlab.paper.recipes.length import Length
 from vitlab.recipe import AUTOMATIC, Execution
 from vitlab.report.ledger import check_ledger
 from vitlab.report.tables import Results
-from vitlab.require import require
+from vitlab.require import check_arguments, require
 from vitlab.runs.progress import default_console, say
 from vitlab.runs.sweep.grid import PEAK, SweepOptions
 from vitlab.runs.sweep.results import record, results_of

@@ -10,11 +10,10 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from vitlab.arguments import check_arguments
 from vitlab.changes import NO_CHANGES, flattened, with_fields
 from vitlab.models.build import Model
 from vitlab.report.tables import Cell, Results, Tabular
-from vitlab.require import require
+from vitlab.require import check_arguments, require
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, LARGEST_RECORD, MODEL, REPORT, RESULT, RUN, RunDir, RunSpec, check_new
 from vitlab.runs.progress import default_console, describe, say
 from vitlab.runs.training.data import Data, named_sources

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import vitlab
-from vitlab.arguments import check_arguments
 from vitlab.errors import InvalidValue
+from vitlab.require import check_arguments
 
 PATH = "expected a string, a path or None"
 NUMBER = "expected a whole number"
