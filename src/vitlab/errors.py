@@ -111,7 +111,12 @@ def printable(text: str) -> str:
 
 def did_you_mean(names: Sequence[str]) -> str:
     """A question for an error, such as "did you mean A, B or C? "; empty without names."""
-    return f"did you mean {', '.join(names[:-1])}{' or ' * (len(names) > 1)}{names[-1]}? " if names else ""
+    return f"did you mean {either(names)}? " if names else ""
+
+
+def either(names: Sequence[str]) -> str:
+    """The names as a choice: "A", "A or B", "A, B or C"."""
+    return f"{', '.join(names[:-1])}{' or ' * (len(names) > 1)}{names[-1]}"
 
 
 def spelled(message: str) -> str:

@@ -8,7 +8,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, Union, get_args, get_origin, get_type_hints
 
-from vitlab.errors import InvalidValue
+from vitlab.errors import InvalidValue, either
 
 PLAIN = {int: "a whole number", float: "a number", bool: "True or False", str: "a string", Path: "a path"}
 
@@ -27,9 +27,8 @@ def check_arguments(function: Callable[..., object], given: Mapping[str, object]
     """
     for name, kinds in _checked(function).items():
         if not any(_fits(given[name], kind) for kind in kinds):
-            *words, last = dict.fromkeys(word for kind in kinds for word in _words(kind))
-            expected = f"{', '.join(words)} or {last}" if words else last
-            raise InvalidValue(f"is {given[name]!r:.60}; expected {expected}", field=name)
+            words = list(dict.fromkeys(word for kind in kinds for word in _words(kind)))
+            raise InvalidValue(f"is {given[name]!r:.60}; expected {either(words)}", field=name)
 
 
 @cache

@@ -256,11 +256,11 @@ def as_shown(command: Command) -> Command:
         marks += [tyro.conf.Positional] * one.how.is_positional + [tyro.conf.UseAppendAction] * one.how.is_repeated
         about = None if one.name in explained else one.how.help
         note = tyro.conf.arg(name=one.how.name or None, metavar=metavar or None, help=about, help_behavior_hint=hint)
-        hinted = Annotated.__class_getitem__((kind, *marks, note))  # pyrefly: ignore
+        hinted = Annotated.__class_getitem__((kind, *marks, note))  # pyrefly: ignore - marks are values
         parameters += [inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hinted)]
     shown.__name__, shown.__doc__ = command.__name__, command.__doc__
     shown.__annotations__ = {one.name: one.annotation for one in parameters}
-    shown.__signature__ = inspect.Signature(parameters)  # pyrefly: ignore
+    shown.__signature__ = inspect.Signature(parameters)  # pyrefly: ignore - functions may have one
     return shown
 
 

@@ -164,6 +164,6 @@ def _texts(given: Mapping[str, object] | Sequence[str]) -> tuple[str, ...]:
     if not isinstance(given, Mapping):
         return tuple(given)
     return tuple(
-        f"{field}={values if isinstance(values, str) else ','.join(map(str, values))}"  # pyrefly: ignore
+        f"{field}={values if isinstance(values, str) else ','.join(map(str, values))}"  # pyrefly: ignore - a sequence then
         for field, values in given.items()
     )
