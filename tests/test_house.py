@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "store": {"user_files", "strict_json"},
     "models": {"spec", "paper"},
     "npz": {"user_files"},
+    "engines": {"user_files", "strict_json", "spec", "models", "store"},
     "weights": {
         "npz",
         "user_files",
@@ -80,6 +81,7 @@ MAY_IMPORT = {
             "metrics",
             "drawing",
             "inspection",
+            "engines",
             "report",
             "__init__",
         ),
@@ -90,7 +92,7 @@ MAY_IMPORT = {
     "__main__": {"busy", "cli", "interrupts"},
 }
 LAZY = {  # inside functions only
-    "__init__": {"models", "weights", "data", "metrics", "inspection", "report", "runs"},
+    "__init__": {"engines", "models", "weights", "data", "metrics", "inspection", "report", "runs"},
     "commands": {"store", "data", "world", "weights", "drawing", "report", "run_dir", "jobs", "runs"},
     "counting": {"report"},
     "cli": {"runs", "doctor"},
@@ -129,8 +131,11 @@ LIBRARIES = {  # what the core may import besides the standard library
     "matplotlib",  # [plot], inside a function
     "ray",  # [ray], inside a function
     "optuna",  # [search], inside a function
+    "onnx",  # [onnxruntime], [openvino], inside a function
+    "onnxruntime",  # [onnxruntime], inside a function
+    "openvino",  # [openvino], inside a function
 }
-EXTRAS = {"sklearn", "pyarrow", "matplotlib", "ray", "optuna"}
+EXTRAS = {"sklearn", "pyarrow", "matplotlib", "ray", "optuna", "onnx", "onnxruntime", "openvino"}
 FORBIDDEN_CALLS = {"eval", "exec", "__import__", "import_module", "loads_pickle", "print"}
 
 

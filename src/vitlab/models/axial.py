@@ -171,7 +171,7 @@ class AxialResNet(Classifier[AxialResNetSpec]):
 
     def pooled(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, D): the mean of the last feature map."""
-        self._check(images)
+        self.check(images)
         x = F.relu(self.root_norm(self.root(images)))  # (B, C, H/2, W/2)
         x = root_pool(x)  # (B, C, H/4, W/4)
         for unit in self.units:

@@ -151,7 +151,7 @@ class Classifier(nn.Module, Generic[Spec]):
         """Draw every parameter as in the authors' code."""
         raise NotImplementedError
 
-    def _check(self, images: Tensor) -> None:
+    def check(self, images: Tensor) -> None:
         """Raise a ValueError for images that this model cannot take; nothing is checked while it is traced."""
         if isinstance(images, Proxy) or torch.jit.is_tracing():  # there are no numbers to branch on
             return

@@ -36,7 +36,7 @@ class MaskedPatchModel(ViT):
 
     def forward(self, images: Tensor, plan: Tensor) -> Tensor:  # pyrefly: ignore[bad-override] - also takes a plan
         """(B, 3, H, W) and (B, 2, M), see `corrupted` -> (B, M, outputs)."""
-        self._check(images)
+        self.check(images)
         z = self.corrupted(self.patches(images), plan)  # (B, N, D)
         z = self.encoded(self.sequence(z))  # (B, n, D)
         chosen = plan[:, 0] + self.spec.prefix

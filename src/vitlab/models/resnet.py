@@ -180,7 +180,7 @@ class ResNet(Classifier[ResNetSpec]):
 
     def stem(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, C, H/4, W/4). Without a ReLU before the pooling its padding matters."""
-        self._check(images)
+        self.check(images)
         x = self.root(images)  # (B, C, H/2, W/2)
         if self.spec.conventions.bit.pool_padding == "zero":
             return F.max_pool2d(framed(x), 3, 2)

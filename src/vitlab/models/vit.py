@@ -53,6 +53,10 @@ class ViT(Classifier[ViTSpec]):
         """(B, 3, H, W) -> (B, D), the image representation y; (B, 2, D) of a distilled model."""
         z = self.tokens(images)  # (B, n, D)  Eq. 1
         z = self.encoded(z)  # (B, n, D)  Eq. 2, 3
+        return self.pool_tokens(z)  # (B, D)  Eq. 4
+
+    def pool_tokens(self, z: Tensor) -> Tensor:
+        """(B, n, D) -> (B, D): y of Eq. 4 from the output of the last layer; (B, 2, D) of a distilled model."""
         if self.spec.distilled:
             return self.norm(z[:, :2])  # (B, 2, D)
         if self.spec.pool == "class":
@@ -61,7 +65,7 @@ class ViT(Classifier[ViTSpec]):
 
     def tokens(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, n, D): the input of the first layer, z_0."""
-        self._check(images)
+        self.check(images)
         return self.sequence(self.patches(images))  # Eq. 1
 
     def sequence(self, z: Tensor) -> Tensor:
@@ -80,12 +84,12 @@ class ViT(Classifier[ViTSpec]):
     def each_layer(self, z: Tensor, *, explain: bool = False) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Yield the output (B, n, D) of each layer, with `explain` also its attention probabilities (B, h, n, n)."""
         for number, block in enumerate(self.layers):
-            z = self._with_positions(number, z)
+            z = self.with_positions(number, z)
             z, attention = block.explain(z) if explain else (block(z), None)  # Eq. 2, 3
             yield z, attention
             del attention  # free it before the next layer allocates its own
 
-    def _with_positions(self, block: int, z: Tensor) -> Tensor:
+    def with_positions(self, block: int, z: Tensor) -> Tensor:
         """(B, n, D) -> (B, n, D): add the positions of this layer; `sequence` has added those of the first."""
         layer, inside = divmod(block, len(AXES)) if self.spec.attention == "axial" else (block, 0)
         if layer == 0 or inside or self.positions is None or self.spec.positions_at == "stem":

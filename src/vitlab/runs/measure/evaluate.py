@@ -19,6 +19,7 @@ from vitlab.errors import printable
 from vitlab.metrics.multilabel import THRESHOLD
 from vitlab.metrics.targets import REAL_CLASSES, OwnLabels, Target, read_label_map, read_real
 from vitlab.models.build import Model
+from vitlab.models.fingerprint import fingerprint_of
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
@@ -27,7 +28,7 @@ from vitlab.require import check_arguments, require
 from vitlab.runs.measure import inputs
 from vitlab.runs.measure.evaluation_table import Evaluation, Row, record
 from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName
-from vitlab.runs.measure.scoring import SAVE, Reading, fingerprint_of, score_source
+from vitlab.runs.measure.scoring import SAVE, Reading, score_source
 from vitlab.runs.progress import Images, announced, say
 from vitlab.spec import ConventionName
 from vitlab.store import locked, refuse_strange, sha256

@@ -18,13 +18,14 @@ from vitlab.data.loading.accounting import Account, Quarantined
 from vitlab.data.source import Source
 from vitlab.data.splits import Subset
 from vitlab.models.build import Model
+from vitlab.models.fingerprint import fingerprint_of
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.runs.measure import inputs
 from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName
-from vitlab.runs.measure.scoring import Reading, fingerprint_of, outputs
+from vitlab.runs.measure.scoring import Reading, outputs
 from vitlab.runs.progress import Images, say
 from vitlab.spec import ConventionName
 from vitlab.store import refuse_strange

@@ -1,6 +1,5 @@
 """The one scorer: a model over a source, every sample exactly once, on any number of ranks, resumable."""
 
-import hashlib
 import json
 import time
 from collections import Counter
@@ -11,7 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -147,16 +145,6 @@ def outputs(
             with torch.inference_mode():
                 made = (function or model)(images)
             yield batch, made
-
-
-def fingerprint_of(model: Model) -> str:
-    """SHA-256 of the architecture and of every weight: all that determines the logits."""
-    digest = hashlib.sha256(repr(model.spec).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(cast(np.ndarray, flat.numpy()).data)
-    return digest.hexdigest()
 
 
 # -- What the ranks exchange, and what the progress file holds -------------------------------------

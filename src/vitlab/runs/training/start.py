@@ -15,10 +15,10 @@ from vitlab.changes import NO_CHANGES, check_names, flattened, with_fields
 from vitlab.data.loading.workers import check_workers
 from vitlab.interrupts import raise_when_interrupted
 from vitlab.models.build import Model
+from vitlab.models.fingerprint import fingerprint_of
 from vitlab.recipe import AUTOMATIC, SHARDS, Execution
 from vitlab.require import check_arguments, require
 from vitlab.run_dir import RUN, RunDir, RunSpec, check_new
-from vitlab.runs.measure.scoring import fingerprint_of
 from vitlab.runs.progress import announced, default_console, duration, say
 from vitlab.runs.training.data import (
     Data,

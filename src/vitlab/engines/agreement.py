@@ -1,0 +1,43 @@
+"""How far an engine agrees with the plain model."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitlab.engines.engine import Engine
+from vitlab.engines.runtimes import plain_function
+from vitlab.models.build import Model
+
+LARGEST_DIFFERENCE = 1e-4  # of logits, relative to the largest: more is a fault of a conversion, not rounding
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Images with the same top-1, and the largest error of a logit relative to the largest logit."""
+
+    images: int
+    same: int
+    difference: float
+
+    def __str__(self) -> str:
+        same = f"the same top-1 for {self.same} of {self.images} images ({self.same / self.images:.1%})"
+        return f"{same}, logits within {self.difference:.2g} of the largest"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether only rounding differs."""
+        return self.same == self.images and self.difference <= LARGEST_DIFFERENCE
+
+
+def agreement(engine: Engine, model: Model, images: Tensor) -> Agreement:
+    """Compare an engine with the plain model on preprocessed images (B, 3, H, W)."""
+    plain = Engine("plain", plain_function(model), device=engine.device, dtype=engine.dtype)
+    ours, theirs = engine(images), plain(images)
+    same = int((ours.argmax(dim=-1) == theirs.argmax(dim=-1)).sum())
+    return Agreement(len(images), same, float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-30)))
+
+
+def probe(model: Model, batch: int) -> Tensor:
+    """Random images for a model, the same every time."""
+    return torch.randn(batch, 3, *model.spec.image, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,203 @@
+"""Models prepared for inference: no work whose result is not read, no weight computed or laid out again per batch.
+
+Differs from the paper: nothing in the result. The last layer computes only the tokens that the head reads, standardised
+convolutions are standardised once, and dense layers use weights that oneDNN has laid out for this processor.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitlab.models.axial import AxialResNet
+from vitlab.models.build import Model
+from vitlab.models.embedding import PatchEmbedding, patchify
+from vitlab.models.resnet import ResNet, StandardConv, pad_same, standardised
+from vitlab.models.transformer import MLP, Attention, Block
+from vitlab.models.vit import ViT
+
+
+class Dense:
+    """A dense layer with what follows it: a GELU, or the sum with a residual."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.weight, self.bias = weight.detach(), bias.detach()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D')."""
+        return F.linear(x, self.weight, self.bias)
+
+    def gelu(self, x: Tensor, approximate: str) -> Tensor:
+        """(..., D) -> (..., D'), through a GELU."""
+        return F.gelu(self(x), approximate=approximate)
+
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        """(..., D), (..., D') -> (..., D')."""
+        return residual + self(x)
+
+
+class PackedDense(Dense):
+    """A dense layer whose weights are laid out once for oneDNN, which applies the GELU or the sum in the same pass."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__(weight, bias)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+
+    def gelu(self, x: Tensor, approximate: str) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "gelu", [], approximate)
+
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.packed, self.bias, "add")
+
+
+MakeDense = Callable[[Tensor, Tensor], Dense]
+
+
+def can_pack(model: nn.Module) -> bool:
+    """Whether oneDNN can lay out this model's weights: 32-bit numbers on an x86 CPU, with a torch that offers it."""
+    weight = next(model.parameters())
+    has_operators = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return has_operators and weight.device.type == "cpu" and weight.dtype == torch.float32
+
+
+def prepared(model: Model, *, pack: bool = False) -> nn.Module:
+    """A module from images (B, 3, H, W) to features (B, D) and logits (B, K), sharing the model's weights.
+
+    With `pack`, dense layers use oneDNN's operators, which torch.export and other devices do not know.
+    """
+    shared = {id(weight): weight for weight in [*model.parameters(), *model.buffers()]}
+    frozen = copy.deepcopy(model, shared).eval()  # modules of its own, so that nothing changes in the model
+    for name, part in list(frozen.named_modules()):
+        if isinstance(part, StandardConv):
+            parent, _, own = name.rpartition(".")
+            setattr(frozen.get_submodule(parent), own, FrozenConv(part))
+    if isinstance(frozen, ViT) and _is_plain(frozen):
+        return LeanViT(frozen, PackedDense if pack and can_pack(model) else Dense)
+    return Whole(frozen)
+
+
+def is_untouched(model: nn.Module) -> bool:
+    """Whether a model computes what its class says: no hooks, no replaced methods, no wrapper around it."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks")
+    is_ours = type(model) in (ViT, ResNet, AxialResNet)
+    return is_ours and not any("forward" in vars(m) or any(vars(m)[name] for name in hooks) for m in model.modules())
+
+
+def _is_plain(model: ViT) -> bool:
+    """Whether every layer is the paper's: full attention without a bias, on all tokens, with dense layers of torch."""
+
+    def is_plain(block: Block) -> bool:
+        dense = (block.attention.qkv, block.attention.out, block.mlp.dense1, block.mlp.dense2)
+        kinds = type(block) is Block, type(block.attention) is Attention, type(block.mlp) is MLP
+        return all(kinds) and all(type(layer) is nn.Linear for layer in dense)
+
+    return all(map(is_plain, model.layers)) and not getattr(model.spec, "merge", 0)
+
+
+class Whole(nn.Module):
+    """Features and logits of any model, computed as the model does."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, 3, H, W) -> (B, D), (B, K)."""
+        return both(self.model, self.model.pooled(images))
+
+
+def both(model: Model, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The pooled vector (B, D) -> features (B, D) and logits (B, K)."""
+    head = model.head
+    return head.features(y), head(y)
+
+
+class FrozenConv(nn.Module):
+    """A convolution whose weight is standardised once."""
+
+    def __init__(self, conv: StandardConv) -> None:
+        super().__init__()
+        self.kernel, self.stride, self.same = conv.kernel, conv.stride, conv.same
+        self.register_buffer("weight", standardised(conv.weight.detach(), conv.how))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C', H/stride, W/stride), rounded up."""
+        weight = cast(Tensor, self.weight)
+        if self.same:
+            return F.conv2d(pad_same(x, self.kernel, self.stride), weight, stride=self.stride)
+        return F.conv2d(x, weight, stride=self.stride, padding=self.kernel // 2)
+
+
+class LeanViT(nn.Module):
+    """A plain ViT or hybrid whose last layer computes only the tokens that the head reads."""
+
+    def __init__(self, model: ViT, dense: MakeDense) -> None:
+        super().__init__()
+        self.model = model
+        is_mean = model.spec.pool == "mean"
+        read = None if is_mean else model.spec.prefix
+        self.patches = LeanPatches(model.patches, dense)
+        *before, last = model.layers
+        self.blocks = [*(LeanBlock(block, dense) for block in before), LeanBlock(last, dense, read)]
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, 3, H, W) -> features (B, D), logits (B, K)."""
+        model = self.model
+        model.check(images)
+        z = model.sequence(self.patches(images))  # (B, n, D)  Eq. 1
+        for number, block in enumerate(self.blocks):
+            z = block(model.with_positions(number, z))  # (B, n, D)  Eq. 2, 3
+        return both(model, model.pool_tokens(z))  # Eq. 4
+
+
+class LeanPatches:
+    """Eq. 1's embedding E of the patches of an image, or of the feature map of a hybrid's ResNet."""
+
+    def __init__(self, patches: PatchEmbedding, dense: MakeDense) -> None:
+        self.backbone = getattr(patches, "backbone", None)
+        self.patch = patches.patch
+        self.dense = dense(patches.weight.flatten(1), patches.bias)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, N, D)."""
+        return self.dense(patchify(images if self.backbone is None else self.backbone(images), self.patch))
+
+
+class LeanBlock:
+    """One encoder layer; with `read`, only the first so many tokens leave it."""
+
+    def __init__(self, block: Block, dense: MakeDense, read: int | None = None) -> None:
+        self.norm1, self.norm2, self.read = block.norm1, block.norm2, read
+        self.heads, width = block.attention.heads, block.attention.out.out_features
+        qkv, self.approximate = block.attention.qkv, block.mlp.approximate
+        rows = [3 * width] if read is None else [width, 2 * width]  # of q, k, v together, or of q, and k, v
+        parts = zip(qkv.weight.split(rows), qkv.bias.split(rows), strict=True)
+        self.projections = [dense(weight, bias) for weight, bias in parts]
+        self.out = dense(block.attention.out.weight, block.attention.out.bias)
+        self.dense1, self.dense2 = (dense(one.weight, one.bias) for one in (block.mlp.dense1, block.mlp.dense2))
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """(B, n, D) -> (B, n, D), or (B, read, D)."""
+        u = self.norm1(z)
+        q, k, v = self._project(u)  # (B, h, n, Dh)
+        a = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # (B, n, D)
+        z = self.out.plus(a, z if self.read is None else z[:, : self.read].contiguous())  # Eq. 2
+        m = self.dense1.gelu(self.norm2(z), self.approximate)  # (B, n, M)
+        return self.dense2.plus(m, z)  # Eq. 3
+
+    def _project(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, n, D) -> q, k, v of (B, h, n, Dh); q only of the tokens that leave the layer."""
+        if self.read is None:
+            (dense,) = self.projections
+            q, k, v = dense(u).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+            return q, k, v
+        dense_q, dense_kv = self.projections
+        q = dense_q(u[:, : self.read].contiguous()).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k, v = dense_kv(u).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        return q, k, v

@@ -1,0 +1,22 @@
+"""Open an engine by its name, or the fastest one."""
+
+from vitlab.engines.choice import fastest
+from vitlab.engines.engine import Engine, EngineName
+from vitlab.engines.making import make_engine
+from vitlab.models.build import Model
+from vitlab.models.classifier import check_model
+from vitlab.require import check_arguments, require
+
+
+def open_engine(model: Model, engine: EngineName = "torch", *, batch: int = 32) -> Engine:
+    """Prepare a model for inference; returns what computes its logits and features.
+
+    `torch` lays out the weights once and computes a batch on one core per chunk of images; `plain` calls the model as
+    it is. `compiled`, `onnxruntime` and `openvino` convert the model first, `onnxruntime-int8` also rounds its weights
+    to 8 bits. `auto` is the fastest installed one for batches of `batch` images: measured once per model and machine.
+    The engine keeps the weights as they are now. A converted model whose logits differ from the plain model's raises.
+    """
+    check_arguments(open_engine, locals())
+    check_model(model)
+    require(batch >= 1, f"batch {batch} must be at least 1")
+    return fastest(model, batch) if engine == "auto" else make_engine(model, engine)

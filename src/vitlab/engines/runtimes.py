@@ -1,0 +1,82 @@
+"""The functions of each engine: what it computes a batch with, on all cores or on one."""
+
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.engines.engine import OUTPUTS, Function, Output
+from vitlab.engines.graphs import INPUT
+from vitlab.models.build import Model
+from vitlab.models.classifier import evaluating
+
+
+def plain_function(model: Model) -> Function:
+    """The model as it is, with every hook and change that it has."""
+
+    def run(images: Tensor, output: Output) -> Tensor:
+        with evaluating(model):
+            return model(images) if output == "logits" else model.features(images)
+
+    return run
+
+
+def network_function(network: nn.Module) -> Function:
+    """A network that returns features and logits, as `prepared` makes it."""
+    return lambda images, output: network(images)[OUTPUTS.index(output)]
+
+
+def onnxruntime_functions(graph: Path, threads: int) -> tuple[Function, Function]:
+    """ONNX Runtime on all cores, and on one."""
+    import onnxruntime
+
+    @cache
+    def session(threads: int) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = threads, 3
+        return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+    def function(threads: int) -> Function:
+        def run(images: Tensor, output: Output) -> Tensor:
+            (found,) = session(threads).run([output], {INPUT: images.contiguous().numpy()})
+            return torch.from_numpy(found)
+
+        return run
+
+    return function(threads), function(1)
+
+
+def openvino_functions(graph: Path, threads: int) -> tuple[Function, Function]:
+    """OpenVINO on all cores, and on one."""
+    import openvino
+
+    core = openvino.Core()
+
+    @cache
+    def compiled(streams: int) -> Any:
+        settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": streams}
+        return core.compile_model(core.read_model(graph), "CPU", settings)
+
+    def function(streams: int) -> Function:
+        own = threading.local()  # a request computes one batch at a time
+
+        def run(images: Tensor, output: Output) -> Tensor:
+            if not hasattr(own, "request"):
+                own.request = compiled(streams).create_infer_request()
+            found = own.request.infer({INPUT: images.contiguous().numpy()}, share_inputs=True)
+            return torch.from_numpy(found[output].copy())  # the request uses its memory again
+
+        return run
+
+    return function(1), function(threads)
+
+
+GRAPH_ENGINES: dict[str, Callable[[Path, int], tuple[Function, Function]]] = {
+    "onnxruntime": onnxruntime_functions,
+    "onnxruntime-int8": onnxruntime_functions,
+    "openvino": openvino_functions,
+}
