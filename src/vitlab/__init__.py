@@ -13,6 +13,7 @@ from vitlab.paper.recipes.named import find_recipe, list_recipes
 if TYPE_CHECKING:
     from vitlab.data.sources.catalogue import open_data
     from vitlab.data.sources.shards import index_shards
+    from vitlab.engines.opening import open_engine
     from vitlab.inspection.rollout import explain
     from vitlab.metrics.fewshot import fewshot
     from vitlab.models.build import build_model
@@ -57,6 +58,7 @@ __all__ = [
     "list_releases",
     "load_model",
     "open_data",
+    "open_engine",
     "open_run",
     "predict",
     "preprocess",
@@ -85,6 +87,8 @@ def __getattr__(name: str) -> object:
             from vitlab.weights.released import catalogue as home
         case "open_data":
             from vitlab.data.sources import catalogue as home
+        case "open_engine":
+            from vitlab.engines import opening as home
         case "check_data" | "data_kinds":
             from vitlab.runs.measure import check_data as home
         case "index_shards":

@@ -21,6 +21,7 @@ ConventionName = Literal["paper", "timm", "hf", "torchvision", "deit"]
 PositionResize = ConventionName
 SaveFormat = Literal["vitlab", "google-npz", "timm", "hf"]
 Task = Literal["single-label", "multi-label"]  # one class per image, or any number
+EngineName = Literal["torch", "plain", "compiled", "onnxruntime", "onnxruntime-int8", "openvino", "auto"]
 Image = int | tuple[int, int]
 
 

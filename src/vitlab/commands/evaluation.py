@@ -34,6 +34,7 @@ def evaluate(
     batch: flags.Batch = 32,
     workers: flags.Workers = 2,
     device: flags.Device = "auto",
+    engine: flags.Engine = "torch",
     ledger: flags.Ledger = None,
     expected: flags.Number = None,
     expected_from: flags.Text = "",
@@ -75,6 +76,7 @@ def features(
     batch: flags.Batch = 32,
     workers: flags.Workers = 2,
     device: flags.Device = "auto",
+    engine: flags.Engine = "torch",
 ) -> None:
     """Compute the features of every image, the input of the model's head, in shards with ids and labels.
 
@@ -110,6 +112,7 @@ def fewshot(
     batch: flags.Batch = 32,
     workers: flags.Workers = 2,
     device: flags.Device = "auto",
+    engine: flags.Engine = "torch",
 ) -> None:
     """Measure frozen features by the accuracy of a linear classifier fitted to a few samples per class.
 

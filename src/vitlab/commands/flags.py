@@ -9,7 +9,7 @@ from rich.console import Console
 from vitlab.commands.command_line import Flag
 from vitlab.errors import InvalidValue
 from vitlab.recipe import Execution
-from vitlab.spec import ConventionName, parse_size
+from vitlab.spec import ConventionName, EngineName, parse_size
 
 Text = Annotated[str, Flag("STR")]
 Whole = Annotated[int | None, Flag("INT")]
@@ -54,6 +54,8 @@ MaxBad = Annotated[float, Flag("FLOAT", "Largest share of unreadable images; the
 Batch = Annotated[int, Flag("INT", "Images per batch.")]
 Workers = Annotated[int, Flag("INT", "Processes that decode images.")]
 Device = Annotated[str, Flag("STR", "cpu, cuda, cuda:1 or mps; auto is a GPU if there is one.")]
+_ENGINE = "What computes: torch, plain (the module as it is), another runtime, or auto: the fastest installed one."
+Engine = Annotated[EngineName, Flag("{" + ",".join(get_args(EngineName)) + "}", _ENGINE)]
 Ledger = Annotated[Path | None, Flag("PATH", "Append the results to this ledger.")]
 Json = Annotated[bool, Flag(help="Print JSON instead of tables.")]
 

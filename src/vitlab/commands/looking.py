@@ -41,6 +41,7 @@ def predict(
     top: int = 5,
     json: flags.Json = False,
     max_pixels: flags.MaxPixels = None,
+    engine: flags.Engine = "torch",
     loading: Loading = AS_STORED,
 ) -> int:
     """Classify pictures with a model of any supported format.

@@ -170,7 +170,7 @@ class FeatureFolder:
         """Start a folder, or continue one that was started with the same card. Raises ValueError for another card."""
         whole = {**card, "samples": self.samples, "shard": self.shard}
         if (self.path / CARD).is_file():
-            found = read_card(self.path)
+            found = {"engine": "plain"} | read_card(self.path)  # earlier versions had no other
             others = [name for name in sorted(found.keys() | whole) if found.get(name) != whole.get(name)]
             require(not others, f"{self.path} holds other features ({', '.join(others)} differ); choose another folder")
             return

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from vitlab.engines.streams import Streams
+from vitlab.spec import EngineName
 
-EngineName = Literal["torch", "plain", "compiled", "onnxruntime", "onnxruntime-int8", "openvino", "auto"]
 Output = Literal["features", "logits"]
+INEXACT: tuple[EngineName, ...] = ("onnxruntime-int8",)  # that do not give the plain model's logits
 OUTPUTS: tuple[Output, Output] = ("features", "logits")
 Function = Callable[[Tensor, Output], Tensor]  # images (B, 3, H, W) -> features (B, D) or logits (B, K)
 CPU = torch.device("cpu")
@@ -55,6 +56,11 @@ class Engine:
     dtype: torch.dtype = torch.float32
     streams: Streams[Tensor, Tensor] = field(default_factory=lambda: Streams(torch.get_num_threads()))
     note: str = ""
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether `submit` returns before the batch is computed, so that the next one can be read meanwhile."""
+        return self.narrow is not None and self.streams.number > 1
 
     def __call__(self, images: Tensor) -> Tensor:
         """(B, 3, H, W), preprocessed -> logits (B, K)."""

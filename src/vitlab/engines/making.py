@@ -23,22 +23,35 @@ PACKAGES = {  # that an engine needs besides torch, and the extra that installs 
     "openvino": (("onnx", "onnxscript", "openvino"), "openvino"),
 }
 CHANGED = "the model has hooks, replaced parts or a wrapper, which only the plain engine calls"
-_made: WeakKeyDictionary[nn.Module, tuple[bytes, Engine]] = WeakKeyDictionary()
+_made: WeakKeyDictionary[nn.Module, dict[EngineName, tuple[bytes, Engine]]] = WeakKeyDictionary()
 
 
 def make_engine(model: Model, engine: EngineName) -> Engine:
-    """Make the engine of this name; `auto` is chosen elsewhere."""
+    """Make the engine of this name; `auto` is chosen elsewhere.
+
+    Engines other than `plain` are kept as long as the model, and made again when its weights or the threads changed.
+    """
     weight = next(model.parameters())
+    if engine == "plain" or (engine == "torch" and not is_untouched(model)):
+        note = f"plain instead of torch: {CHANGED}" if engine == "torch" else ""
+        return Engine("plain", plain_function(model), device=weight.device, dtype=weight.dtype, note=note)
+    require(is_untouched(model), f"{CHANGED}; use engine 'plain' instead of {engine!r}")
+    digest, threads = _digest(model), torch.get_num_threads()
+    found, kept = _made.setdefault(model, {}).get(engine, (b"", None))
+    if kept is None or found != digest or kept.streams.number != threads:
+        kept = _new_engine(model, engine, weight)
+        _made[model][engine] = (digest, kept)
+    return kept
+
+
+def _new_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
+    place = {"device": weight.device, "dtype": weight.dtype}
     if engine in GRAPH_ENGINES:
         return _graph_engine(model, engine, weight)
-    if engine == "torch" and is_untouched(model):
-        return _torch_engine(model, weight)
-    place = {"device": weight.device, "dtype": weight.dtype}
     if engine == "compiled":
-        require(is_untouched(model), f"{CHANGED}; use engine 'plain'")
         return Engine(engine, network_function(cast(nn.Module, torch.compile(prepared(model)))), **place)
-    note = f"plain instead of torch: {CHANGED}" if engine == "torch" else ""
-    return Engine("plain", plain_function(model), note=note, **place)
+    function = network_function(prepared(model, pack=True))
+    return Engine(engine, function, function if weight.device.type == "cpu" else None, **place)
 
 
 def missing_packages(engine: EngineName) -> str:
@@ -48,26 +61,14 @@ def missing_packages(engine: EngineName) -> str:
     return f"engine {engine!r} needs {', '.join(missing)}: pip install 'vitlab[{extra}]'" if missing else ""
 
 
-def _torch_engine(model: Model, weight: Tensor) -> Engine:
-    """Streams over packed weights on a CPU, kept for the next call with the same weights; elsewhere the network."""
-    if weight.device.type != "cpu":
-        return Engine("torch", network_function(prepared(model)), device=weight.device, dtype=weight.dtype)
-    digest = _digest(model)
-    found, engine = _made.get(model, (b"", None))
-    if engine is None or found != digest or engine.streams.number != torch.get_num_threads():
-        function = network_function(prepared(model, pack=True))
-        engine = Engine("torch", function, function, dtype=weight.dtype)
-        _made[model] = (digest, engine)
-    return engine
-
-
 def _digest(model: Model) -> bytes:
     """A hash that changes with the spec and with any weight; reads the weights once."""
     digest = hashlib.sha256(repr(model.spec).encode())
     for tensor in [*model.parameters(), *model.buffers()]:
         rows = tensor.detach().flatten(1) if tensor.dim() > 1 else tensor.detach().reshape(1, -1)
-        sums = rows.float() @ torch.cos(torch.arange(rows.shape[1], dtype=torch.float32))  # differ by position
-        digest.update(cast(np.ndarray, sums.numpy()).tobytes())
+        places = torch.arange(rows.shape[1], dtype=torch.float32, device=rows.device)
+        sums = rows.float() @ places.cos()  # not a plain sum, which the order of the weights would not change
+        digest.update(cast(np.ndarray, sums.cpu().numpy()).tobytes())
     return digest.digest()
 
 
@@ -77,7 +78,6 @@ def _graph_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
     given = f"the model is {weight.dtype} on {weight.device}"
     is_usual = weight.device.type == "cpu" and weight.dtype == torch.float32
     require(is_usual, f"engine {engine!r} computes in float32 on the CPU, and {given}; use engine 'torch'")
-    require(is_untouched(model), f"{CHANGED}; use engine 'plain' instead of {engine!r}")
     require(model.spec.classes > 0, f"engine {engine!r} needs a model with classes; use engine 'torch'")
     is_int8 = engine == "onnxruntime-int8"
     made = Engine(engine, *GRAPH_ENGINES[engine](cached_graph(model, is_int8=is_int8), torch.get_num_threads()))

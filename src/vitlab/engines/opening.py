@@ -1,5 +1,9 @@
 """Open an engine by its name, or the fastest one."""
 
+from typing import cast
+
+from torch import nn
+
 from vitlab.engines.choice import fastest
 from vitlab.engines.engine import Engine, EngineName
 from vitlab.engines.making import make_engine
@@ -8,7 +12,7 @@ from vitlab.models.classifier import check_model
 from vitlab.require import check_arguments, require
 
 
-def open_engine(model: Model, engine: EngineName = "torch", *, batch: int = 32) -> Engine:
+def open_engine(model: nn.Module, engine: EngineName = "torch", *, batch: int = 32) -> Engine:
     """Prepare a model for inference; returns what computes its logits and features.
 
     `torch` lays out the weights once and computes a batch on one core per chunk of images; `plain` calls the model as
@@ -19,4 +23,5 @@ def open_engine(model: Model, engine: EngineName = "torch", *, batch: int = 32) 
     check_arguments(open_engine, locals())
     check_model(model)
     require(batch >= 1, f"batch {batch} must be at least 1")
-    return fastest(model, batch) if engine == "auto" else make_engine(model, engine)
+    own = cast(Model, model)
+    return fastest(own, batch) if engine == "auto" else make_engine(own, engine)

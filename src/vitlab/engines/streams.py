@@ -38,5 +38,6 @@ class Streams(Generic[T, R]):
 
 
 def _compute_alone(everyone: threading.Barrier) -> None:
+    torch.get_num_threads()  # a thread takes the default when it first asks, which would undo the next line later
     torch.set_num_threads(1)
     everyone.wait()  # so that every thread of the pool has come here once

@@ -117,7 +117,7 @@ def test_a_bad_image_stops_unless_allowed_and_is_then_named(photos, tmp_path):
 def test_a_second_call_continues_and_other_weights_do_not(photos, tmp_path, monkeypatch):
     model, spec = saved_model(tmp_path / "m"), f"folder:{photos}"
     first, _ = run([model], [spec], tmp_path / "out")
-    monkeypatch.setattr("vitlab.models.vit.ViT.forward", None)  # whoever computes again fails
+    monkeypatch.setattr("vitlab.models.vit.ViT.sequence", None)  # whoever computes again fails
     again, _ = run([model], [spec], tmp_path / "out")
     assert again[0].scores == first[0].scores
     with pytest.raises(TypeError):

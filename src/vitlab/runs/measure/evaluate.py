@@ -15,6 +15,7 @@ from vitlab.data.class_names import are_whole, matched, numbers_of
 from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import data_name
+from vitlab.engines.engine import INEXACT, EngineName
 from vitlab.errors import printable
 from vitlab.metrics.multilabel import THRESHOLD
 from vitlab.metrics.targets import REAL_CLASSES, OwnLabels, Target, read_label_map, read_real
@@ -28,7 +29,7 @@ from vitlab.require import check_arguments, require
 from vitlab.runs.measure import inputs
 from vitlab.runs.measure.evaluation_table import Evaluation, Row, record
 from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName
-from vitlab.runs.measure.scoring import SAVE, Reading, score_source
+from vitlab.runs.measure.scoring import SAVE, Reading, compared, score_source
 from vitlab.runs.progress import Images, announced, say
 from vitlab.spec import ConventionName
 from vitlab.store import locked, refuse_strange, sha256
@@ -95,6 +96,7 @@ def evaluate(
     batch: int = 32,
     workers: int = 0,
     device: str = "auto",
+    engine: EngineName = "torch",
     ledger: str | Path | None = None,
     expected: float | None = None,
     expected_from: str = "",
@@ -114,8 +116,9 @@ def evaluate(
     `real` is the real.json of the ReaL labels. `label_map` is a JSON file that maps the data's classes to the model's;
     with `restrict` only the mapped classes compete. `by_number` takes the data's class numbers for the model's without
     comparing names. `max_bad` is the share of images that may be unreadable, `threshold` the probability from which a
-    multi-label model predicts a class. See `ModelOptions` for `preprocessing`, `conventions`, `image` and `device`.
-    `ledger` is a file that the results are appended to, with the `expected` percentage, its source and the `command`.
+    multi-label model predicts a class. `engine` is what computes: see `vitlab.open_engine`. See `ModelOptions` for
+    `preprocessing`, `conventions`, `image` and `device`. `ledger` is a file that the results are appended to, with the
+    `expected` percentage, its source and the `command`.
     Under torchrun all ranks share the work and return the same result. `quiet` prints no progress.
     """
     check_arguments(evaluate, locals())
@@ -127,7 +130,6 @@ def evaluate(
     check_ledger(ledger, expected, expected_from, rows=len(models) * len(sets) * (1 if real is None else 2))
     loading = ModelOptions(conventions, image, preprocessing, device)
     with inputs.measuring(device, console, quiet=quiet) as (world, screen), contextlib.ExitStack() as stack:
-        reading = Reading(batch, workers, max_bad, world)
         for path in models:
             if not isinstance(path, nn.Module):
                 located(path)  # raises before there is a folder
@@ -140,6 +142,7 @@ def evaluate(
         rows: list[Row] = []
         for given in models:
             opened, how = inputs.load(given, loading, screen)
+            reading = Reading(batch, workers, max_bad, world, inputs.settled(opened, engine, batch, world, screen))
             for name, source in sources:
                 truth = truth_of(opened, source, labels)
                 say(screen, f"{printable(name)}: {len(source):,} samples, {printable(truth.note)}", "dim")
@@ -220,7 +223,7 @@ def _score(
     """Score one model on one data set; yields a row for each kind of labels."""
     identity, saved, outdated = {}, None, []
     if progress is not None:
-        identity = _identity(pair, labels)
+        identity = _identity(pair, labels) | {"engine": reading.engine}
         files = state(pair.source)
         stem = _short(json.dumps(identity, allow_nan=False))
         saved = progress / f"{stem}-{_short(files)}.json"
@@ -229,6 +232,8 @@ def _score(
         if outdated and not saved.exists():
             changed = f"{printable(pair.data)}: files have changed since they were scored; all are scored again"
             say(console, changed, "yellow")
+    if reading.engine in INEXACT:
+        say(console, f"{reading.engine}: {compared(pair.model, pair.source, pair.how, reading)}", "yellow")
     with _Scored(console, reading.workers) as display:
         done = score_source(
             pair.model,
@@ -256,7 +261,8 @@ def _score(
     about = (str(pair.how), competing)
     for kind, scores in done.scores.items():
         mistakes = tuple(done.mistakes.get(kind, ()))
-        yield Row(pair.label, name_of(pair.model.spec), pair.data, kind, *about, scores, done.account, mistakes)
+        result = (scores, done.account, mistakes, reading.engine)
+        yield Row(pair.label, name_of(pair.model.spec), pair.data, kind, *about, *result)
 
 
 class _Scored(Images):

@@ -26,6 +26,7 @@ SINGLE = {"top-1 %": "top1", "top-5 %": "top5", "class mean %": "class_mean"}
 MULTI = {"mAP %": "map", "F1 micro %": "f1_micro", "F1 macro %": "f1_macro", "threshold": ""}
 LOSS = ("loss", "ECE %")
 COUNTS = ("count", "skipped", "bad")
+ABOUT = ("model", "architecture", "data", "labels", "preprocessing", "engine")  # in the JSON file
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Row:
     scores: AnyScores
     account: Account
     mistakes: tuple[Mistake, ...] = ()  # the worst first; single-label models only
+    engine: str = "plain"  # that computed the logits
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -49,7 +51,7 @@ class Row:
 
     def to_json(self) -> dict[str, object]:
         """The headline numbers and the account, as JSON values."""
-        named = {name: getattr(self, name) for name in ("model", "architecture", "data", "labels", "preprocessing")}
+        named = {name: getattr(self, name) for name in ABOUT}
         numbers = {name: None if value != value else value for name, value in self.numbers.items()}
         return {**named, "numbers": numbers, "account": self.account.to_json()}
 

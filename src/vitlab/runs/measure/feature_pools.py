@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote
@@ -25,7 +25,7 @@ from vitlab.models.fingerprint import fingerprint_of
 from vitlab.pixels import Preprocessing
 from vitlab.require import require
 from vitlab.runs.measure.features import SHARD, making, write_features
-from vitlab.runs.measure.inputs import DataLike, ModelLike, ModelOptions, load, open_set
+from vitlab.runs.measure.inputs import DataLike, ModelLike, ModelOptions, load, open_set, settled
 from vitlab.runs.measure.scoring import Reading
 from vitlab.runs.progress import say
 from vitlab.shots import Draw, shot_numbers
@@ -167,7 +167,7 @@ class Maker:
     def _features(self, source: Source, name: str, account: Account) -> tuple[Vectors, np.ndarray]:
         """The features of a set or a part of it, and the numbers of the samples that have features."""
         model, how = self._model(name)
-        identity = [fingerprint_of(model), to_json(how), name, fingerprint(source)]
+        identity = [fingerprint_of(model), to_json(how), name, fingerprint(source), self.reading.engine]
         path = self.out / "features" / hashlib.sha256(json.dumps(identity, allow_nan=False).encode()).hexdigest()[:16]
         folder = FeatureFolder(path, len(source), SHARD)
         how_read = {"spec": name, "reading": self.reading, "account": account, "console": self.console}
@@ -178,6 +178,9 @@ class Maker:
         require(self.given is not None, f"{name!r} are images; give the model that computes their features (model=)")
         if self.loaded is None:
             self.loaded = load(cast(ModelLike, self.given), self.loading, self.console)
+            how_read = self.reading
+            engine = settled(self.loaded[0], how_read.engine, how_read.batch, how_read.world, self.console)
+            self.reading = replace(how_read, engine=engine)
         return self.loaded
 
 

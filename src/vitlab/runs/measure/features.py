@@ -17,6 +17,7 @@ from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.loading.accounting import Account, Quarantined
 from vitlab.data.source import Source
 from vitlab.data.splits import Subset
+from vitlab.engines.engine import INEXACT, EngineName
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
 from vitlab.paper.models import name_of
@@ -25,7 +26,7 @@ from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.runs.measure import inputs
 from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName
-from vitlab.runs.measure.scoring import Reading, outputs
+from vitlab.runs.measure.scoring import Reading, compared, outputs
 from vitlab.runs.progress import Images, say
 from vitlab.spec import ConventionName
 from vitlab.store import refuse_strange
@@ -70,6 +71,7 @@ def features(
     batch: int = 32,
     workers: int = 0,
     device: str = "auto",
+    engine: EngineName = "torch",
     console: Console | None = None,
     quiet: bool = False,
 ) -> Features:
@@ -78,16 +80,16 @@ def features(
     `model` is a name of released weights, a path or a module; `data` is a spec such as "folder:photos", a source, or a
     map-style torch Dataset. The features are written to the folder `out` in shards of `shard` samples, or held in
     memory. Called again with the same folder, it computes the shards that are missing or outdated. `max_bad` is the
-    share of images that may be unreadable; see `ModelOptions` for how the model is loaded. Under torchrun all ranks
-    share the work. `quiet` prints no progress.
+    share of images that may be unreadable, `engine` what computes (see `vitlab.open_engine`); see `ModelOptions` for
+    how the model is loaded. Under torchrun all ranks share the work. `quiet` prints no progress.
     """
     check_arguments(features, locals())
     with inputs.measuring(device, console, quiet=quiet) as (world, screen), contextlib.ExitStack() as stack:
-        reading = Reading(batch, workers, max_bad, world)
         require(out is not None or world.ranks == 1, "several ranks need a common folder; give out")
         path = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         world.first(partial(refuse_strange, path, (CARD,)))
         loaded, how = inputs.load(model, ModelOptions(conventions, image, preprocessing, device), screen)
+        reading = Reading(batch, workers, max_bad, world, inputs.settled(loaded, engine, batch, world, screen))
         name, source = inputs.open_set(data, max_pixels)
         folder = FeatureFolder(path, len(source), shard)
         there = folder.shards - len(folder.missing())
@@ -118,7 +120,13 @@ def write_features(
     """
     reading = reading or Reading()
     console, world, max_bad = console or Console(quiet=True), reading.world, reading.max_bad
-    card = {**making(model, how, source), "data": fingerprint(source), "spec": spec, "width": model.spec.width}
+    card = {
+        **making(model, how, source),
+        "data": fingerprint(source),
+        "spec": spec,
+        "width": model.spec.width,
+        "engine": reading.engine,
+    }
     world.first(partial(folder.open, card))
     parts = {}
     for number in range(world.rank, folder.shards, world.ranks):
@@ -135,12 +143,14 @@ def write_features(
     account.add((), [(0, sample) for sample in folder.bad()], max_bad)
     missing = [number for number in folder.missing() if number in parts]
     done, total = 0, sum(len(parts[number]) for number in missing)
+    if missing and reading.engine in INEXACT and world.leads:
+        say(console, f"{reading.engine}: {compared(model, source, how, reading)}", "yellow")
     with Images(console, "features of") as display:
         if missing:
             display.show(done, total)
         for number in missing:
             # The account is that of the whole set, whose share of bad images counts.
-            made = outputs(model, parts[number], how, reading, model.features, account=account)
+            made = outputs(model, parts[number], how, reading, "features", account=account)
             arrays = []
             for one, x in made:
                 is_finite = bool(x.isfinite().all())

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from vitlab.data.feature_files import Vectors
+from vitlab.engines.engine import EngineName
 from vitlab.errors import printable
 from vitlab.metrics.feature_sets import FeatureSet, checked
 from vitlab.metrics.fewshot import SHOTS, ChooseL2, Draw, fewshot_sets
@@ -48,6 +49,7 @@ def fewshot_table(
     batch: int = 32,
     workers: int = 0,
     device: str = "auto",
+    engine: EngineName = "torch",
     console: Console | None = None,
     quiet: bool = False,
 ) -> Results:
@@ -57,8 +59,8 @@ def fewshot_table(
     `model` computes. `shots` are the samples per class to learn from: the first ones, or drawn with each of `seeds`
     (see `shot_numbers` for `draw`). `l2` is a rule or a number (see `fewshot_sets`). `neighbours` also measures this
     many nearest neighbours, `probe` a linear classifier trained for this many steps. See `ModelOptions` for how the
-    model is loaded. Table and features are written to the folder `out`. Under torchrun all ranks share the features;
-    only rank 0 returns the rows. `quiet` prints no progress.
+    model is loaded, and `vitlab.open_engine` for the `engine` that computes. Table and features are written to the
+    folder `out`. Under torchrun all ranks share the features; only rank 0 returns the rows. `quiet` prints no progress.
     """
     check_arguments(fewshot_table, locals())
     given = inputs.as_list(train), inputs.as_list(test)
@@ -68,7 +70,7 @@ def fewshot_table(
     require(min(neighbours, probe) >= 0, f"neighbours {neighbours} and probe {probe} must not be negative")
     loading, drawn = ModelOptions(conventions, image, preprocessing, device), tuple(seeds) or (None,)
     with inputs.measuring(device, console, quiet=quiet) as (world, screen):
-        reading = Reading(batch, workers, max_bad, world)
+        reading = Reading(batch, workers, max_bad, world, engine)
         wanted = Shots(tuple(shots), drawn, draw, needs_all=neighbours + probe > 0)
         world.first(partial(refuse_strange, Path(out), ("features", "fewshot.json")))
         maker = Maker(model, loading, Path(out), reading, screen)

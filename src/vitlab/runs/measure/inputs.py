@@ -12,6 +12,8 @@ from torch.utils.data import Dataset
 
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_data, with_max_pixels
+from vitlab.engines.engine import EngineName
+from vitlab.engines.opening import open_engine
 from vitlab.errors import printable
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
@@ -95,6 +97,15 @@ def load(given: ModelLike, options: ModelOptions, console: Console) -> tuple[Mod
     names = dict.fromkeys((printable(label_of(given)), name_of(model.spec)))  # the same for a module
     say(console, f"{': '.join(names)}, preprocessing: {how}", "dim")
     return model, how
+
+
+def settled(model: Model, engine: EngineName, batch: int, world: World, console: Console) -> EngineName:
+    """Open the engine and print what computes; of several ranks, rank 0 makes an automatic choice for all."""
+    with announced(console, f"preparing engine {engine} ...", is_brief=engine == "torch"):
+        opened = open_engine(model, engine, batch=batch)
+    if opened.note:
+        say(console, f"engine {opened.name}: {opened.note}", "dim")
+    return world.gather(opened.name)[0]
 
 
 def label_of(given: ModelLike) -> str:

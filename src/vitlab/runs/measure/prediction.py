@@ -2,8 +2,10 @@
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections import deque
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -16,13 +18,16 @@ from vitlab.data.images.pictures import KINDS, Named, Pictures, image_files, nam
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
+from vitlab.engines.agreement import agreement
+from vitlab.engines.engine import INEXACT, Engine, EngineName, Pending
+from vitlab.engines.opening import open_engine
 from vitlab.errors import printable
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model
-from vitlab.runs.progress import Images, default_console, say
+from vitlab.runs.progress import Images, announced, default_console, say
 from vitlab.spec import ConventionName
 
 BATCH = 16
@@ -71,9 +76,9 @@ class Answer(Tabular):
 class Answers(list[Answer], Tabular):
     """A list of answers, with what their probabilities mean; a notebook displays it as a table."""
 
-    def __init__(self, found: Iterable[Answer], model: Model, label: str) -> None:
+    def __init__(self, found: Iterable[Answer], model: Model, label: str, engine: Engine) -> None:
         super().__init__(found)
-        self.model, self.task, self.meaning = label, model.task, MEANING[model.task]
+        self.model, self.task, self.meaning, self.engine = label, model.task, MEANING[model.task], engine.name
         self.preprocessing = str(model.spec.conventions.preprocessing)
         self.names_from = class_names(model)[1]
 
@@ -89,7 +94,7 @@ class Answers(list[Answer], Tabular):
 
     def to_json(self) -> dict[str, object]:
         """Everything as JSON values."""
-        about = {"model": self.model, "task": self.task, "probabilities": self.meaning}
+        about = {"model": self.model, "task": self.task, "probabilities": self.meaning, "engine": self.engine}
         listed = [asdict(answer) for answer in self]
         return {**about, "preprocessing": self.preprocessing, "class_names": self.names_from, "answers": listed}
 
@@ -106,6 +111,7 @@ def predict(
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
     device: str = "auto",
+    engine: EngineName = "torch",
     console: Console | None = None,
     quiet: bool = False,
 ) -> Answers:
@@ -114,7 +120,8 @@ def predict(
     `model` is a name of released weights, a path or a module. A picture is a path (also of a folder, or a pattern such
     as "photos/*.jpg"), the bytes of an image file, a PIL image, an (H, W, 3) array or a (3, H, W) tensor of uint8. A
     (B, 3, H, W) float tensor is taken as already preprocessed. Images of more than `max_pixels` are rejected; by
-    default each format has its own limit. See `ModelOptions` for how weights are loaded.
+    default each format has its own limit. See `ModelOptions` for how weights are loaded, and `vitlab.open_engine` for
+    the `engine` that computes.
 
     `answer.guesses` are the `top` classes, most probable first, each with `name`, `index` and `probability`: of a
     softmax over the classes, or of each class by itself for a multi-label model. A picture that cannot be read has no
@@ -125,29 +132,56 @@ def predict(
     pictures = named(images, screen)
     options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite)
     loaded = open_model(model, options, screen)
-    found = Answers((), loaded, label_of(model))
+    with announced(screen, f"preparing engine {engine} ...", is_brief=engine == "torch"):
+        opened = open_engine(loaded, engine, batch=BATCH)
+    if opened.note:
+        say(screen, f"engine {opened.name}: {opened.note}", "dim")
+    found = Answers((), loaded, label_of(model), opened)
     with Images(screen, "classified") as display:
-        for answer in answers(loaded, pictures, top, max_pixels=max_pixels):
+        for answer in answers(loaded, pictures, top, max_pixels=max_pixels, engine=opened, console=screen):
             found.append(answer)
             display.show(len(found), len(pictures) if isinstance(pictures, list) else 0)
     require(bool(found), NONE_GIVEN)
     return found
 
 
-def answers(model: Model, images: Pictures, top: int = 5, *, max_pixels: int | None = None) -> Iterator[Answer]:
-    """Yield an answer for each picture, a batch at a time; see `vitlab.predict`."""
+def answers(
+    model: Model,
+    images: Pictures,
+    top: int = 5,
+    *,
+    max_pixels: int | None = None,
+    engine: Engine | None = None,
+    console: Console | None = None,
+) -> Iterator[Answer]:
+    """Yield an answer for each picture, a batch at a time; the next batch is read while one is computed.
+
+    See `vitlab.predict`. How far an inexact engine agrees with the plain model is printed after the first batch.
+    """
     check_model(model)
     require(model.spec.classes > 0, "this model has no classes, only features; fine-tune it on labelled images")
     require(top >= 1, f"top {top} must be at least 1")
     names, top = class_names(model)[0], min(top, model.spec.classes)
+    engine = engine or open_engine(model, "plain")
     if isinstance(images, Tensor) and images.is_floating_point():
         for start in range(0, len(_checked_batch(images)), BATCH):
-            said = _guesses(model, images[start : start + BATCH], names, top)
+            said = _guesses(model, engine(images[start : start + BATCH]), names, top)
             yield from (Answer(f"picture {start + place}", guesses) for place, guesses in enumerate(said, 1))
         return
     pictures = named_pictures(images)
+    pending: deque[tuple[list[Prepared | BadImage], Pending | None]] = deque()
     while batch := list(itertools.islice(pictures, BATCH)):
-        yield from _answer_batch(model, batch, names, top, max_pixels)
+        read = list(prepared(model, batch, max_pixels))
+        pixels = [one.pixels for one in read if isinstance(one, Prepared)]
+        pending.append((read, _begun(model, engine, torch.stack(pixels)) if pixels else None))
+        if engine.name in INEXACT and pixels and console is not None:
+            inputs = normalised(torch.stack(pixels), model.spec.conventions.preprocessing)
+            say(console, f"{engine.name}: {agreement(engine, model, inputs)}", "yellow")
+            console = None
+        if len(pending) > int(engine.is_concurrent):
+            yield from _answers(model, *pending.popleft(), names, top)
+    while pending:
+        yield from _answers(model, *pending.popleft(), names, top)
 
 
 def preprocess(model: Model, images: Pictures, *, max_pixels: int | None = None) -> Tensor:
@@ -219,15 +253,16 @@ def _checked_batch(images: Tensor) -> Tensor:
     return images
 
 
-def _answer_batch(
-    model: Model, images: Sequence[Named], names: tuple[str, ...], top: int, max_pixels: int | None
+def _begun(model: Model, engine: Engine, pixels: Tensor) -> Pending:
+    """Begin to compute the logits of a batch (B, 3, H, W) of uint8."""
+    return engine.submit(pixels, prepare=partial(normalised, how=model.spec.conventions.preprocessing))
+
+
+def _answers(
+    model: Model, read: list[Prepared | BadImage], logits: Pending | None, names: tuple[str, ...], top: int
 ) -> Iterator[Answer]:
-    read = list(prepared(model, images, max_pixels))
-    pixels = [one.pixels for one in read if isinstance(one, Prepared)]
-    guesses: Iterator[tuple[Guess, ...]] = iter(())
-    if pixels:
-        batch = torch.stack(pixels).to(next(model.parameters()).device)
-        guesses = iter(_guesses(model, normalised(batch, model.spec.conventions.preprocessing), names, top))
+    """Yield the answers of a batch; waits for its logits."""
+    guesses = iter(()) if logits is None else iter(_guesses(model, logits.result(), names, top))
     for one in read:
         if isinstance(one, BadImage):
             yield Answer(one.name, reason=str(one.reason), detail=one.detail)
@@ -235,11 +270,9 @@ def _answer_batch(
             yield Answer(one.name, next(guesses), one.notes)
 
 
-@torch.inference_mode()
-def _guesses(model: Model, images: Tensor, names: tuple[str, ...], top: int) -> list[tuple[Guess, ...]]:
-    """(B, 3, H, W), preprocessed -> the `top` guesses for each picture."""
-    weight = next(model.parameters())
-    logits = model(images.to(weight.device, weight.dtype)).float()
+def _guesses(model: Model, logits: Tensor, names: tuple[str, ...], top: int) -> list[tuple[Guess, ...]]:
+    """(B, K) -> the `top` guesses for each picture."""
+    logits = logits.float()
     bad = len(logits) - int(logits.isfinite().all(dim=-1).sum())
     count = f"{bad} of {len(logits)} pictures" if len(logits) > 1 else "the picture"
     require(not bad, f"the model returned NaN or infinity for {count}: it diverged in training, or its file is damaged")

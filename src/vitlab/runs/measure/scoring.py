@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
@@ -17,12 +17,14 @@ from vitlab.data.loading.accounting import Account, Quarantined
 from vitlab.data.loading.batches import Batch, evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import as_model_input
+from vitlab.engines.agreement import Agreement, agreement
+from vitlab.engines.engine import EngineName, Output, Pending
+from vitlab.engines.opening import open_engine
 from vitlab.metrics.answers import Mistake, mistakes_in, worst
 from vitlab.metrics.multilabel import THRESHOLD, AnyScores, any_scores_from_json, empty_scores, merged
 from vitlab.metrics.scores import Scores
 from vitlab.metrics.targets import OWN, Target
 from vitlab.models.build import Model
-from vitlab.models.classifier import evaluating
 from vitlab.pixels import Preprocessing
 from vitlab.require import require
 from vitlab.runs.progress import Images
@@ -34,6 +36,8 @@ from vitlab.world.group import ALONE, World
 
 SYNC = 8  # batches between two exchanges of results among the ranks
 LARGEST_PROGRESS = 2**30  # bytes; the confusion matrix of 21,843 classes can be large
+AHEAD = 2  # batches that are computed while the next is read
+COMPARED = 64  # images on which an inexact engine is compared with the plain model
 SAVE = 5.0  # least number of seconds between two writes of the progress file
 
 
@@ -49,12 +53,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class Reading:
-    """How images are read: in batches, by worker processes, by all ranks; `max_bad` of them may be unreadable."""
+    """How images are run through a model: in batches, by which engine, read by worker processes, shared by all ranks.
+
+    `max_bad` of them may be unreadable.
+    """
 
     batch: int = 32
     workers: int = 0
     max_bad: float = 0.0  # share of the images
     world: World = ALONE
+    engine: EngineName = "plain"
 
     def __post_init__(self) -> None:
         require(0 <= self.max_bad <= 1, f"max_bad {self.max_bad} is a share of the images, between 0 and 1")
@@ -128,23 +136,52 @@ def outputs(
     source: Source,
     how: Preprocessing,
     reading: Reading,
-    function: Callable[[Tensor], Tensor] | None = None,
+    output: Output = "logits",
     **batching: Any,
 ) -> Generator[tuple[Batch, Tensor], None, None]:
-    """Yield each batch of a source with the output of the model, or of `function` if given; a batch may be empty.
+    """Yield each batch of a source with the output of the model for it; a batch may be empty.
 
-    Runs on the device and in the precision of the model's weights, without gradients and without dropout. `batching`
-    are further arguments of `evaluation_batches`.
+    Runs on the device and in the precision of the model's weights, without gradients and without dropout. The next
+    batches are read while the engine computes. `batching` are further arguments of `evaluation_batches`.
     """
     weight, normalise = next(model.parameters()), as_model_input(source, how)
+    engine = open_engine(model, reading.engine, batch=reading.batch)
     batching |= {"batch": reading.batch, "workers": reading.workers, "max_bad": reading.max_bad}
     batches = evaluation_batches(source, size=model.spec.image, preprocessing=how, device=weight.device, **batching)
-    with closing(batches), evaluating(model):
-        for batch in batches:
-            images = normalise(batch.pixels.to(weight.device)).to(weight.dtype)
-            with torch.inference_mode():
-                made = (function or model)(images)
-            yield batch, made
+    pending: deque[tuple[Batch, Pending]] = deque()
+    failure = None
+    try:
+        with closing(batches):
+            while True:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    break
+                except BaseException as error:  # also Ctrl-C: what was read before is computed and handed out first
+                    failure = error
+                    break
+                pending.append((batch, engine.submit(batch.pixels, output, normalise)))
+                if len(pending) > (AHEAD if engine.is_concurrent else 0):
+                    batch, made = pending.popleft()
+                    yield batch, made.result()
+        while pending:
+            batch, made = pending.popleft()
+            yield batch, made.result()
+        if failure is not None:
+            raise failure
+    finally:
+        for _, made in pending:
+            made.cancel()
+
+
+def compared(model: Model, source: Source, how: Preprocessing, reading: Reading) -> Agreement:
+    """Compare the engine with the plain model on the first images of a source."""
+    first = replace(reading, batch=COMPARED, max_bad=1.0)
+    batching = {"batch": first.batch, "max_bad": first.max_bad, "preprocessing": how, "size": model.spec.image}
+    with closing(evaluation_batches(source, **batching)) as batches:
+        batch = next(one for one in batches if len(one.ids))
+    engine = open_engine(model, reading.engine, batch=reading.batch)
+    return agreement(engine, model, as_model_input(source, how)(batch.pixels))
 
 
 # -- What the ranks exchange, and what the progress file holds -------------------------------------

@@ -1,0 +1,160 @@
+"""An engine gives the plain model's answers at any batch size, and notices when the weights change."""
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+
+from agreement import disagreement, randomised
+from families import FAMILIES, images
+from vitlab.engines.engine import CHUNK, Engine
+from vitlab.engines.opening import open_engine
+from vitlab.engines.streams import Streams
+from vitlab.models.build import build_from_spec
+
+
+@pytest.fixture
+def model():
+    return randomised(build_from_spec(FAMILIES["ViT"])).eval()
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def on_streams(function, number):
+    return Engine("torch", function, function, streams=Streams(number))
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2, 3, 5, 8, 33])
+def test_any_batch_gives_the_same_logits_and_features_in_order(model, two_threads, batch):
+    engine = open_engine(model)
+    given = torch.cat([images(1) * scale for scale in torch.linspace(-2, 2, batch)]) if batch else images(1)[:0]
+    with torch.inference_mode():
+        expected, features = model(given), model.features(given)
+    assert engine(given).shape == expected.shape
+    if batch:
+        assert disagreement(engine(given), expected) <= 2e-6
+        assert disagreement(engine.features(given), features) <= 2e-6
+
+
+def test_the_streams_are_single_threaded_and_the_caller_keeps_its_threads(two_threads):
+    seen = []
+
+    def function(given, output):
+        seen.append((threading.current_thread().name, torch.get_num_threads()))
+        return given
+
+    on_streams(function, 2)(torch.zeros(4 * CHUNK, 1))
+    assert {threads for _, threads in seen} == {1}
+    assert all(name.startswith("vitlab-stream") for name, _ in seen)
+    assert torch.get_num_threads() == 2
+    later = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert later == [2]  # a stream's setting is not the default of other threads
+
+
+def test_a_batch_has_the_same_bits_on_any_number_of_streams():
+    model = randomised(build_from_spec(FAMILIES["ViT"])).eval()
+
+    def function(given, output):
+        return model(given)
+
+    given = images(8 * CHUNK)
+    first, *others = (on_streams(function, number)(given) for number in (2, 3, 4, 8))
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_a_batch_that_would_leave_streams_idle_is_computed_by_all_cores_together():
+    sizes = []
+
+    def function(given, output):
+        sizes.append(len(given))
+        return given
+
+    for batch in (1, 3, 4, 8, 9):
+        on_streams(function, 2)(torch.zeros(batch, 1))
+    assert sorted(sizes) == sorted([1, 2, 1, 2, 2, 4, 4, 9])
+
+
+def test_an_error_in_a_stream_reaches_the_caller():
+    def function(given, output):
+        raise ValueError("no such thing")
+
+    with pytest.raises(ValueError, match="no such thing"):
+        on_streams(function, 2)(torch.zeros(8, 1))
+
+
+def changes(model):
+    weight = model.blocks[0].attention.out.weight
+    yield "in place", lambda: weight.detach().mul_(1.5)
+    yield "behind the version counter", lambda: weight.data[:, 7:9].zero_()
+    yield "exchanged rows", lambda: weight.data.copy_(weight.data.flip(0))
+    yield "a state dict", lambda: model.load_state_dict(randomised(build_from_spec(model.spec), 5).state_dict())
+    yield "another head", lambda: model.reset_head(3)
+
+
+def test_an_engine_is_kept_until_the_weights_change(model):
+    first = open_engine(model)
+    assert open_engine(model) is first
+    for what, change in changes(model):
+        before = open_engine(model)
+        change()
+        after = open_engine(model)
+        assert after is not before, what
+        with torch.inference_mode():
+            expected = model(images(3))
+        if expected.abs().max():
+            assert disagreement(after(images(3)), expected) <= 2e-6, what
+
+
+def test_a_model_goes_away_with_its_engines():
+    model = build_from_spec(FAMILIES["ViT"])
+    open_engine(model)(images(3))
+    there = weakref.ref(model)
+    del model
+    gc.collect()
+    assert there() is None
+
+
+def test_a_model_with_hooks_is_called_as_it_is(model):
+    seen = []
+    model.blocks[0].register_forward_hook(lambda *_: seen.append(1))
+    engine = open_engine(model)
+    engine(images(3))
+    assert seen
+    assert engine.name == "plain"
+    assert "hooks" in engine.note
+
+
+def test_the_mode_of_the_model_is_kept():
+    model = randomised(build_from_spec(FAMILIES["ViT in training"])).train()
+    with torch.inference_mode():
+        expected = model.eval()(images(3))
+    model.train()
+    for name in ("plain", "torch"):
+        assert disagreement(open_engine(model, name)(images(3)), expected) <= 2e-6
+        assert model.training
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions_are_kept(model, dtype):
+    engine = open_engine(model.to(dtype))
+    assert engine(images(5)).dtype == dtype
+
+
+def test_a_wrong_name_or_model_is_explained(model):
+    with pytest.raises(ValueError, match="engine is 'onnx'; expected 'torch', 'plain'"):
+        open_engine(model, "onnx")
+    with pytest.raises(ValueError, match="batch 0 must be at least 1"):
+        open_engine(model, batch=0)
+    with pytest.raises(ValueError, match="model is a Linear"):
+        open_engine(torch.nn.Linear(2, 2))

@@ -1,0 +1,104 @@
+"""Other runtimes give the plain model's logits, from a graph that is converted once."""
+
+import importlib.util
+import json
+
+import pytest
+import torch
+
+from agreement import disagreement, randomised
+from families import FAMILIES, images
+from vitlab.engines import making
+from vitlab.engines.choice import fastest
+from vitlab.engines.graphs import cached_graph
+from vitlab.engines.opening import open_engine
+from vitlab.models.build import build_from_spec
+from vitlab.strict_json import parse_json
+
+INSTALLED = [name for name in ("onnxruntime", "openvino") if not making.missing_packages(name)]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path / "engines"))
+    return tmp_path / "engines"
+
+
+@pytest.fixture
+def model():
+    return randomised(build_from_spec(FAMILIES["ViT"])).eval()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not INSTALLED, reason="neither onnxruntime nor openvino is installed")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_gives_the_same_answers_at_any_batch(family):
+    model = randomised(build_from_spec(FAMILIES[family])).eval()
+    for name in INSTALLED:
+        engine = open_engine(model, name)
+        for batch in (1, 3, 8):
+            with torch.inference_mode():
+                assert disagreement(engine(images(batch)), model(images(batch))) <= 1e-5
+                assert disagreement(engine.features(images(batch)), model.features(images(batch))) <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("onnxruntime" not in INSTALLED, reason="onnxruntime is not installed")
+def test_a_graph_is_converted_once_and_again_if_it_is_damaged(model, own_cache, monkeypatch):
+    path = cached_graph(model)
+    written = path.stat().st_mtime_ns
+    assert cached_graph(model) == path
+    assert path.stat().st_mtime_ns == written
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + b"x" + content[101:])
+    assert cached_graph(model) == path
+    assert path.stat().st_mtime_ns != written
+    monkeypatch.setattr("vitlab.engines.graphs.LARGEST_CACHE", 1)
+    model.reset_head(3)
+    other = cached_graph(model)
+    assert [folder.name for folder in own_cache.iterdir()] == [other.parent.name]  # the oldest are removed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("onnxruntime" not in INSTALLED, reason="onnxruntime is not installed")
+def test_a_graph_of_other_weights_is_refused(model, monkeypatch):
+    other = cached_graph(randomised(build_from_spec(model.spec), seed=9))
+    monkeypatch.setattr(making, "cached_graph", lambda model, is_int8: other)
+    with pytest.raises(ValueError, match=r"engine 'onnxruntime' disagrees with the model: .*use engine 'torch'"):
+        open_engine(model, "onnxruntime")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not INSTALLED, reason="neither onnxruntime nor openvino is installed")
+def test_the_fastest_engine_is_measured_once(model, own_cache, monkeypatch):
+    first = fastest(model, 4)
+    (remembered,) = own_cache.glob("*.json")
+    speeds = parse_json(remembered.read_text(), "speeds")
+    assert set(speeds) == {"torch", *INSTALLED}
+    assert first.note.startswith("auto: fastest for batches of 4")
+    assert disagreement(first(images(4)), model(images(4)).detach()) <= 1e-5
+    monkeypatch.setattr("vitlab.engines.choice._measure", None)
+    again = fastest(model, 4)
+    assert (again.name, again.note) == (first.name, first.note)
+    remembered.write_text(json.dumps({"torch": 1.0, INSTALLED[0]: 99.0}))
+    assert fastest(model, 4).name == INSTALLED[0]
+    remembered.write_text("[]")
+    with pytest.raises(TypeError):  # measures again
+        fastest(model, 4)
+
+
+def test_without_other_runtimes_auto_is_torch(model, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    engine = open_engine(model, "auto")
+    assert (engine.name, engine.note) == ("torch", "auto: no other engine is installed")
+    with pytest.raises(ModuleNotFoundError, match=r"engine 'openvino' needs .*pip install 'vitlab\[openvino\]'"):
+        open_engine(model, "openvino")
+
+
+@pytest.mark.skipif("onnxruntime" not in INSTALLED, reason="onnxruntime is not installed")
+def test_what_other_runtimes_cannot_compute_is_explained(model):
+    with pytest.raises(ValueError, match=r"computes in float32 on the CPU, and the model is torch.float64 on cpu"):
+        open_engine(model.double(), "onnxruntime")
+    model.float().blocks[0].register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match=r"hooks.*use engine 'plain' instead of 'onnxruntime'"):
+        open_engine(model, "onnxruntime")
