@@ -1,0 +1,91 @@
+"""Which batch to try next: for the most images per second, and for the largest batch that fits into memory.
+
+Pure functions of what was measured so far.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+RUNS = 4  # of a batch at least, if there is time: one to warm up, three that are timed
+EXACT = 64  # batches up to this are found exactly, larger ones to one part in this many
+
+
+def next_batch(seconds: Mapping[int, float], left: float) -> int | None:
+    """The power of two to time after those whose `seconds` are known, in `left` seconds; None to stop.
+
+    The search stops when neither of the last two batches was the fastest per image, or when time is short.
+    """
+    if not seconds:
+        return 1
+    batches = sorted(seconds)
+    fastest = min(batches, key=lambda batch: seconds[batch] / batch)
+    largest = batches[-1]
+    if fastest not in batches[-2:]:
+        return None
+    return 2 * largest if expected_seconds(2 * largest, seconds) * RUNS <= left else None
+
+
+def expected_seconds(batch: int, seconds: Mapping[int, float]) -> float:
+    """The time of a batch at the pace of the largest one that was timed."""
+    largest = max(seconds)
+    return seconds[largest] * batch / largest
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest batch; `is_tried` if it ran and the next larger one did not fit, else it is extrapolated."""
+
+    batch: int
+    is_tried: bool
+
+
+def largest_batch(
+    peak: Callable[[int], int | None],
+    limit: int,
+    known: Mapping[int, int],
+    *,
+    too_large: int | None = None,
+    is_affordable: Callable[[int], bool] = lambda batch: True,
+) -> Largest | None:
+    """Find the largest batch whose peak memory is within `limit`.
+
+    `peak` tries a batch and returns its peak in bytes, or None if it does not fit. `known` are peaks of some batches,
+    and `too_large` is a batch that did not fit. Tries begin where a line through two peaks reaches the limit, and end
+    when the next larger batch does not fit, to the resolution of `EXACT`. If a try is not affordable, the
+    answer is that of the line, or None without a line.
+    """
+    fits = {batch: size for batch, size in known.items() if size <= limit}
+    failed = min({*known, too_large or math.inf, math.inf} - set(fits))
+    for number in itertools.count(1):
+        low = max(fits, default=0)
+        step = max(low // EXACT, 1)
+        if failed - low <= step:
+            return Largest(low, is_tried=True)
+        line = _on_line(fits, limit)
+        guess = 2 * low or 1 if line is None else line
+        if number % 3 == 0 and failed < math.inf:  # the line misleads: halve the interval
+            guess = (low + int(failed)) // 2
+        batch = int(min(max(guess, low + step), failed - 1))
+        if not is_affordable(batch):
+            return None if line is None else Largest(int(min(max(line, low), failed - 1)), is_tried=False)
+        found = peak(batch)
+        if found is None or found > limit:
+            failed = min(failed, batch)
+        else:
+            fits[batch] = found
+    raise AssertionError  # the loop is endless
+
+
+def _on_line(fits: Mapping[int, int], limit: int) -> int | None:
+    """The batch at which a line through two peaks reaches the limit; None without a rising line.
+
+    The peaks are that of the largest batch and of one about half its size: nearer ones are too close to each other.
+    """
+    if len(fits) < 2:
+        return None
+    last = max(fits)
+    first = max((batch for batch in fits if 2 * batch <= last), default=min(fits))
+    slope = (fits[last] - fits[first]) / (last - first)
+    return last + int((limit - fits[last]) / slope) if slope > 0 else None
