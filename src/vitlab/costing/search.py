@@ -3,7 +3,6 @@
 Pure functions of what was measured so far.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -53,29 +52,30 @@ def largest_batch(
 
     `peak` tries a batch and returns its peak in bytes, or None if it does not fit. `known` are peaks of some batches,
     and `too_large` is a batch that did not fit. Tries begin where a line through two peaks reaches the limit, and end
-    when the next larger batch does not fit, to the resolution of `EXACT`. If a try is not affordable, the
-    answer is that of the line, or None without a line.
+    when the next larger batch does not fit, to the resolution of `EXACT`. If a try is not affordable, the answer is
+    that of the line, or None without a line.
     """
     fits = {batch: size for batch, size in known.items() if size <= limit}
     failed = min({*known, too_large or math.inf, math.inf} - set(fits))
-    for number in itertools.count(1):
+    pushes = misses = 0  # tries in a row just above what fits, and tries in a row that did not fit
+    while True:
         low = max(fits, default=0)
         step = max(low // EXACT, 1)
         if failed - low <= step:
             return Largest(low, is_tried=True)
         line = _on_line(fits, limit)
         guess = 2 * low or 1 if line is None else line
-        if number % 3 == 0 and failed < math.inf:  # the line misleads: halve the interval
-            guess = (low + int(failed)) // 2
-        batch = int(min(max(guess, low + step), failed - 1))
+        if misses:  # the line was too high: an eighth of the interval below, a quarter, ...
+            guess = int(failed) - max(step, (int(failed) - low) * 2**misses // 16)
+        pushes = pushes + 1 if guess <= low + step else 0
+        batch = int(min(max(guess, low + step * 2 ** max(pushes - 1, 0)), failed - 1))
         if not is_affordable(batch):
             return None if line is None else Largest(int(min(max(line, low), failed - 1)), is_tried=False)
         found = peak(batch)
         if found is None or found > limit:
-            failed = min(failed, batch)
+            failed, misses, pushes = batch, misses + 1, 0
         else:
-            fits[batch] = found
-    raise AssertionError  # the loop is endless
+            fits[batch], misses = found, 0
 
 
 def _on_line(fits: Mapping[int, int], limit: int) -> int | None:
