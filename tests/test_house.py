@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "train": {"interrupts", "user_files", "spec", "recipe", "strict_json", "store", "world"},
     "metrics": {"spec", "recipe", "strict_json", "paper", "store", "shots", "report"},
     "drawing": set(),
-    "costing": {"spec", "recipe", "strict_json", "models", "train"},
+    "costing": {"busy", "spec", "recipe", "strict_json", "models", "train"},
     "inspection": {"spec", "strict_json", "models", "drawing"},
     "report": {"user_files", "spec", "strict_json", "paper", "store", "drawing"},
     "busy": set(),

@@ -74,10 +74,18 @@ def test_a_jagged_memory_is_searched_to_the_end_in_few_tries(seed):
 
 def test_a_try_that_takes_too_long_is_replaced_by_the_line():
     memory = Memory(lambda batch: (300 + 10 * batch) * MB, 1_000 * MB)
-    assert memory.search(known=(1, 2), is_affordable=lambda batch: batch < 50) == Largest(70, is_tried=False)
+    assert memory.search(known=(8, 16), is_affordable=lambda batch: batch < 50) == Largest(70, is_tried=False)
     assert memory.tried == []
-    assert memory.search(known=(1, 2), too_large=64, is_affordable=lambda _: False) == Largest(63, is_tried=False)
+    assert memory.search(known=(8, 16), too_large=64, is_affordable=lambda _: False) == Largest(63, is_tried=False)
     assert memory.search(known=(1,), is_affordable=lambda _: False) is None
+
+
+def test_a_line_through_small_batches_is_not_believed_far_away():
+    """Their memory hardly grows, because buffers of other things are reused."""
+    memory = Memory(lambda batch: max(300 * MB + batch, (290 + 10 * batch) * MB * (batch > 2)), 1_000 * MB)
+    assert memory.search(known=(1, 2), is_affordable=lambda _: False) is None
+    assert memory.search(known=(1, 2)).batch in (70, 71)
+    assert memory.tried[0] == 16
 
 
 def test_powers_of_two_are_timed_until_two_in_a_row_are_no_faster():

@@ -1,4 +1,4 @@
-"""Time batches of one model in a process of its own: `python -P -m vitlab.costing.child`.
+"""Time batches of one model in a process of its own: `python -P -m vitlab.costing`.
 
 A `Task` comes as a line of JSON on standard input, and every `Report` goes as a line of JSON to standard output. After
 its task the process waits for requests, lines with a batch to run once. When standard input closes, because the parent
@@ -179,7 +179,3 @@ def _listen(lines: "queue.SimpleQueue[bytes]") -> None:
 def _send(report: Report, output: TextIO) -> None:
     output.write(json.dumps(asdict(report), allow_nan=False) + "\n")
     output.flush()
-
-
-if __name__ == "__main__":
-    main()

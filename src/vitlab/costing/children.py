@@ -24,7 +24,7 @@ from vitlab.strict_json import from_json, parse_json
 
 LOOK = 0.005  # seconds between two looks at the memory of a child
 PATIENCE = 600.0  # seconds for a child to import torch and to build its model
-COMMAND = (sys.executable, "-P", "-m", "vitlab.costing.child")  # -P: no modules from the current folder
+COMMAND = (sys.executable, "-P", "-m", "vitlab.costing")  # -P: no modules from the current folder
 
 
 class TooMuchMemory(Exception):  # noqa: N818 - says what happened

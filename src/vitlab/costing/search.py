@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 RUNS = 4  # of a batch at least, if there is time: one to warm up, three that are timed
+REACH = 8  # times the largest batch that ran: a line says nothing beyond
 EXACT = 64  # batches up to this are found exactly, larger ones to one part in this many
 
 
@@ -53,7 +54,7 @@ def largest_batch(
     `peak` tries a batch and returns its peak in bytes, or None if it does not fit. `known` are peaks of some batches,
     and `too_large` is a batch that did not fit. Tries begin where a line through two peaks reaches the limit, and end
     when the next larger batch does not fit, to the resolution of `EXACT`. If a try is not affordable, the answer is
-    that of the line, or None without a line.
+    that of the line, or None if there is no line or it reaches too far.
     """
     fits = {batch: size for batch, size in known.items() if size <= limit}
     failed = min({*known, too_large or math.inf, math.inf} - set(fits))
@@ -64,13 +65,15 @@ def largest_batch(
         if failed - low <= step:
             return Largest(low, is_tried=True)
         line = _on_line(fits, limit)
-        guess = 2 * low or 1 if line is None else line
+        guess = 2 * low or 1 if line is None else min(line, REACH * low)
         if misses:  # the line was too high: an eighth of the interval below, a quarter, ...
             guess = int(failed) - max(step, (int(failed) - low) * 2**misses // 16)
         pushes = pushes + 1 if guess <= low + step else 0
         batch = int(min(max(guess, low + step * 2 ** max(pushes - 1, 0)), failed - 1))
         if not is_affordable(batch):
-            return None if line is None else Largest(int(min(max(line, low), failed - 1)), is_tried=False)
+            if line is None or line > REACH * low:
+                return None
+            return Largest(int(min(max(line, low), failed - 1)), is_tried=False)
         found = peak(batch)
         if found is None or found > limit:
             failed, misses, pushes = batch, misses + 1, 0

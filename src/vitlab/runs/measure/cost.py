@@ -1,5 +1,6 @@
 """Images per second, memory and largest batch of models against image size, measured: `vitlab cost` (figure 12)."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
@@ -10,6 +11,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from vitlab import busy
 from vitlab.costing.child import Task
 from vitlab.costing.children import ChildFailed
 from vitlab.costing.measuring import Measuring
@@ -205,6 +207,8 @@ def _rows(
     if fresh < len(wanted):
         say(console, f"{len(wanted) - fresh} of {len(wanted)} rows need no measurement")
     if fresh:
+        if why := _crowd():
+            say(console, f"warning: {why}, so the numbers are not those of a quiet machine", "yellow")
         each = f"up to {plan.seconds:g} s each, and about {STARTING:g} s to start"
         say(console, f"{fresh} rows, {each}: at most about {duration(fresh * (plan.seconds + STARTING))}")
     with Points(console, len(wanted)) as display:
@@ -215,6 +219,14 @@ def _rows(
                 row = _measure(row, subject.at(size), plan, display)
             display.finish(printable(_told(row)))
             yield row
+
+
+def _crowd() -> str:
+    """Why other programs disturb the measurement; empty if they do not, or if it is unknown."""
+    before = busy.read()
+    time.sleep(busy.SHORTEST)
+    after = busy.read()
+    return "" if before is None or after is None else busy.place().crowd(busy.others_between(before, after))
 
 
 def _empty(subject: Subject, size: tuple[int, int], mode: Mode) -> Cost:
