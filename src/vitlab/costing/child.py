@@ -1,7 +1,7 @@
 """Time batches of one model in a process of its own: `python -P -m vitlab.costing`.
 
 A `Task` comes as a line of JSON on standard input, and every `Report` goes as a line of JSON to standard output. After
-its task the process waits for requests, lines with a batch to run once. When standard input closes, because the parent
+its task the process waits for requests, lines with a batch to run. When standard input closes, because the parent
 has ended in whatever way, this process ends too. `children.py` is the other side.
 """
 
@@ -27,6 +27,7 @@ from vitlab.strict_json import from_json, parse_json
 REPEATS = 3  # timed runs of a batch at least, if there is time
 MOST_REPEATS = 30
 ENOUGH = 0.5  # seconds of timed runs, if there are enough of them
+TRIES = 2  # runs of a requested batch: the second also has AdamW's averages, and memory that the first left behind
 PRODUCT = 0.02  # seconds that a matrix product takes before its speed counts as the limit
 LARGEST_SIDE = 16_384
 
@@ -91,8 +92,6 @@ def reports(task: Task, device: torch.device, requests: Iterable[int]) -> Iterat
     yield Report("started", bytes=own_peak(), limit=_limit_device(task, device))
     flops = None if task.only_requests else matmul_flops(device)
     step_of = WORK[task.mode](task.spec, device)
-    if task.only_requests:
-        _seconds(step_of(1), device)  # creates what only later steps have, such as the averages of AdamW
     yield Report("ready", flops=flops)
     if not task.only_requests:
         deadline = time.monotonic() + task.seconds
@@ -102,7 +101,10 @@ def reports(task: Task, device: torch.device, requests: Iterable[int]) -> Iterat
             yield Report("batch", batch, seconds[batch], _peak(device))
     yield Report("waiting")
     for batch in requests:
-        yield Report("batch", batch, _seconds(step_of(batch), device), _peak(device))
+        step = step_of(batch)
+        times = [_seconds(step, device) for _ in range(TRIES)]
+        yield Report("batch", batch, times[-1], _peak(device))
+        del step  # with its images, before the next ones are made
         yield Report("waiting")
 
 

@@ -87,7 +87,7 @@ class Child:
         self._explain()
 
     def request(self, batch: int) -> None:
-        """Let a child that waits run a batch once; `reports` has the result."""
+        """Let a child that waits run a batch; `reports` has the result."""
         self._write(batch)
 
     def _write(self, value: object) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
-from vitlab.costing.child import Report, Task
+from vitlab.costing.child import TRIES, Report, Task
 from vitlab.costing.children import Child, TooLong, TooMuchMemory
 from vitlab.costing.memory import show_memory
 from vitlab.costing.search import Largest, expected_seconds, largest_batch
@@ -99,7 +99,7 @@ class Measuring:
 
     def _is_affordable(self, batch: int) -> bool:
         times = {timing.batch: timing.seconds for timing in self.timings}
-        needed = CAUTION * expected_seconds(batch, times) if times else 0.0
+        needed = CAUTION * TRIES * expected_seconds(batch, times) if times else 0.0
         needed += self._starting if self._child is None else 0.0
         return needed <= self._deadline - time.monotonic()
 

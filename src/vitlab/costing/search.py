@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 RUNS = 4  # of a batch at least, if there is time: one to warm up, three that are timed
 REACH = 8  # times the largest batch that ran: a line says nothing beyond
+FAR = 4  # steps from the largest batch that ran
 EXACT = 64  # batches up to this are found exactly, larger ones to one part in this many
 
 
@@ -58,7 +59,7 @@ def largest_batch(
     """
     fits = {batch: size for batch, size in known.items() if size <= limit}
     failed = min({*known, too_large or math.inf, math.inf} - set(fits))
-    pushes = misses = 0  # tries in a row just above what fits, and tries in a row that did not fit
+    pushes = misses = 0  # tries in a row above the line, and tries in a row that did not fit
     while True:
         low = max(fits, default=0)
         step = max(low // EXACT, 1)
@@ -66,9 +67,11 @@ def largest_batch(
             return Largest(low, is_tried=True)
         line = _on_line(fits, limit)
         guess = 2 * low or 1 if line is None else min(line, REACH * low)
+        if guess - low > FAR * step:  # a miss costs a new process, so stay below the line while it is rough
+            guess -= (guess - low) // 16
         if misses:  # the line was too high: an eighth of the interval below, a quarter, ...
             guess = int(failed) - max(step, (int(failed) - low) * 2**misses // 16)
-        pushes = pushes + 1 if guess <= low + step else 0
+        pushes = pushes + 1 if guess <= low else 0
         batch = int(min(max(guess, low + step * 2 ** max(pushes - 1, 0)), failed - 1))
         if not is_affordable(batch):
             if line is None or line > REACH * low:
