@@ -59,7 +59,7 @@ def largest_batch(
     """
     fits = {batch: size for batch, size in known.items() if size <= limit}
     failed = min({*known, too_large or math.inf, math.inf} - set(fits))
-    pushes = misses = 0  # tries in a row above the line, and tries in a row that did not fit
+    misses = 0  # tries in a row that did not fit
     while True:
         low = max(fits, default=0)
         step = max(low // EXACT, 1)
@@ -71,15 +71,14 @@ def largest_batch(
             guess -= (guess - low) // 16
         if misses:  # the line was too high: an eighth of the interval below, a quarter, ...
             guess = int(failed) - max(step, (int(failed) - low) * 2**misses // 16)
-        pushes = pushes + 1 if guess <= low else 0
-        batch = int(min(max(guess, low + step * 2 ** max(pushes - 1, 0)), failed - 1))
+        batch = int(min(max(guess, low + step), failed - 1))
         if not is_affordable(batch):
             if line is None or line > REACH * low:
                 return None
             return Largest(int(min(max(line, low), failed - 1)), is_tried=False)
         found = peak(batch)
         if found is None or found > limit:
-            failed, misses, pushes = batch, misses + 1, 0
+            failed, misses = batch, misses + 1
         else:
             fits[batch], misses = found, 0
 

@@ -87,6 +87,7 @@ def test_a_size_that_a_model_cannot_take_is_a_row_with_the_reason(tmp_path):
         ({"image": []}, "give at least one model and one image size"),
         ({"image": ["big"]}, "image 'big' is not a size"),
         ({"memory": -1}, "memory is -1; expected a positive size such as 8GiB"),
+        ({"memory": "900TiB"}, "memory is 921600.0 GiB, more than the"),
         ({"memory": "lots"}, "memory is 'lots'; expected a positive size such as 8GiB"),
         ({"batch": [0]}, "batch is [0]; expected positive whole numbers"),
         ({"batch": [1.5]}, "batch is [1.5]; expected positive whole numbers"),
@@ -145,7 +146,6 @@ def test_measured_rows_are_kept_and_not_measured_again(tiny, tmp_path, capsys):
     for row in (first.rows[0], first.rows[2]):
         assert row.limit == 900_000_000
         assert row.utilisation > 0
-        assert row.largest > 2
         assert 100 * MIB < row.best.bytes < row.limit
     assert (tmp_path / "out" / "cost.md").exists()
     assert "2 rows, up to 4 s each" in capsys.readouterr().err

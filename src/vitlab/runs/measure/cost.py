@@ -15,7 +15,7 @@ from vitlab import busy
 from vitlab.costing.child import Task
 from vitlab.costing.children import ChildFailed
 from vitlab.costing.measuring import Measuring
-from vitlab.costing.memory import default_limit, parse_memory, show_memory
+from vitlab.costing.memory import default_limit, free_memory, parse_memory, show_memory
 from vitlab.costing.search import Largest
 from vitlab.costing.work import Mode
 from vitlab.counting import count_spec
@@ -104,6 +104,8 @@ def cost(
     is_known = where.type in ("cpu", "cuda")
     require(is_known, f"cost measures on cpu and cuda, not on {where.type}; give device='cpu'")
     allowed = None if memory is None else parse_memory(memory)
+    if where.type == "cpu":
+        _check_free(allowed)
     plan = Plan(str(where), _positive(seconds), _batches(batch), allowed, environment(where))
     modes = cast(list[Mode], ["inference", "training"] if mode == "both" else [mode])
     wanted = list(product(modes, _subjects(model), _sizes(image)))
@@ -158,6 +160,13 @@ def _batches(given: int | Sequence[int]) -> tuple[int, ...]:
     if any(not isinstance(batch, int) or batch < 1 for batch in batches):
         raise InvalidValue(f"is {given!r:.60}; expected positive whole numbers", field="batch")
     return tuple(batches)
+
+
+def _check_free(memory: int | None) -> None:
+    free = free_memory()
+    if memory is not None and free is not None and memory > free:
+        given = f"is {show_memory(memory)}, more than the {show_memory(free)} that are free now"
+        raise InvalidValue(f"{given}; give less, or leave it out for what is free minus a margin", field="memory")
 
 
 def _positive(seconds: float) -> float:
