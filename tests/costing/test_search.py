@@ -95,6 +95,14 @@ def test_a_line_through_small_batches_is_not_believed_far_away():
     assert memory.tried[0] <= 16
 
 
+def test_a_line_with_much_growth_is_believed_and_one_with_little_is_made_surer_first():
+    memory = Memory(lambda batch: (300 + 10 * batch) * MB, 20_000 * MB)
+    assert memory.search(known=(8, 16), is_affordable=lambda batch: batch <= 16) == Largest(1970, is_tried=False)
+    assert memory.search(known=(2, 4), is_affordable=lambda batch: batch <= 16) == Largest(1970, is_tried=False)
+    assert memory.tried == [8, 16]
+    assert memory.search(known=(2, 4), is_affordable=lambda batch: batch <= 4) is None
+
+
 def test_powers_of_two_are_timed_until_two_in_a_row_are_no_faster():
     assert next_batch({}, 10) == 1
     assert next_batch({1: 1.0}, 10) == 2

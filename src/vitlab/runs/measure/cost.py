@@ -270,7 +270,8 @@ def _note(row: Cost, measuring: Measuring, largest: Largest | None) -> str:
     if not row.timings:
         return f"no batch was finished in {measuring.task.seconds:g} s"
     if largest is None:
-        return "memory is not measured here" if measuring.limit is None else "no time to search for the largest batch"
+        is_unknown = measuring.limit is None or row.timings[0].bytes is None
+        return "memory is not measured on this system" if is_unknown else "no time to search for the largest batch"
     return "" if largest.is_tried else "largest batch extrapolated"
 
 
