@@ -29,6 +29,7 @@ def is_alive(pid):
     return bool(resident(pid))  # a zombie holds nothing
 
 
+@pytest.mark.slow
 def test_a_child_that_exceeds_its_memory_is_killed(tiny_spec):
     with Child(task_of(tiny_spec), LIMIT) as child:
         assert [report.batch for report in child.reports(60.0) if report.event == "batch"] == [1, 2]
@@ -51,7 +52,7 @@ def test_what_cannot_even_be_reserved_is_too_large_as_well(tiny_spec):
 @pytest.mark.slow
 def test_the_largest_batch_fits_and_was_found_by_trying(tiny_spec):
     spec = replace(tiny_spec, image=(128, 128), width=96, mlp=384)
-    with Measuring(task_of(spec, seconds=120.0, batches=(1, 2, 4)), memory=500 * 2**20) as measuring:
+    with Measuring(task_of(spec, seconds=600.0, batches=(1, 2, 4)), memory=500 * 2**20) as measuring:
         assert len(list(measuring.time_batches())) == 3
         found = measuring.find_largest()
         assert found.is_tried
