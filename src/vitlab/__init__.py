@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitlab.report.report import read_report
     from vitlab.runs.download import download
     from vitlab.runs.measure.check_data import check_data, data_kinds
+    from vitlab.runs.measure.cost import cost
     from vitlab.runs.measure.evaluate import evaluate
     from vitlab.runs.measure.features import features
     from vitlab.runs.measure.fewshot import fewshot_table
@@ -41,6 +42,7 @@ __all__ = [
     "build_model",
     "check_data",
     "convert",
+    "cost",
     "count",
     "data_kinds",
     "download",
@@ -97,6 +99,8 @@ def __getattr__(name: str) -> object:
             from vitlab.runs.measure import prediction as home
         case "inspect":
             from vitlab.runs.measure import inspection as home
+        case "cost":
+            from vitlab.runs.measure import cost as home
         case "evaluate":
             from vitlab.runs.measure import evaluate as home
         case "features":

@@ -82,6 +82,8 @@ ALSO_CALLED = {  # what other programs call a command
     "val": ("evaluate",),
     "eval": ("evaluate",),
     "explain": ("inspect",),
+    "bench": ("cost",),
+    "benchmark": ("cost",),
     "list": ("models",),
 }
 WITHOUT_TORCH = {"models", "recipes", "report", "data"}

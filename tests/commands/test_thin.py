@@ -190,6 +190,7 @@ def test_flags_and_printing_pass(tmp_path):
         (evaluation.evaluate, vitlab.evaluate, set()),
         (evaluation.features, vitlab.features, set()),
         (evaluation.fewshot, vitlab.fewshot_table, set()),
+        (evaluation.cost, vitlab.cost, set()),
         (looking.predict, vitlab.predict, {"json", "loading"}),
         (looking.inspect, vitlab.inspect, {"loading"}),
         (looking.Loading, vitlab.inspect, set()),

@@ -1,4 +1,4 @@
-"""The commands that measure a model: evaluate, features, fewshot, report."""
+"""The commands that measure a model: evaluate, features, fewshot, cost, report."""
 
 import sys
 from pathlib import Path
@@ -15,6 +15,8 @@ Seeing = Annotated[
     Literal["own", "few-shot", "paper", "timm", "hf", "torchvision", "deit"],
     Flag("{own,few-shot,paper,timm,hf,torchvision,deit}", "How images are resized and normalised; own is the model's."),
 ]
+
+_NAMES = "Names such as ViT-B/16 (`vitlab models` lists them), or weights in any supported format."
 
 
 def evaluate(
@@ -139,6 +141,35 @@ def fewshot(
     console().print(_where(out, "fewshot", "the features, if they were computed here"), soft_wrap=True)
 
 
+def cost(
+    model: Annotated[tuple[str, ...], Flag("MODEL ...", _NAMES, is_positional=True)],
+    image: flags.Sizes = ("64", "128", "224", "384", "512"),
+    mode: Literal["inference", "training", "both"] = "inference",
+    batch: Annotated[tuple[int, ...], Flag("INT ...")] = (),
+    memory: Annotated[str | None, Flag("SIZE")] = None,
+    seconds: float = 30.0,
+    out: flags.MaybePath = None,
+    device: flags.Device = "auto",
+) -> None:
+    """Measure images per second, memory and the largest batch against the image size, as in figure 12 of the paper.
+
+    Args:
+        image: Image sizes, such as 224 or 224x320.
+        mode: A training step is forward, backward and AdamW; all is in fp32.
+        batch: Batches to time (default: powers of two until images per second fall).
+        memory: Memory that a batch may take, such as 8GiB; batches run in processes that are killed above it
+            (default: what is free now, minus a margin).
+        seconds: Longest time for a model at one size, apart from starting its process.
+        out: Folder for the table (CSV, Markdown, JSON) and the figure (SVG, PNG); started again, it continues.
+    """
+    given = flags.arguments(locals(), console(is_error=True))
+    from vitlab.runs.measure.cost import cost as run
+
+    console().print(run(**given).table.terminal())
+    if out is not None:
+        console().print(_where(out, "cost", "the figure as cost.svg and .png"), soft_wrap=True)
+
+
 def _where(out: Path, name: str, more: str) -> Text:
     return Text(f"{printable(str(out))}: the table as {name}.csv, .md and .json; {more}")
 
@@ -164,4 +195,10 @@ def report(ledger: Path = Path("results/ledger.jsonl"), out: flags.MaybePath = N
     return 1 if found.remarks else 0
 
 
-EVALUATION: dict[str, Any] = {"evaluate": evaluate, "features": features, "fewshot": fewshot, "report": report}
+EVALUATION: dict[str, Any] = {
+    "evaluate": evaluate,
+    "features": features,
+    "fewshot": fewshot,
+    "cost": cost,
+    "report": report,
+}

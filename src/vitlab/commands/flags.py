@@ -19,6 +19,7 @@ Spec = Annotated[str, Flag("SPEC")]
 Specs = Annotated[tuple[str, ...], Flag("SPEC ...")]
 _SIZE = "SIDE|HEIGHTxWIDTH"
 Size = Annotated[str, Flag(_SIZE)]
+Sizes = Annotated[tuple[str, ...], Flag(f"{_SIZE} ...")]
 
 # -- Models and weights
 _WEIGHTS = "Weights in any supported format: a run, a file, a folder, or a name that `vitlab download` lists."
@@ -66,7 +67,7 @@ def arguments(given: dict[str, Any], console: Console | None = None) -> dict[str
     Sizes, rates and --set become values, and a group of flags called `loading` its fields.
     """
     given = given | vars(given["loading"]) if "loading" in given else given
-    read = {"image": size_of, "rates": numbers, "changes": pairs}
+    read = {"image": sizes_of if isinstance(given.get("image"), tuple) else size_of, "rates": numbers, "changes": pairs}
     values = {name: read[name](value) if name in read else value for name, value in given.items() if name != "loading"}
     return values if console is None else values | {"console": console}
 
@@ -74,6 +75,11 @@ def arguments(given: dict[str, Any], console: Console | None = None) -> dict[str
 def size_of(text: str) -> tuple[int, int] | None:
     """The value of --image, or None if it is not given."""
     return parse_size(text) if text else None
+
+
+def sizes_of(texts: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+    """The values of an --image that takes several sizes."""
+    return tuple(map(parse_size, texts))
 
 
 def numbers(text: str) -> tuple[float, ...]:

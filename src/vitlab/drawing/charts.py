@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from vitlab.drawing.canvas import Drawn, drawn, figure_of, mosaic
+from vitlab.drawing.canvas import Drawn, drawn, figure_of, mosaic, require_matplotlib
 
 FEW = 5  # curves with fewer points get markers
+COLOURS, MARKERS = 10, "os^Dv<>pPX"  # of curves; further curves are dashed
 LONGEST = 18  # characters of a class name on an axis
 
 
@@ -38,6 +39,34 @@ def draw_spread(
         axes.set_xticks([], minor=True)
         axes.set(xlabel=x, ylabel=y, ylim=(0, 100))
         axes.legend(frameon=False, loc="lower right")
+        return drawn(figure)
+
+
+def draw_panels(panels: Mapping[str, Mapping[str, Mapping[float, float]]], *, x: str) -> Drawn:
+    """Draw panels side by side with logarithmic axes: the label of each y axis, its curves by name, their points.
+
+    All panels have the same curves, so that the legend is in the first one only.
+    """
+    require_matplotlib()
+    from matplotlib.ticker import LogLocator
+
+    with figure_of(4.8 * len(panels), 3.6) as (figure, single):
+        single.remove()
+        for axes, (y, curves) in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels.items(), strict=True):
+            for place, (name, points) in enumerate(curves.items()):
+                style = {"marker": MARKERS[place % len(MARKERS)], "linestyle": "-" if place < COLOURS else "--"}
+                axes.plot(list(points), list(points.values()), label=name, linewidth=1.3, markersize=4, **style)
+            if any(curves.values()):
+                axes.set(xscale="log", yscale="log")
+                axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+                axes.set_yticks([], minor=True)
+            ticks = sorted({place for points in curves.values() for place in points})
+            axes.set_xticks(ticks, [f"{tick:.0f}" for tick in ticks])
+            axes.set_xticks([], minor=True)
+            axes.set(xlabel=x, ylabel=y)
+        figure.axes[0].legend(frameon=False, fontsize=7)
+        figure.tight_layout()
         return drawn(figure)
 
 

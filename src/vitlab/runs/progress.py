@@ -167,6 +167,26 @@ class Tally(_Bar):
             self._bar.update(self._task, completed=self.done, now=said)
 
 
+class Points(_Bar):
+    """Shows which of several measurements is running, and a line for each result."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        super().__init__(console, "measuring", total)
+        self.done = 0
+
+    def show(self, now: str) -> None:
+        """Show on a terminal what is measured now."""
+        if self._bar is not None:
+            self._bar.update(self._task, now=now)
+
+    def finish(self, line: str) -> None:
+        """Print the line of a result."""
+        self.done += 1
+        self.say(line)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, now="")
+
+
 def default_console(console: Console | None = None, *, quiet: bool = False) -> Console:
     """The console for progress: the caller's, or standard error; silent if `quiet`."""
     if quiet:
