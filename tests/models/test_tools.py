@@ -7,31 +7,10 @@ import torch
 from torch import nn
 
 from agreement import disagreement, randomised
+from families import FAMILIES
 from vitlab.models.build import build_from_spec
 from vitlab.models.masked import build_masked_model
-from vitlab.spec import CONVENTIONS, AxialResNetSpec, Backbone, Conventions, Convolutions, ResNetSpec, ViTSpec
 
-VIT = {"patch": 8, "layers": 2, "width": 24, "mlp": 48, "heads": 3, "image": (32, 40), "classes": 4, "head": "linear"}
-FAMILIES = {
-    "ViT": ViTSpec(**VIT),
-    "ViT with pre-logits": ViTSpec(**(VIT | {"head": "mlp"})),
-    "ViT of timm": ViTSpec(**(VIT | {"conventions": CONVENTIONS["timm"]})),
-    "ViT in training": ViTSpec(**(VIT | {"dropout": 0.1, "stochastic_depth": 0.5})),
-    "mean pooling": ViTSpec(**(VIT | {"pool": "mean"})),
-    "no positions": ViTSpec(**(VIT | {"positions": "none"})),
-    "relative positions": ViTSpec(**(VIT | {"positions": "relative"})),
-    "2d positions in every layer": ViTSpec(**(VIT | {"positions": "2d", "positions_at": "every-layer"})),
-    "shared 1d positions": ViTSpec(**(VIT | {"positions_at": "shared"})),
-    "distilled DeiT": ViTSpec(**(VIT | {"distilled": True})),
-    "hybrid": ViTSpec(**(VIT | {"patch": 1, "backbone": Backbone((1, 1), 8)})),
-    "hybrid of a root alone": ViTSpec(**(VIT | {"patch": 2, "backbone": Backbone((), 8)})),
-    "BiT": ResNetSpec((1, 1), 8, (32, 40), 4),
-    "BiT of big_vision": ResNetSpec(
-        (1, 1), 8, (32, 40), 4, conventions=Conventions(bit=Convolutions(pool_padding="infinite"))
-    ),
-    "Axial-ViT": ViTSpec(**(VIT | {"attention": "axial", "pool": "mean", "positions": "2d"})),
-    "AxialResNet": AxialResNetSpec((1, 1), 8, 2, (32, 40), 4),
-}
 SIZES = (1, 3, 5)  # of batches; models are traced at 2
 BATCH = ({0: torch.export.Dim("batch")},)
 
