@@ -12,6 +12,7 @@ from stand_in import CUDA, DEVICE, IndexByOperators, autocast, left_behind, on, 
 from vitlab.data.loading.batches import Batch, on_device
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.inspection.rollout import look
+from vitlab.models import resnet
 from vitlab.models.build import empty_model
 from vitlab.models.masked import empty_masked_model
 from vitlab.paper.recipes.pretraining import pretraining_recipe
@@ -66,6 +67,17 @@ def called(model, device, precision):
 # -- Models ----------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def kept_layout(monkeypatch):
+    """Say whether GroupNorm on CUDA keeps the channels last: no by default. Fake tensors cannot be asked."""
+
+    def say(is_kept):
+        monkeypatch.setattr(resnet, "keeps_channels_last", lambda device: is_kept)
+
+    say(False)
+    return say
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_computes_forward_and_backward_on_its_device(name, precision):
@@ -117,6 +129,24 @@ def test_attention_is_looked_at_on_the_device(name):
     with on(DEVICE, host=True):  # distances of patches are computed once, on the CPU
         looked = look(placed(model, DEVICE), torch.empty(2, 3, *model.spec.image, device=DEVICE))
         assert {one.device for one in looked} == {DEVICE}
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("name", ["BiT", "BiT of big_vision", "hybrid"])
+def test_convolutions_on_cuda_get_channels_last_where_norms_keep_them(name, is_kept, kept_layout):
+    kept_layout(is_kept)
+    layouts = []
+
+    def look_at(module, inputs):
+        layouts.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
+
+    model = model_of(FAMILIES[name])
+    root = model.patches.backbone.root if name == "hybrid" else model.root
+    root.register_forward_pre_hook(look_at)
+    called(model.eval(), CUDA, "fp32")
+    assert layouts == [is_kept]
+    called(model, DEVICE, "fp32")
+    assert layouts == [is_kept, False]
 
 
 # -- The check itself ------------------------------------------------------------------------------
