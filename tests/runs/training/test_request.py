@@ -584,5 +584,5 @@ def test_the_run_folder_says_everything(trained, photos, tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
 def test_tf32_on_a_cpu_is_refused_before_there_is_a_folder(tmp_path):
     with pytest.raises(ValueError, match="only NVIDIA GPUs have TF32, and the device is cpu"):
-        vitlab.pretrain("ViT-Ti/4", "digits", tmp_path / "run", image=8, epochs=1, precision="tf32", quiet=True)
+        vitlab.pretrain("ViT-Ti/4", "digits", tmp_path / "run", image=8, batch=64, precision="tf32", quiet=True)
     assert not (tmp_path / "run").exists()
