@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import vitlab
 from vitlab import busy, doctor
@@ -83,6 +84,17 @@ def test_doctor_names_versions_device_and_extras(capsys):
         assert word in printed
 
 
+@pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="an accelerator is here")
+def test_doctor_says_what_is_used_of_the_device_and_why(capsys):
+    assert main(["doctor"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    shown = dict(re.split(" {2,}", line, maxsplit=1) for line in lines if "  " in line)
+    assert shown["attention"].startswith("PyTorch chooses flash attention in fp32 and bf16; with relative positions")
+    assert shown["channels last"] == "not used: only CUDA devices convolve faster with it"
+    assert shown["pinned memory"] == "not used: batches for cpu need none"
+    assert shown["tf32"] == "not available: only NVIDIA GPUs have TF32, and the device is cpu"
+
+
 def test_doctor_says_how_threads_wait_and_who_decided_it(capsys, monkeypatch):
     def waiting():
         assert main(["doctor"]) == 0
@@ -119,7 +131,7 @@ TUNE = ("finetune", "m", "--data", "digits")
         ((*TUNE, "--seed=x"), "--seed is 'x'; expected a whole number"),
         ((*TUNE, "--held_out", "half"), "--held-out is 'half'; expected a number"),
         ((*TUNE, "--micro-batch", "1.5"), "--micro-batch is '1.5'; expected a whole number"),
-        ((*TUNE, "--precision", "fp8"), "--precision is 'fp8'; expected fp32 or bf16"),
+        ((*TUNE, "--precision", "fp8"), "--precision is 'fp8'; expected fp32 or tf32 or bf16"),
         ((*TUNE, "--no-report=1"), "--no-report is '1'; expected true, false or no value"),
         (("fewshot", "--train", "a", "--test", "b", "--shots", "1", "x"), "--shots is 'x'; expected a whole number"),
         (("fewshot", "--train", "a", "--test", "b", "--l2", "x"), "expected mean-rank or held-out or a number"),

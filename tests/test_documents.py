@@ -98,6 +98,12 @@ def test_the_tables_of_the_page_on_scale_are_those_of_the_model():
     assert printed.strip() == "\n".join(scale.tables()).strip()
 
 
+def test_the_memory_of_fake_ranks_is_that_of_the_evidence():
+    page = (ROOT / "docs" / "scale.md").read_text()
+    printed = re.search(r"<!-- fake ranks -->\n(.*?)<!-- /fake ranks -->", page, re.DOTALL)[1]
+    assert printed == (ROOT / "evidence" / "fake_ranks.txt").read_text()
+
+
 def test_the_import_table_of_the_tour_is_the_one_that_is_enforced():
     rows = re.findall(
         r"^\| `([\w./]+)`(?:, `[\w.]+`)? \| [^|]* \| ([^|]*) \|$", (ROOT / "docs" / "tour.md").read_text(), re.M

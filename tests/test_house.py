@@ -98,6 +98,7 @@ LAZY = {  # inside functions only
     "commands": {"store", "data", "world", "weights", "drawing", "report", "run_dir", "jobs", "runs"},
     "counting": {"report"},
     "cli": {"runs", "doctor"},
+    "doctor": {"data", "models", "world"},
 }
 WITHOUT_TORCH = {
     *(

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 
+import fake_ranks
 import pytest
 import torch
 from scaling import Machine, activations, exchanged, state_bytes, step_cost
 
 from vitlab.counting import count_spec
-from vitlab.models.build import build_from_spec
+from vitlab.models.build import build_from_spec, empty_model
 from vitlab.paper.models import model_spec
 from vitlab.train.update import recompute_activations
+from vitlab.world.parallel import rows_of_rank
 
 MACHINE = Machine("test", 1e12, 0.5, 16e9, 100e9, 10e9, 8, 1000.0)
 SPEC = model_spec("ViT-L/16", classes=1000)
@@ -83,3 +85,32 @@ def test_a_step_is_bound_by_its_slowest_part():
 def test_nothing_is_no_cluster(devices, batch):
     with pytest.raises(ValueError, match="at least 1"):
         step_cost(SPEC, MACHINE, devices=devices, batch=batch, parallel="ddp")
+
+
+# -- Ranks of 1,024 that are not there -------------------------------------------------------------
+
+
+def padded(tensor):
+    """FSDP2 splits the first dimension, and pads it to a multiple of the ranks."""
+    return -(-tensor.shape[0] // fake_ranks.RANKS) * fake_ranks.RANKS * tensor[0].numel()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", fake_ranks.CHOSEN)
+@pytest.mark.parametrize("name", fake_ranks.MODELS)
+def test_a_rank_of_1024_holds_what_is_predicted(name, rank):
+    found, said = fake_ranks.in_child(name, rank), fake_ranks.predicted(name)
+    peak, end = found["peak"], found["end"]
+    model = empty_model(model_spec(name, classes=fake_ranks.CLASSES))
+    tensors = list(model.parameters())
+    rows = [len(rows_of_rank(len(tensor), rank, fake_ranks.RANKS)) for tensor in tensors]
+    own = sum(number * tensor[0].numel() for number, tensor in zip(rows, tensors, strict=True))
+    assert found["parameters"] == own
+    assert peak["Activation"] + peak["Temp"] == pytest.approx(said["activations"], rel=0.02)
+    held = 4 * sum(map(padded, tensors)) // fake_ranks.RANKS  # a rank with fewer rows is padded to those of rank 0
+    assert end["Sharded Param"] == end["Sharded Grad"] == held >= 4 * own
+    assert 8 * own <= end["OptState"] <= 8 * own + 4 * len(tensors)  # and a step counter per tensor
+    assert not any(end[kind] for kind in fake_ranks.GATHERED), "a block stays gathered"
+    # At the peak all activations are held, and the parts outside of the blocks are gathered, in bf16, twice.
+    root = [tensor for name, tensor in model.named_parameters() if not name.startswith("blocks.")]
+    assert peak["Unsharded Param"] == peak["All Gather"] == 2 * sum(map(padded, root))

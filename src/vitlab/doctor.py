@@ -30,9 +30,36 @@ def _torch() -> Iterator[tuple[str, str]]:
     import torch
 
     yield "device", _device()
+    yield from _acceleration()
     yield "threads", f"{torch.get_num_threads()} of {os.cpu_count()} processors"
     yield "waiting", _waiting()
     yield "others", _others()
+
+
+def _acceleration() -> Iterator[tuple[str, str]]:
+    """What PyTorch offers on the device that `auto` chooses, and what vitlab uses of it."""
+    import torch
+
+    from vitlab.data.loading.batches import is_pinned_for
+    from vitlab.models.resnet import keeps_channels_last
+    from vitlab.world.device import attention_kernel, pick_device, why_not_tf32
+
+    device = pick_device("auto")
+    full, half = (attention_kernel(device, dtype) for dtype in (torch.float32, torch.bfloat16))
+    biased = attention_kernel(device, torch.float32, has_bias=True)
+    plain = f"{full} in fp32 and bf16" if full == half else f"{full} in fp32, {half} in bf16"
+    yield "attention", f"PyTorch chooses {plain}; with relative positions {biased}"
+    if device.type != "cuda":
+        layout = "not used: only CUDA devices convolve faster with it"
+    elif keeps_channels_last(device):
+        layout = "used by ResNets and hybrids"
+    else:
+        layout = f"not used: GroupNorm of torch {torch.__version__} does not keep it on CUDA"
+    yield "channels last", layout
+    pinned = "used: the next batch is copied, without blocking, while the device computes"
+    yield "pinned memory", pinned if is_pinned_for(device) else f"not used: batches for {device.type} need none"
+    lack = why_not_tf32(device)
+    yield "tf32", f"not available: {lack}" if lack else "off unless a run is started with --precision tf32"
 
 
 def _waiting() -> str:

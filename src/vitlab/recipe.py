@@ -11,7 +11,7 @@ from vitlab.strict_json import check_fields
 
 Decay = Literal["linear", "cosine", "staircase", "constant"]
 Loss = Literal["sigmoid", "softmax"]
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "tf32", "bf16"]
 TargetName = Literal["mean-colour", "colours-4x4", "pixels"]
 Parallel = Literal["auto", "ddp", "fsdp"]
 LONGEST_TIMEOUT = 7 * 86_400  # seconds
@@ -132,7 +132,7 @@ class SGD:
     # does not mention: `--optimizer.momentum-precision bf16`.
     kind: Literal["sgd"] = "sgd"
     momentum: float = 0.9
-    momentum_precision: Precision = "fp32"
+    momentum_precision: Literal["fp32", "bf16"] = "fp32"
     weight_decay: float = 0.0
     decay: Literal["all", "kernels"] = "all"
     clip: float | None = 1.0  # largest global norm of the gradient
@@ -259,7 +259,8 @@ class Execution:
     Args:
         device: cpu, cuda, cuda:1 or mps; auto is a GPU if there is one.
         micro_batch: Images in memory at once; 0 for the whole batch. It does not change the batch of a step.
-        precision: bf16 is faster and takes less memory on GPUs that support it; fp32 is more exact.
+        precision: bf16 is faster and takes less memory on GPUs that support it; fp32 is more exact. tf32 is fp32 with
+            products and convolutions rounded to 10 bits, on NVIDIA GPUs only; no other choice uses it.
         recompute: Recompute activations in the backward pass: less memory, more time.
         compile: Speed the model up with torch.compile; the first steps take longer.
         workers: Processes that decode images; 0 decodes in the training process, -1 chooses from cores and device.

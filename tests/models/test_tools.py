@@ -31,6 +31,27 @@ def test_an_exported_model_takes_any_batch(model):
     assert differs(torch.export.export(model, (images(2),), dynamic_shapes=BATCH).module(), model) <= 1e-6
 
 
+@pytest.mark.slow
+def test_a_model_compiles_into_one_graph_with_its_gradients(model):
+    """A graph break raises. `aot_eager` traces the forward and backward pass as the GPU's compiler gets them."""
+    torch.compiler.reset()
+    given = images(2)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    gradients = [
+        torch.autograd.grad(form(given).square().sum(), list(model.parameters())) for form in (compiled, model)
+    ]
+    assert disagreement(compiled(given), model(given)) <= 1e-5
+    assert max(disagreement(*pair) for pair in zip(*gradients, strict=True)) <= 1e-4
+
+
+@pytest.mark.slow
+def test_dropout_and_stochastic_depth_compile_into_one_graph():
+    torch.compiler.reset()
+    model = randomised(build_from_spec(FAMILIES["ViT in training"])).train()
+    torch.compile(model, fullgraph=True, backend="aot_eager")(images(2)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 def test_a_model_traced_by_jit_takes_any_batch(model):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*torch.jit.*", DeprecationWarning)
@@ -88,7 +109,7 @@ def test_onnxruntime_gives_the_same_logits_at_any_batch(model, dynamo, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_masked_model_is_exported_and_traced_at_any_batch():
+def test_a_masked_model_is_exported_compiled_and_traced_at_any_batch():
     model = randomised(build_masked_model(FAMILIES["ViT"], 6))
 
     def inputs(batch):
@@ -96,7 +117,9 @@ def test_a_masked_model_is_exported_and_traced_at_any_batch():
         return images(batch), torch.stack([chosen, chosen.flip(1) - 3], dim=1)  # (B, 2, M)
 
     both = BATCH[0], BATCH[0]
+    torch.compiler.reset()
     forms = [
+        torch.compile(model, fullgraph=True, backend="aot_eager"),
         torch.export.export(model, inputs(2), dynamic_shapes=both).module(),
         torch.fx.symbolic_trace(model),
     ]

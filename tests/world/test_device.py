@@ -3,7 +3,38 @@
 import pytest
 import torch
 
-from vitlab.world.device import default_workers, differences, environment, pick_device, seed_device, seed_of
+from vitlab.world.device import (
+    attention_kernel,
+    check_precision,
+    default_workers,
+    differences,
+    environment,
+    pick_device,
+    products_in,
+    seed_device,
+    seed_of,
+)
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@pytest.fixture
+def tf32():
+    """Read whether torch may use TF32 in products and in convolutions; restored after the test."""
+    flags = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [flag.allow_tf32 for flag in flags]
+    yield lambda: tuple(flag.allow_tf32 for flag in flags)
+    for flag, was in zip(flags, before, strict=True):
+        flag.allow_tf32 = was
+
+
+@pytest.fixture
+def ampere(monkeypatch):
+    """A GPU that has TF32, as far as torch's questions about it go."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (8, 0))
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "A100")
 
 
 def test_the_cpu_is_always_there():
@@ -57,3 +88,50 @@ def test_workers_are_chosen_by_cores_and_device(monkeypatch):
     assert default_workers(torch.device("cuda")) == 8
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert default_workers(torch.device("cuda")) == 3
+
+
+# -- TF32 ------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_computes_float32_in_float32_although_torch_convolves_in_tf32(ampere, tf32):
+    torch.backends.cudnn.allow_tf32 = True  # torch's default
+    assert pick_device("auto").type == "cuda"
+    assert tf32() == (False, False)
+
+
+@pytest.mark.parametrize(("precision", "is_allowed"), [("fp32", False), ("bf16", False), ("tf32", True)])
+def test_tf32_is_used_only_where_it_is_asked_for(precision, is_allowed, ampere, tf32):
+    torch.backends.cudnn.allow_tf32 = True
+    with products_in(precision, CUDA):
+        assert tf32() == (is_allowed, is_allowed)
+    assert tf32() == (False, False)
+
+
+def test_a_cpu_leaves_the_flags_of_cuda_alone(tf32):
+    before = tf32()
+    with products_in("fp32", pick_device("cpu")):
+        assert tf32() == before
+    assert tf32() == before
+
+
+def test_tf32_on_a_cpu_is_an_error_that_says_what_has_it():
+    with pytest.raises(ValueError, match="only NVIDIA GPUs have TF32, and the device is cpu; give precision='fp32'"):
+        check_precision("tf32", CPU)
+    with pytest.raises(ValueError, match="only NVIDIA GPUs have TF32"), products_in("tf32", CPU):
+        pass
+    check_precision("bf16", CPU)
+
+
+def test_tf32_on_an_older_gpu_is_an_error(ampere, monkeypatch):
+    check_precision("tf32", CUDA)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: (7, 5))
+    with pytest.raises(ValueError, match=r"needs compute capability 8\.0, and A100 has 7\.5"):
+        check_precision("tf32", CUDA)
+    monkeypatch.setattr("torch.version.hip", "6.4")
+    with pytest.raises(ValueError, match="the device is an AMD GPU"):
+        check_precision("tf32", CUDA)
+
+
+def test_the_kernel_of_attention_is_named():
+    assert attention_kernel(CPU, torch.float32) == "flash attention"
+    assert attention_kernel(CPU, torch.float32, has_bias=True) == "plain operators"

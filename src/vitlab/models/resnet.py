@@ -4,6 +4,7 @@ Both use weight standardisation and GroupNorm. In v2 norm and ReLU come before a
 in v1 they come after it, and padding is TensorFlow's SAME.
 """
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 from typing import cast
@@ -47,6 +48,28 @@ def framed(x: Tensor) -> Tensor:
     x = torch.cat([row, x, row], dim=2)  # (B, C, H+2, W)
     column = torch.zeros_like(x[..., :1])  # (B, C, H+2, 1)
     return torch.cat([column, x, column], dim=3)
+
+
+@functools.cache
+def keeps_channels_last(device: torch.device) -> bool:
+    """Whether GroupNorm on this device keeps the memory order (B, H, W, C), in which GPUs convolve faster.
+
+    Where it does not, as with the first CUDA kernels of GroupNorm, every convolution would have to copy its input.
+    """
+    x = torch.zeros(1, 32, 2, 2, device=device).to(memory_format=torch.channels_last)
+    return F.group_norm(x, 1).is_contiguous(memory_format=torch.channels_last)
+
+
+def in_fast_layout(x: Tensor) -> Tensor:
+    """(B, C, H, W) in the memory order in which the device convolves faster; on a CPU unchanged."""
+    # A compiler chooses its own.
+    is_plain = x.device.type != "cuda" or torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if is_plain or not keeps_channels_last(x.device):
+        return x
+    return x.to(memory_format=torch.channels_last)
+
+
+torch.fx.wrap("in_fast_layout")  # symbolic tracing has no device to look at
 
 
 def root_pool(x: Tensor) -> Tensor:
@@ -152,7 +175,7 @@ class ResNetV1(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, C, H/stride, W/stride)."""
-        x = F.relu(self.root_norm(self.root(images)))  # (B, C, H/2, W/2)
+        x = F.relu(self.root_norm(self.root(in_fast_layout(images))))  # (B, C, H/2, W/2)
         return self.stages(root_pool(x))  # by way of (B, C, H/4, W/4)
 
     def initialise(self, generator: torch.Generator) -> None:
@@ -181,7 +204,7 @@ class ResNet(Classifier[ResNetSpec]):
     def stem(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, C, H/4, W/4). Without a ReLU before the pooling its padding matters."""
         self.check(images)
-        x = self.root(images)  # (B, C, H/2, W/2)
+        x = self.root(in_fast_layout(images))  # (B, C, H/2, W/2)
         if self.spec.conventions.bit.pool_padding == "zero":
             return F.max_pool2d(framed(x), 3, 2)
         return F.max_pool2d(x, 3, 2, padding=1)

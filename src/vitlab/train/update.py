@@ -171,7 +171,7 @@ class Update:
     def _call(self, forward: nn.Module, *inputs: Tensor) -> Tensor:
         """The module's output in full precision."""
         is_cast = self.parallel is not None and self.parallel.is_sharded  # FSDP casts parameters when it gathers them
-        is_plain = is_cast or self.execution.precision == "fp32"
+        is_plain = is_cast or self.execution.precision != "bf16"
         with nullcontext() if is_plain else torch.autocast(inputs[0].device.type, dtype=torch.bfloat16):
             answer = forward(*inputs)
         return answer.float() if answer.dtype == torch.bfloat16 else answer

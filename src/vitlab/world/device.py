@@ -3,22 +3,29 @@
 import hashlib
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+from torch.nn.attention import SDPBackend
 
 from vitlab.require import require
 
 MOST_WORKERS = 8  # chosen; a user may have more
 DEVICES = ("auto", "cpu", "cuda", "mps")
+TF32_SINCE = 8, 0  # compute capability
 
 
 def pick_device(name: str) -> torch.device:
-    """The device with a name such as `auto`, `cpu`, `cuda`, `cuda:1` or `mps`; raises if it is not available."""
+    """The device with a name such as `auto`, `cpu`, `cuda`, `cuda:1` or `mps`; raises if it is not available.
+
+    On CUDA this turns TF32 off, which torch allows in convolutions by default: see `products_in`.
+    """
     kind = name.partition(":")[0]
     require(kind in DEVICES, f"no device is named {name!r}; known are {', '.join(DEVICES)}")
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
-        return torch.device(next(device for device in ("cuda", "mps", "cpu") if there[device]))
+        name = kind = next(device for device in ("cuda", "mps", "cpu") if there[device])
     available = ", ".join(device for device in there if there[device])
     require(there[kind], f"device {name!r} is not available here; available are {available}")
     try:
@@ -27,7 +34,54 @@ def pick_device(name: str) -> torch.device:
         raise ValueError(f"no device is named {name!r}: {error}") from None
     count = torch.cuda.device_count() if kind == "cuda" else 1
     require((device.index or 0) < count, f"device {name!r} does not exist; there are {count} of its kind")
+    if kind == "cuda":
+        _allow_tf32(is_allowed=False)
     return device
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Raise a ValueError if the device cannot compute in this precision."""
+    if precision == "tf32" and (lack := why_not_tf32(device)):
+        raise ValueError(f"precision 'tf32' cannot be used: {lack}; give precision='fp32', or 'bf16'")
+
+
+def why_not_tf32(device: torch.device) -> str:
+    """Why the device has no TF32; empty if it has."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return f"only NVIDIA GPUs have TF32, and the device is {'an AMD GPU' if device.type == 'cuda' else device.type}"
+    has = torch.cuda.get_device_capability(device)
+    needs = "TF32 needs compute capability {}.{}".format(*TF32_SINCE)
+    return "" if has >= TF32_SINCE else f"{needs}, and {torch.cuda.get_device_name(device)} has {has[0]}.{has[1]}"
+
+
+@contextmanager
+def products_in(precision: str, device: torch.device) -> Iterator[None]:
+    """Compute float32 products and convolutions inside the block in TF32 if the precision is tf32, else in float32."""
+    check_precision(precision, device)
+    if device.type == "cuda":
+        _allow_tf32(is_allowed=precision == "tf32")
+    try:
+        yield
+    finally:
+        if device.type == "cuda":
+            _allow_tf32(is_allowed=False)
+
+
+def _allow_tf32(*, is_allowed: bool) -> None:
+    # Not torch's newer `fp32_precision`: once it is set, reading the flags below raises, which other code does.
+    torch.backends.cuda.matmul.allow_tf32 = is_allowed
+    torch.backends.cudnn.allow_tf32 = is_allowed
+
+
+def attention_kernel(device: torch.device, dtype: torch.dtype, *, has_bias: bool = False) -> str:
+    """The kernel that PyTorch chooses for the attention of a ViT-B/16 in training, such as `flash attention`."""
+    try:
+        q = torch.zeros(1, 12, 197, 64, device=device, dtype=dtype, requires_grad=True)
+        bias = torch.zeros(1, 12, 197, 197, device=device, dtype=dtype, requires_grad=True) if has_bias else None
+        chosen = SDPBackend(torch._fused_sdp_choice(q, q, q, bias))
+    except (RuntimeError, TypeError):  # devices whose kernels or dtypes torch does not know
+        return "an unknown kernel"
+    return {SDPBackend.MATH: "plain operators"}.get(chosen, chosen.name.replace("_", " ").lower())
 
 
 def default_workers(device: torch.device) -> int:

@@ -579,3 +579,10 @@ def test_the_run_folder_says_everything(trained, photos, tmp_path):
     assert sorted(path.name for path in (run.path / "checkpoints").iterdir())[-1] == "step-00000030"
     card = json.loads((run.path / "data.json").read_text())
     assert card["class_names"] == ["blue", "green", "red"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
+def test_tf32_on_a_cpu_is_refused_before_there_is_a_folder(tmp_path):
+    with pytest.raises(ValueError, match="only NVIDIA GPUs have TF32, and the device is cpu"):
+        vitlab.pretrain("ViT-Ti/4", "digits", tmp_path / "run", image=8, batch=64, precision="tf32", quiet=True)
+    assert not (tmp_path / "run").exists()

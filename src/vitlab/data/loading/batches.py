@@ -131,6 +131,11 @@ def evaluation_batches(
     return _accounted(on_device(read_ranges(reader, wanted, workers), device), account or Account(len(source)), max_bad)
 
 
+def is_pinned_for(device: torch.device) -> bool:
+    """Whether batches are copied to the device from pinned memory, while it computes."""
+    return device.type == "cuda"
+
+
 def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch]:
     """Yield the batches with their pixels on the device; the next one is copied while this one is used."""
     if device.type == "cpu":
@@ -138,14 +143,19 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Generator[Batch
         return
     ready = None
     for batch in batches:
-        pixels = batch.pixels.pin_memory() if device.type == "cuda" else batch.pixels
-        plans = None if batch.plans is None else batch.plans.to(device)
-        moving = replace(batch, pixels=pixels.to(device, non_blocking=True), plans=plans)
+        plans = None if batch.plans is None else _moved(batch.plans, device)
+        moving = replace(batch, pixels=_moved(batch.pixels, device), plans=plans)
         if ready is not None:
             yield ready
         ready = moving
     if ready is not None:
         yield ready
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    # Only a copy from pinned memory may go on while the CPU continues: other memory could change before it is read.
+    is_pinned = is_pinned_for(device)
+    return (tensor.pin_memory() if is_pinned else tensor).to(device, non_blocking=is_pinned)
 
 
 # -- Which part of a batch is whose ----------------------------------------------------------------

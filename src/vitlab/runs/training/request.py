@@ -40,7 +40,7 @@ from vitlab.runs.training.data import TrainingData
 from vitlab.runs.training.state import adapt
 from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.weights.load import StartWeights
-from vitlab.world.device import default_workers, pick_device
+from vitlab.world.device import check_precision, default_workers, pick_device
 
 OF_MODEL = "model."
 ADJUSTABLE = {"dropout", "stochastic_depth"}  # fields of a model that loaded weights leave open
@@ -172,6 +172,7 @@ def _run_spec(
     remedy = "give loss='softmax', or use a model with two heads, such as DeiT-S/16-distilled"
     require(is_consistent, f"one head cannot learn a sigmoid from labels and a softmax from a teacher; {remedy}")
     device = pick_device(execution.device)
+    check_precision(execution.precision, device)
     workers = default_workers(device) if execution.workers == CHOSEN else execution.workers
     run = RunSpec(
         format="vitlab-run",

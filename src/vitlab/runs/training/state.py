@@ -22,7 +22,7 @@ from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.update import freeze
 from vitlab.weights.load import load_start
-from vitlab.world.device import differences, environment
+from vitlab.world.device import check_precision, differences, environment
 from vitlab.world.group import World, device_of
 from vitlab.world.parallel import choose, shard, spread_weights, whole
 
@@ -42,6 +42,7 @@ def open_state(session: Session, start: Model | None = None) -> tuple[TrainState
     """The state of step 0, or an empty one for a checkpoint to fill; and the checkpoints."""
     run, spec, console, world = session
     device = device_of(world, spec.execution.device)
+    check_precision(spec.execution.precision, device)
     kind, why = choose(spec.execution.parallel, world, device, count_spec(spec.model).parameters)
     _check_ranks(spec, kind, world)
     if world.ranks > 1:

@@ -36,6 +36,7 @@ from vitlab.train.loop import Loop
 from vitlab.train.state import TrainState
 from vitlab.train.tensorboard import tensorboard_writer
 from vitlab.train.update import Examples, Update, recompute_activations
+from vitlab.world.device import products_in
 from vitlab.world.group import ALONE, World
 from vitlab.world.parallel import wrapped
 
@@ -166,6 +167,7 @@ class Training:
         loop = Loop(recipe, execution, self.checkpoints, self.record, measure, self.keep_account)
         with ExitStack() as stack:
             stack.enter_context(self.display)
+            stack.enter_context(products_in(execution.precision, self.device))
             if execution.tensorboard and self.run.writes:
                 self.log = stack.enter_context(tensorboard_writer(self.run.path))
             try:
