@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import vitlab
+from bench.experiments import scale
 from test_house import LAZY, MAY_IMPORT
 from vitlab.cli import COMMANDS, DATA_COMMANDS
 from vitlab.commands.command_line import RECIPE_FIELDS
@@ -90,9 +91,6 @@ def test_the_accuracy_of_the_readme_names_the_conventions_it_was_measured_with()
 
 
 def test_the_tables_of_the_page_on_scale_are_those_of_the_model():
-    spec = importlib.util.spec_from_file_location("scale", ROOT / "bench" / "scale.py")
-    scale = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(scale)
     page = (ROOT / "docs" / "scale.md").read_text()
     printed = re.search(r"<!-- tables -->\n(.*?)<!-- /tables -->", page, re.DOTALL)[1]
     assert printed.strip() == "\n".join(scale.tables()).strip()
