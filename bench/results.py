@@ -141,7 +141,8 @@ def headings(case: CaseResult) -> list[str]:
     limit = ["of the limit"] if case.limit else []
     compared = ["difference"] if any(row.difference is not None for row in case.rows) else []
     compared += ["same answers"] if any(row.same_answers is not None for row in case.rows) else []
-    return ["", "images/s" if case.images > 1 else "seconds", "speed", "quartiles", *limit, "CPU seconds", *compared]
+    cpu = ["CPU seconds"] if any(row.cpu for row in case.rows) else []
+    return ["", "images/s" if case.images > 1 else "seconds", "speed", "quartiles", *limit, *cpu, *compared]
 
 
 def case_rows(case: CaseResult) -> Iterator[list[str]]:

@@ -5,6 +5,7 @@ all contestants once, in an order shuffled anew, because a fixed order penalises
 twice in every round: what differs from it by less than its twin does is no difference.
 """
 
+import os
 import random
 import resource
 import subprocess
@@ -20,6 +21,7 @@ from bench.results import CaseResult, Row, Unit
 SETTLE = 0.02  # seconds between two contestants: threads of the last one may still be spinning
 LIMIT = "the limit"
 AGAIN = "again"
+BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_000))"  # until its parent has gone
 Call = Callable[[], object]
 
 
@@ -49,7 +51,8 @@ class Case:
     """Contestants that do the same work; the first is the baseline.
 
     `images` is the work of one call and `calls` the number of calls that one measurement times together. If
-    `is_reported`, a call returns the amount itself, in `unit`, instead of being timed. `beside` is the number of busy
+    `is_reported`, a call returns the amount itself, in `unit`, instead of being timed, usually because other processes
+    do the work; processor time is not recorded then. `beside` is the number of busy
     loops that run at the same time.
     """
 
@@ -108,7 +111,7 @@ def order(names: Sequence[str], seed: int, number: int) -> list[str]:
 @contextmanager
 def busy_loops(number: int) -> Iterator[None]:
     """Run `number` programs that do nothing but use a processor."""
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    others = [subprocess.Popen([sys.executable, "-c", BUSY, str(os.getpid())]) for _ in range(number)]
     try:
         yield
     finally:
@@ -152,7 +155,7 @@ def _rounds(
                 del calls[name], taken[name]
             else:
                 taken[name].amounts.append(amount)
-                taken[name].cpu.append(cpu)
+                taken[name].cpu += [] if case.is_reported else [cpu]
     return taken
 
 

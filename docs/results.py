@@ -167,7 +167,7 @@ def _best(case: speed.CaseResult, rows: list[speed.Row]) -> str:
     if not found:
         return ""
     ratio, name = (max if case.unit == "s" else min)(found)
-    return f"{ratio:.2f} ({name.removeprefix('vitlab, ').removeprefix('vitlab.')})"
+    return f"{ratio:.2f} ({name.removeprefix('vitlab, ')})"
 
 
 def speed_table(folder: Path) -> str:

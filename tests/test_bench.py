@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -137,7 +138,22 @@ def test_an_amount_that_a_contestant_reports_is_taken_as_it_is():
     made = [contestant("timm", 100), contestant("less", 80)]
     found = run_case(Case("", made, unit="MB", is_reported=True), rounds=2)
     assert [row.amounts for row in found.rows] == [(100, 100), (100, 100), (80, 80)]
+    assert [row.cpu for row in found.rows] == [(), (), ()]
     assert found.ratio(found.rows[2]) == pytest.approx(0.8)
+
+
+def test_busy_loops_run_beside_a_case_and_end_with_it(monkeypatch):
+    started = []
+
+    class Recorded(subprocess.Popen):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    run_case(Case("", [Contestant("timm", lambda: lambda: [one.poll() for one in started])], beside=2), rounds=1)
+    assert len(started) == 2
+    assert all(one.returncode is not None for one in started)
 
 
 def test_the_limit_is_measured_in_every_round():

@@ -4,7 +4,8 @@ The folder holds 200 ImageNet photographs. The model is ViT-Ti/16 with the relea
 clock starts, in every library with the same preprocessing. `timm` takes the steps of its inference.py, which is not in
 its package, with the defaults of its flags: a dataset and a loader of two workers, batches of 256, softmax and the
 top class. Hugging Face's pipeline has its defaults, which are batches of one. A second row of either has batches of 16.
-The last case compares vitlab's `evaluate` with that of an earlier commit, each in a process that waits for its turn.
+The last case compares the command `vitlab evaluate`, which loads the model every time, with that of an earlier commit,
+each in a process that has started and warmed up before and waits for its turn.
 """
 
 import os
@@ -114,13 +115,18 @@ def predict(model: torch.nn.Module, photos: Path, **options: object) -> Call:
 # -- evaluate, now and at an earlier commit ----------------------------------------------------------
 
 WAITING = """
-import sys, time, vitlab
-model = vitlab.load_model(sys.argv[1], conventions="timm")
-options = {"engine": sys.argv[3]} if sys.argv[3:] else {}
-vitlab.evaluate(model, sys.argv[2], by_number=True, quiet=True, **options)  # warms up
+import contextlib, io, sys, tempfile, time
+from vitlab.cli import main
+weights, data, *engine = sys.argv[1:]
+words = ["evaluate", weights, "--data", data, "--conventions", "timm", "--by-number"]
+def evaluate():
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        if main([*words, "--out", folder + "/out", *(("--engine", *engine) if engine else ())]):
+            sys.exit("vitlab evaluate failed")
+evaluate()  # warms up
 for _ in sys.stdin:
     start = time.perf_counter()
-    vitlab.evaluate(model, sys.argv[2], by_number=True, quiet=True, **options)
+    evaluate()
     print(time.perf_counter() - start, flush=True)
 """
 
