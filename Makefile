@@ -1,6 +1,6 @@
 # Everything a newcomer or CI types. `make help` lists it.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast check gpu-check wheel docs soak mutants clean
+.PHONY: help setup demo test fast check gpu-check wheel docs bench soak mutants clean
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
@@ -45,6 +45,10 @@ soak: .venv/test.stamp  ## the long proofs; output goes to evidence/
 	@grep -a "trials\|passed" .ranks.log > evidence/ranks.txt && rm .ranks.log
 	@cat evidence/ranks.txt
 
+BENCH ?=
+bench: .venv-bench/stamp  ## measure speed and memory against other libraries; BENCH="inference busy" runs only those suites
+	@.venv-bench/bin/python -m bench run $(BENCH)
+
 MUTANTS ?= 200
 SECONDS ?= 3600
 JOBS ?= 2
@@ -55,13 +59,19 @@ mutants: .venv/test.stamp  ## small faults in the numeric core that the tests mu
 	  > evidence/mutants.txt; code=$$?; cat evidence/mutants.txt; exit $$code
 
 clean:  ## remove the virtual environment and what tools left behind
-	rm -rf .venv dist docs/_build docs/api docs/generated .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench dist docs/_build docs/api docs/generated .pytest_cache .ruff_cache .hypothesis
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "vitlab needs Python 3.11 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	@echo "making .venv"
 	@$(PYTHON) -m venv .venv
+
+.venv-bench/stamp: pyproject.toml constraints.txt
+	@echo "installing vitlab with the libraries it is compared with into .venv-bench (once; a few minutes)"
+	@$(PYTHON) -m venv .venv-bench
+	@.venv-bench/bin/pip --disable-pip-version-check install --quiet -c constraints.txt -e ".[demo,peers,onnxruntime,openvino]"
+	@touch $@
 
 .venv/demo.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing vitlab into .venv (once; a few minutes)"

@@ -1,16 +1,24 @@
-"""Write the tables of results into README.md and docs/results.md, from the committed evidence/ and results/.
+"""Write the tables of results into README.md and docs/results.md, from evidence/, results/ and bench/results/.
 
 python docs/results.py writes them; tests/test_documents.py fails where a table and the evidence disagree.
 """
 
 import json
+import math
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from vitlab.spec import CONVENTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from bench import results as speed  # noqa: E402 - its folder is not installed
+
+CONTESTS = ("inference", "busy", "endtoend", "training", "memory")  # suites whose cases have one baseline, timm
+NOT_MEASURED = "No results are committed yet: `make bench` writes them to `bench/results/`.\n"
 Row = tuple[str, str, str]  # what, result, the command and the file that holds its output
 
 
@@ -42,14 +50,14 @@ def accuracy_rows() -> Iterator[Row]:
     yield (
         "Digits, ViT-Ti/2 from fresh weights, 3,000 steps (5 seeds)",
         f"{mean} ± {deviation} %",
-        "`bench/learning.py digits`, `evidence/learning_digits.txt`",
+        "`bench/experiments/learning.py digits`, `evidence/learning_digits.txt`",
     )
     (tuned,) = evidence("learning_cifar", r"^fine-tuned from ImageNet: (\S+)%")
     (scratch,) = evidence("learning_cifar", r"^from scratch: (\S+)%")
     yield (
         "CIFAR-10, 1,000 images, 100 steps: ViT-Ti/16 with ImageNet weights, and from scratch",
         f"{tuned} % and {scratch} % (one run each)",
-        "`bench/learning.py cifar`, `evidence/learning_cifar.txt`",
+        "`bench/experiments/learning.py cifar`, `evidence/learning_cifar.txt`",
     )
     for line in (ROOT / "results" / "ledger.jsonl").read_text("utf-8").splitlines():
         entry = json.loads(line)
@@ -68,7 +76,7 @@ def accuracy_rows() -> Iterator[Row]:
     yield (
         "Digits, 10 labels per class: gain from masked-patch pre-training over fresh weights (3 seeds)",
         f"{gain} ± {spread} points: no clear gain",
-        "`bench/masked.py`, `evidence/masked_patches.txt`",
+        "`bench/experiments/masked.py`, `evidence/masked_patches.txt`",
     )
     for name, what in (
         ("distillation", "all labels, 400 steps"),
@@ -82,7 +90,7 @@ def accuracy_rows() -> Iterator[Row]:
         yield (
             f"Digits, {what}: no teacher, hard and soft distillation (3 seeds)",
             f"{', '.join(scores)} %",
-            f"`bench/distillation.py`, `evidence/{name}.txt`",
+            f"`bench/experiments/distillation.py`, `evidence/{name}.txt`",
         )
 
 
@@ -115,25 +123,69 @@ def robustness_rows() -> Iterator[Row]:
         "computes and the rest have a test now",
         "`make mutants`, `evidence/mutants.txt`",
     )
-    (exact,) = evidence("inference", r"ViT-B/16, batch 8[^/]*?/s\n(?:.*\n)*?.*exact GELU +(\S+)")
-    (again,) = evidence("inference", r"ViT-B/16, batch 8[^/]*?/s\n(?:.*\n)*?.*timm again +(\S+)")
-    yield (
-        "Inference speed of ViT-B/16, batch 8, 2 CPU threads, as a multiple of timm's",
-        f"{exact} with exact GELU (timm again: {again})",
-        "`bench/inference.py`, `evidence/inference.txt`",
-    )
     first, second = (evidence("huge", rf"^rank {rank}: peak (\S+) GiB")[0] for rank in (0, 1))
     yield (
         "One step of ViT-H/14 (634 M parameters) sharded over two CPU ranks, one image each",
         f"peak memory {first} and {second} GiB",
-        "`bench/huge.py ViT-H/14`, `evidence/huge.txt`",
+        "`bench/experiments/huge.py ViT-H/14`, `evidence/huge.txt`",
     )
     (peak,) = evidence("inspection_memory", r"ViT-L/16 at 384(?:.*\n)*? *128 pictures: peak (\S+) GB")
     yield (
         "Inspecting ViT-L/16 at 384 pixels with 128 images",
         f"peak memory {peak} GB",
-        "`bench/inspect_memory.py`, `evidence/inspection_memory.txt`",
+        "`bench/experiments/inspect_memory.py`, `evidence/inspection_memory.txt`",
     )
+
+
+def measured(folder: Path) -> dict[str, speed.SuiteResult]:
+    """The committed results of `bench run` by suite, in the order of CONTESTS and then of their names."""
+    found = [speed.load(path) for path in sorted(folder.glob("*.json"))]
+    rank = {name: number for number, name in enumerate(CONTESTS)}
+    found.sort(key=lambda result: rank.get(result.suite, len(rank)))
+    return {result.suite: result for result in found}
+
+
+def speed_rows(folder: Path) -> Iterator[tuple[str, ...]]:
+    """For each case: vitlab's best contestant, the best of the others, what is no difference, and the file."""
+    for suite, result in measured(folder).items():
+        for case in result.cases if suite in CONTESTS else ():
+            for kind in ("", "int8"):
+                rows = [row for row in case.rows[2:] if ("int8" in row.name) == bool(kind)]
+                own, other = (
+                    _best(case, [row for row in rows if row.name.startswith("vitlab") == is_own])
+                    for is_own in (True, False)
+                )
+                if own or other:
+                    what = f"{suite}: {case.title}{', int8' if kind else ''}"
+                    noise = f"±{100 * math.expm1(case.noise):.0f} %"
+                    yield what, own or "none", other or "none", noise, f"`bench/results/{suite}.md`"
+
+
+def _best(case: speed.CaseResult, rows: list[speed.Row]) -> str:
+    """The row with the best ratio to the baseline, with its name; empty if none has one."""
+    found = [(ratio, row.name) for row in rows if (ratio := case.ratio(row)) is not None]
+    if not found:
+        return ""
+    ratio, name = (max if case.unit == "s" else min)(found)
+    return f"{ratio:.2f} ({name.removeprefix('vitlab, ')})"
+
+
+def speed_table(folder: Path) -> str:
+    """The short table of speed: a row for each case."""
+    rows = list(speed_rows(folder))
+    return _table(("timm = 1.00", "vitlab", "best other", "no difference", "all rows"), rows) if rows else NOT_MEASURED
+
+
+def speed_tables(folder: Path) -> str:
+    """Every row of every case of every suite."""
+    lines = []
+    for suite, result in measured(folder).items():
+        facts = result.machine
+        lines += [f"### {suite}", "", result.about, ""]
+        lines += [f"`{result.command}` on {facts['processor']}, {facts['cores']} cores, commit {facts['commit']}.", ""]
+        for case in result.cases:
+            lines += [f"**{case.title}**", "", *speed.table(speed.headings(case), speed.case_rows(case)), ""]
+    return "\n".join(lines) if lines else NOT_MEASURED
 
 
 def tables() -> dict[str, str]:
@@ -145,6 +197,8 @@ def tables() -> dict[str, str]:
         "accuracy": _table(heading, accuracy),
         "robustness": _table(heading, robustness),
         "short": _table(heading, [*accuracy[:7], *robustness[:3]]),
+        "speed": speed_table(speed.RESULTS),
+        "all speed": speed_tables(speed.RESULTS),
     }
 
 

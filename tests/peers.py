@@ -1,17 +1,10 @@
 """The libraries we agree with, made to import on a CPU build of torch and without a network."""
 
-import os
 import warnings
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+from bench.peers import prepare
 
-import torch
-
-# The wheels of torchvision on the registry are built for CUDA; on CPU builds they miss these two operators.
-_library = torch.library.Library("torchvision", "DEF")
-_library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-_library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+prepare()
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -14,6 +14,8 @@ import pytest
 from PIL import Image
 
 import vitlab
+from bench import results as speed
+from bench.experiments import scale
 from test_house import LAZY, MAY_IMPORT
 from vitlab.cli import COMMANDS, DATA_COMMANDS
 from vitlab.commands.command_line import RECIPE_FIELDS
@@ -81,6 +83,52 @@ def test_the_tables_of_results_are_those_of_the_evidence(page):
     assert "| --- |" in text
 
 
+def speeds(folder: Path, names: list[str], amounts: list[float], unit="s") -> None:
+    """Write a result of one case."""
+    rows = tuple(speed.Row(name, (amount,)) for name, amount in zip(names, amounts, strict=True))
+    case = speed.CaseResult("ViT-B/16, batch 8", unit, 8, 0, None, rows)
+    machine = {"processor": "a processor", "cores": 2, "commit": "abc"}
+    suite = "inference" if unit == "s" else "memory"
+    speed.save(speed.SuiteResult(suite, "About.", "python -m bench run", 1, machine, (case,)), folder)
+
+
+NAMES = ["timm", "timm again", "ONNX Runtime", "OpenVINO", "vitlab, the module", "vitlab, engine torch"]
+
+
+def test_the_table_of_speed_has_the_best_of_ours_and_of_the_others(tmp_path):
+    int8 = ["ONNX Runtime, int8", "vitlab, engine onnxruntime-int8"]
+    speeds(tmp_path, [*NAMES, *int8], [1.0, 1.0, 0.8, 0.5, 1.0, 0.4, 0.25, 0.2])
+    speeds(tmp_path, NAMES[:5], [100, 111, 80, 90, 70], unit="MB")
+    lines = script("results").speed_table(tmp_path).splitlines()
+    assert lines[2:] == [
+        "| inference: ViT-B/16, batch 8 | 2.50 (engine torch) | 2.00 (OpenVINO) | ±5 % | "
+        "`bench/results/inference.md` |",
+        "| inference: ViT-B/16, batch 8, int8 | 5.00 (engine onnxruntime-int8) | 4.00 (ONNX Runtime, int8) | ±5 % | "
+        "`bench/results/inference.md` |",
+        "| memory: ViT-B/16, batch 8 | 0.70 (the module) | 0.80 (ONNX Runtime) | ±11 % | `bench/results/memory.md` |",
+    ]
+
+
+def test_a_contestant_that_failed_is_never_the_best(tmp_path):
+    rows = (speed.Row("timm", (1.0,)), speed.Row("timm again", (1.0,)), speed.Row("vitlab", (), failure="broken"))
+    case = speed.CaseResult("a case", "s", 8, 0, None, (*rows, speed.Row("OpenVINO", (0.5,))))
+    speed.save(speed.SuiteResult("busy", "", "", 1, {"processor": "", "cores": 2, "commit": ""}, (case,)), tmp_path)
+    assert "| busy: a case | none | 2.00 (OpenVINO) |" in script("results").speed_table(tmp_path)
+    assert "| vitlab | broken |" in script("results").speed_tables(tmp_path)
+
+
+def test_without_results_the_documents_say_how_to_make_them(tmp_path):
+    assert "make bench" in script("results").speed_table(tmp_path)
+    assert "make bench" in script("results").speed_tables(tmp_path)
+
+
+def test_all_rows_of_every_suite_are_on_the_page_of_results(tmp_path):
+    speeds(tmp_path, NAMES, [1.0, 1.0, 0.8, 0.5, 1.0, 0.4])
+    text = script("results").speed_tables(tmp_path)
+    assert all(f"| {name} |" in text for name in NAMES)
+    assert "a processor, 2 cores, commit abc" in text
+
+
 def test_the_accuracy_of_the_readme_names_the_conventions_it_was_measured_with():
     rows = {row[2:6]: row for row in README.read_text().splitlines() if "200 ImageNet" in row}
     for row, how in ((rows["ViT-"], CONVENTIONS["timm"]), (rows["DeiT"], CONVENTIONS["deit"])):
@@ -90,9 +138,6 @@ def test_the_accuracy_of_the_readme_names_the_conventions_it_was_measured_with()
 
 
 def test_the_tables_of_the_page_on_scale_are_those_of_the_model():
-    spec = importlib.util.spec_from_file_location("scale", ROOT / "bench" / "scale.py")
-    scale = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(scale)
     page = (ROOT / "docs" / "scale.md").read_text()
     printed = re.search(r"<!-- tables -->\n(.*?)<!-- /tables -->", page, re.DOTALL)[1]
     assert printed.strip() == "\n".join(scale.tables()).strip()

@@ -5,8 +5,8 @@ from dataclasses import replace
 import fake_ranks
 import pytest
 import torch
-from scaling import Machine, activations, exchanged, state_bytes, step_cost
 
+from bench.experiments.scaling import Machine, activations, exchanged, state_bytes, step_cost
 from vitlab.counting import count_spec
 from vitlab.models.build import build_from_spec, empty_model
 from vitlab.paper.models import model_spec

@@ -41,7 +41,7 @@ LETTERS = "letters?images=1e6&size=16"
 SPEC = ViTSpec(patch=4, layers=4, width=64, mlp=128, heads=4, image=(16, 16), classes=29, head="linear")
 LARGER = (20, 20)  # pixels of fine-tuning: 25 patches instead of 16
 PRETRAINING_STEPS, PRETRAINING_BATCH, PRETRAINING_PEAK = 1000, 64, 3e-3
-# The best of three rates for either way, on training digits that the run had not seen: bench/demo_rates.py.
+# The best of three rates for either way, on training digits that the run had not seen: bench/experiments/demo_rates.py.
 BATCH, PEAK = 32, 2e-3
 STEPS, STEPS_WITH_ALL = 120, 300  # learning from every label takes longer
 SHOTS, SEEDS = (1, 5, 10, 50, ALL), (0, 1, 2)  # labels per class; each seed draws other labelled digits

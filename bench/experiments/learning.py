@@ -1,11 +1,11 @@
 """Does training learn? Real data, the project's own commands, every result printed with the command that made it.
 
-    python bench/learning.py digits > evidence/learning_digits.txt
-    python bench/learning.py cifar PACKAGE WEIGHTS > evidence/learning_cifar.txt
+    python -m bench.experiments.learning digits > evidence/learning_digits.txt
+    python -m bench.experiments.learning cifar PACKAGE WEIGHTS > evidence/learning_cifar.txt
 
 `digits`: a small ViT on the 1,797 scans of scikit-learn, four fifths of every class to train on, five seeds.
 `cifar`: ViT-Ti/16 from WEIGHTS (Google's npz) fine-tuned on 1,000 CIFAR-10 images, against fresh weights with the same
-images, batch and steps, both tested on 1,000 held-out test images. PACKAGE: see bench/real_data.py.
+images, batch and steps, both tested on 1,000 held-out test images. PACKAGE: see bench/experiments/real_data.py.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from real_data import NAMES, write_cifar
 
+from bench.experiments.real_data import NAMES, write_cifar
 from vitlab.cli import main
 from vitlab.data.sources.catalogue import open_source
 

@@ -5,8 +5,8 @@ tensor at a time, a checkpoint before and after the step that each rank writes a
 at the end. Then one process alone verifies the checkpoint, loads it, and compares the weights with that folder. Peak
 memory is each process's largest resident size, which counts files that it has mapped; about 15 GB of disk are needed.
 glibc is told to give large blocks back (MALLOC_MMAP_THRESHOLD_): it would keep as much again as the blocks of a layer.
-    python bench/huge.py ViT-H/14 > evidence/huge.txt
-    python bench/huge.py ViT-Ti/16        # to see that it works
+    python -m bench.experiments.huge ViT-H/14 > evidence/huge.txt
+    python -m bench.experiments.huge ViT-Ti/16        # to see that it works
 """
 
 import os
@@ -28,7 +28,7 @@ def spec_of(name):
 
     recipe = Recipe(
         name="one step",
-        source="bench/huge.py",
+        source="bench/experiments/huge.py",
         batch=BATCH,
         image=(224, 224),
         schedule=Schedule(peak=1e-3, total=1, warmup=0, decay="constant"),

@@ -1,8 +1,8 @@
 """Does a small student learn more from a better teacher beside the labels than from labels alone? Real data, 3 seeds.
 
-    OMP_NUM_THREADS=1 python bench/distillation.py > evidence/distillation.txt
-    OMP_NUM_THREADS=1 python bench/distillation.py few > evidence/distillation_few.txt
-    OMP_NUM_THREADS=1 python bench/distillation.py few 1000 > evidence/distillation_few_1000.txt  # of so many steps
+    OMP_NUM_THREADS=1 python -m bench.experiments.distillation > evidence/distillation.txt
+    OMP_NUM_THREADS=1 python -m bench.experiments.distillation few > evidence/distillation_few.txt
+    OMP_NUM_THREADS=1 python -m bench.experiments.distillation few 1000 > evidence/distillation_few_1000.txt
 
 The 1,797 scans of scikit-learn's digits, four fifths of every class to train on. The teacher is larger and sees several
 times as many pictures; with `few`, it also has ten times the labels: students get a tenth of the training scans. The

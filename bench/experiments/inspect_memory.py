@@ -2,8 +2,8 @@
 
 Each number of pictures runs in a process of its own, from fresh weights to the written report; the figure is that
 process's largest resident size.
-    python bench/inspect_memory.py ViT-L/16 1 4 16 > evidence/inspection_memory.txt
-    python bench/inspect_memory.py ViT-Ti/16 1 16 128 >> evidence/inspection_memory.txt
+    python -m bench.experiments.inspect_memory ViT-L/16 1 4 16 > evidence/inspection_memory.txt
+    python -m bench.experiments.inspect_memory ViT-Ti/16 1 16 128 >> evidence/inspection_memory.txt
 The small model shows what a picture itself costs, for as many as the large one would need hours for.
 """
 

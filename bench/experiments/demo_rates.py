@@ -1,4 +1,4 @@
-"""Learning rates for `vitlab demo`, picked without the test digits: python bench/demo_rates.py [PRETRAINED]
+"""Learning rates for `vitlab demo`, picked without the test digits: python -m bench.experiments.demo_rates [PRETRAINED]
 
 Trains both ways with each rate on a few labelled digits and scores the training digits that were not drawn. Seeds and
 draws are others than the demo's. PRETRAINED is the model that a demo left (demo-out/1-pretrained/model); without it,

@@ -1,8 +1,8 @@
 """What training ViT-L/16 and ViT-H/14 at batch 4,096 would cost on 8 to 1,024 accelerators, and how far to trust it.
 
-    python bench/scale.py tables            # the tables of docs/scale.md, in closed form
-    python bench/scale.py checks            # the model beside the paper's core-days and what autograd keeps here
-    python bench/scale.py traffic           # bytes that 2 and 3 gloo ranks really send for a step, as the kernel counts
+    python -m bench.experiments.scale tables   # the tables of docs/scale.md, in closed form
+    python -m bench.experiments.scale checks   # the model beside the paper's core-days and what autograd keeps
+    python -m bench.experiments.scale traffic  # bytes that 2 and 3 gloo ranks send for a step, by the kernel's count
 
 The output of the last two is evidence/scale.txt.
 """
@@ -11,8 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from scaling import Machine, activations, exchanged, step_cost
-
+from bench.experiments.scaling import Machine, activations, exchanged, step_cost
 from vitlab.counting import count, exaflops
 from vitlab.paper.models import model_spec
 

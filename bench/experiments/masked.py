@@ -1,6 +1,6 @@
 """Does masked patch prediction help where labels are few? Real data, three seeds, the project's own commands.
 
-    python bench/masked.py > evidence/masked_patches.txt
+    python -m bench.experiments.masked > evidence/masked_patches.txt
 
 A small ViT learns the 1,442 training scans of scikit-learn's digits without their labels. Then it is fine-tuned on a
 few labelled scans of every class, and so are fresh weights of the same seed: the same command, labels, steps and batch.

