@@ -228,7 +228,8 @@ class ViTSpec:
 
     def _check_merge(self) -> None:
         """Raise if tokens cannot be merged: what depends on the place of a token needs all of them."""
-        require(0 <= self.merge <= LARGEST_MERGE, f"merge {self.merge} is outside 0..{LARGEST_MERGE:,} tokens per layer")
+        most = LARGEST_MERGE
+        require(0 <= self.merge <= most, f"merge {self.merge} is outside 0..{most:,} tokens per layer")
         if self.merge:
             off = "merge must be 0"
             require(self.attention == "full", f"axial attention needs the whole grid of patches; {off}")

@@ -16,6 +16,8 @@ from torch.nn import functional as F
 from vitlab.models.transformer import Block
 from vitlab.spec import ViTSpec
 
+LAST = 2**31 - 1  # a place after all others
+
 
 class Tokens(NamedTuple):
     """Merged tokens `z` (B, m, D), their `sizes` (B, m), and `groups` (B, n): the token that each patch is part of.
@@ -82,7 +84,7 @@ def merging_layers(
 
 def unmerged(z: Tensor) -> Tokens:
     """(B, n, D): every token stands for itself."""
-    places = torch.arange(z.shape[1], device=z.device).expand(z.shape[:2])
+    places = torch.arange(z.shape[1], device=z.device).expand(z.shape[0], -1)
     return Tokens(z, torch.ones_like(places), places)
 
 
@@ -91,10 +93,11 @@ def merged(tokens: Tokens, k: Tensor, pairs: int, prefix: int) -> Tokens:
     z, sizes, groups = tokens
     if pairs == 0:
         return tokens
-    places = torch.arange(z.shape[1], device=z.device).expand(z.shape[:2])  # (B, n)
+    places = torch.arange(z.shape[1], device=z.device).expand(z.shape[0], -1)  # (B, n)
     source, target = strongest_links(k.detach(), pairs, prefix)  # (B, pairs)
-    kept = places.scatter(1, source, z.shape[1]).sort(dim=1).values[:, :-pairs]  # (B, n - pairs)
-    place = torch.zeros_like(places).scatter(1, kept, places)  # (B, n): the new place of each token that stays
+    kept = places.scatter(1, source, LAST).sort(dim=1).values[:, :-pairs]  # (B, n - pairs)
+    # The new place of each token: that of the tokens that stay, and that of the partners of the others.
+    place = torch.zeros_like(places).scatter(1, kept, places[:, :-pairs])  # (B, n)
     into = place.gather(1, target)  # (B, pairs)
     place = place.scatter(1, source, into)
 
@@ -116,7 +119,7 @@ def strongest_links(k: Tensor, pairs: int, prefix: int) -> tuple[Tensor, Tensor]
     keys = F.normalize(keys, dim=-1)
     first = prefix + prefix % 2  # even places are A
     other = prefix + 1 - prefix % 2
-    best, partner = (keys[:, first::2] @ keys[:, other::2].mT).max(dim=-1)  # (B, |A|)
+    best, partner = (keys[:, first::2] @ keys[:, other::2].transpose(1, 2)).max(dim=-1)  # (B, |A|)
     strongest = best.topk(pairs, dim=-1).indices  # (B, pairs)
     in_a, in_b = (torch.arange(start, k.shape[2], 2, device=k.device) for start in (first, other))
     return in_a[strongest], in_b[partner.gather(1, strongest)]
@@ -129,9 +132,9 @@ def _proportional(sizes: Tensor, q: Tensor) -> Tensor:
 
 def _rows(z: Tensor, places: Tensor) -> Tensor:
     """(B, n, D) and (B, m) -> (B, m, D)."""
-    # Several times faster than `gather` with an index of (B, m, D).
-    starts = torch.arange(0, z.shape[0] * z.shape[1], z.shape[1], device=z.device)  # (B,)
-    return z.flatten(0, 1).index_select(0, (places + starts[:, None]).flatten()).unflatten(0, places.shape)
+    # Several times faster than `gather`, which needs an index of (B, m, D).
+    starts = torch.arange(z.shape[0], device=z.device)[:, None] * z.shape[1]  # (B, 1)
+    return z.flatten(0, 1).index_select(0, (places + starts).flatten()).unflatten(0, places.shape)
 
 
 # Symbolic tracing has no sizes to count to.

@@ -90,7 +90,7 @@ class ViT(Classifier[ViTSpec]):
         return tokens
 
     def groups(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, rows, columns): the number of the token that each patch is part of after the last layer."""
+        """(B, 3, H, W) -> (B, rows, columns): the number of the token that each patch is part of in the end."""
         require(self.spec.merge > 0, "this model merges no tokens; model.set_merge(8) merges 8 in every layer")
         groups = self.merged(self.tokens(images)).groups  # (B, n)
         return groups[:, self.spec.prefix :].unflatten(1, self.spec.grid)

@@ -41,8 +41,8 @@ def model_spec(
 
     `image` is 224 unless the name states it, as in timm's vit_base_patch16_384. ViTs and hybrids have the MLP head of
     pre-training, a class token and 1d positions; an Axial-ViT has a linear head, mean pooling and 2d positions; a DeiT
-    has a linear head and DeiT's conventions. `merge` tokens are merged in every layer. Options that a family lacks cannot
-    be set.
+    has a linear head and DeiT's conventions. `merge` is the number of tokens that every layer merges. Options that a
+    family lacks cannot be set.
     """
     known = canonical(name)
     size = image_size((stated_image(name) or 224) if image is None else image)

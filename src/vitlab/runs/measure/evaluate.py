@@ -91,6 +91,7 @@ def evaluate(
     preprocessing: PreprocessingName = "own",
     conventions: ConventionName | None = None,
     image: ImageSize | None = None,
+    merge: int | None = None,
     batch: int = 32,
     workers: int = 0,
     device: str = "auto",
@@ -124,7 +125,7 @@ def evaluate(
     require(bool(models), "no model was given; give at least one name or path of weights")
     require(bool(sets), "no data was given; give a spec such as folder:photos (vitlab data kinds lists all kinds)")
     check_ledger(ledger, expected, expected_from, rows=len(models) * len(sets) * (1 if real is None else 2))
-    loading = ModelOptions(conventions, image, preprocessing, device)
+    loading = ModelOptions(conventions, image, preprocessing, device, merge=merge)
     with inputs.measuring(device, console, quiet=quiet) as (world, screen), contextlib.ExitStack() as stack:
         reading = Reading(batch, workers, max_bad, world)
         for path in models:

@@ -60,9 +60,10 @@ class ModelOptions:
     """How weights are loaded and images are preprocessed.
 
     `conventions` are whose GELU, epsilon and preprocessing to use (default: the file's own), `image` is the resolution
-    (default: the model's own), `heads` the attention heads of a file that does not state them. `device` "auto" is a GPU
-    if there is one. All but `preprocessing` and `device` are for weights; a module is used as it is, and stays on its
-    device unless `device` names another.
+    (default: the model's own), `merge` the number of tokens to merge in every layer (default: the model's own, usually
+    0), `heads` the attention heads of a file that does not state them. `device` "auto" is a GPU if there is one. All
+    but `preprocessing` and `device` are for weights; a module is used as it is, and stays on its device unless
+    `device` names another.
     """
 
     conventions: ConventionName | None = None
@@ -72,6 +73,7 @@ class ModelOptions:
     heads: int | None = None
     allow_partial: bool = False
     allow_nonfinite: bool = False
+    merge: int | None = None
 
 
 def open_model(given: ModelLike, options: ModelOptions, console: Console) -> Model:
@@ -79,11 +81,11 @@ def open_model(given: ModelLike, options: ModelOptions, console: Console) -> Mod
     device = pick_device(options.device)  # raises before the weights are loaded
     if not isinstance(given, nn.Module):
         with announced(console, f"loading {printable(str(given))} ...", is_brief=True):
-            names = ("conventions", "image", "heads", "allow_partial", "allow_nonfinite")
+            names = ("conventions", "image", "heads", "allow_partial", "allow_nonfinite", "merge")
             return load_model(given, **{name: getattr(options, name) for name in names}).to(device)
     check_model(given)
     is_plain = replace(options, preprocessing="own", device="auto") == ModelOptions()
-    require(is_plain, "conventions, image and heads apply to weights; give a name or a path instead of a module")
+    require(is_plain, "conventions, image, merge and heads apply to weights; give a name or a path instead of a module")
     model = cast(Model, given)
     return model if options.device == "auto" else model.to(device)
 
@@ -93,7 +95,8 @@ def load(given: ModelLike, options: ModelOptions, console: Console) -> tuple[Mod
     model = open_model(given, options, console)
     how = preprocessing_of(model, options.preprocessing)
     names = dict.fromkeys((printable(label_of(given)), name_of(model.spec)))  # the same for a module
-    say(console, f"{': '.join(names)}, preprocessing: {how}", "dim")
+    merging = f", merging {merge} tokens per layer" if (merge := getattr(model.spec, "merge", 0)) else ""
+    say(console, f"{': '.join(names)}{merging}, preprocessing: {how}", "dim")
     return model, how
 
 

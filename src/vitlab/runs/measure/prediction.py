@@ -102,6 +102,7 @@ def predict(
     max_pixels: int | None = None,
     conventions: ConventionName | None = None,
     image: ImageSize | None = None,
+    merge: int | None = None,
     heads: int | None = None,
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
@@ -123,7 +124,7 @@ def predict(
     check_arguments(predict, locals())
     screen = default_console(console, quiet=quiet)
     pictures = named(images, screen)
-    options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite)
+    options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite, merge)
     loaded = open_model(model, options, screen)
     found = Answers((), loaded, label_of(model))
     with Images(screen, "classified") as display:
