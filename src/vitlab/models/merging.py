@@ -59,8 +59,7 @@ class MergingBlock(Block):
         return self._reduced(tokens, probabilities @ v, k, pairs, prefix), probabilities
 
     def _reduced(self, tokens: Tokens, heads: Tensor, k: Tensor, pairs: int, prefix: int) -> Tokens:
-        # Copied, because ONNX decomposes attention with a mask and returns its result in another memory order.
-        a = self.attention._merge(heads.clone(memory_format=torch.contiguous_format))  # (B, n, D)
+        a = self.attention._merge(heads)  # (B, n, D)
         z = tokens.z + self._branch(F.dropout(a, self.dropout, self.training))  # Eq. 2
         tokens = merged(tokens._replace(z=z), k, pairs, prefix)  # (B, n - pairs, D)
         return tokens._replace(z=tokens.z + self._branch(self.mlp(self.norm2(tokens.z))))  # Eq. 3

@@ -143,7 +143,7 @@ def evaluate(
             for name, source in sources:
                 truth = truth_of(opened, source, labels)
                 say(screen, f"{printable(name)}: {len(source):,} samples, {printable(truth.note)}", "dim")
-                pair = Pair(inputs.label_of(given), opened, how, name, source, truth)
+                pair = Pair(inputs.label_of(given, opened), opened, how, name, source, truth)
                 progress = None if folder is None else folder / "progress"
                 rows += _score(pair, reading, labels, progress, save_every, screen)
         found = Evaluation(tuple(rows))

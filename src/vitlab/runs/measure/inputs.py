@@ -20,7 +20,7 @@ from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.require import require
 from vitlab.runs.progress import announced, default_console, say
-from vitlab.spec import CONVENTIONS, ConventionName
+from vitlab.spec import CONVENTIONS, ConventionName, ViTSpec
 from vitlab.weights.load import load_model
 from vitlab.world.device import pick_device
 from vitlab.world.group import World, join
@@ -94,15 +94,16 @@ def load(given: ModelLike, options: ModelOptions, console: Console) -> tuple[Mod
     """Open a model, and print what it is and how its images are preprocessed."""
     model = open_model(given, options, console)
     how = preprocessing_of(model, options.preprocessing)
-    names = dict.fromkeys((printable(label_of(given)), name_of(model.spec)))  # the same for a module
-    merging = f", merging {merge} tokens per layer" if (merge := getattr(model.spec, "merge", 0)) else ""
-    say(console, f"{': '.join(names)}{merging}, preprocessing: {how}", "dim")
+    names = dict.fromkeys((printable(label_of(given, model)), name_of(model.spec)))  # the same for a module
+    say(console, f"{': '.join(names)}, preprocessing: {how}", "dim")
     return model, how
 
 
-def label_of(given: ModelLike) -> str:
-    """How tables and messages call a model: by its name or path, or a module by its architecture."""
-    return name_of(cast(Model, given).spec) if isinstance(given, nn.Module) else str(given)
+def label_of(given: ModelLike, model: Model) -> str:
+    """How tables and messages call a model: by its name or path, a module by its architecture; and what it merges."""
+    name = name_of(model.spec) if isinstance(given, nn.Module) else str(given)
+    merge = model.spec.merge if isinstance(model.spec, ViTSpec) else 0
+    return f"{name}, merge {merge}" if merge else name
 
 
 def preprocessing_of(model: Model, name: PreprocessingName) -> Preprocessing:

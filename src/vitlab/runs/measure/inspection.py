@@ -139,7 +139,7 @@ def inspect(
     problem = f"none of {len(pictures):,} pictures could be read: {'; '.join(found.bad[:SHOWN_BAD])}"
     require(bool(found.images) or not pictures, problem)
     made, sections, numbers = _found(loaded, found)
-    title = f"Inside {name or label_of(model)}"
+    title = f"Inside {name or label_of(model, loaded)}"
     about, numbers = _about(loaded, found), _numbers(found) | numbers
     result = Inspection(title, about, made, sections, numbers, found.images, tuple(found.bad))
     if out is not None:

@@ -126,7 +126,7 @@ def predict(
     pictures = named(images, screen)
     options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite, merge)
     loaded = open_model(model, options, screen)
-    found = Answers((), loaded, label_of(model))
+    found = Answers((), loaded, label_of(model, loaded))
     with Images(screen, "classified") as display:
         for answer in answers(loaded, pictures, top, max_pixels=max_pixels):
             found.append(answer)
