@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 from vitlab.paper.models import model_spec
 from vitlab.paper.names import MODELS
@@ -40,6 +41,7 @@ def count(
     pool: Pool | None = None,
     positions: PositionKind | None = None,
     positions_at: PositionPlace | None = None,
+    merge: int = 0,
 ) -> Count:
     """Count a model by its name."""
     return count_spec(model_spec(**locals()))
@@ -161,18 +163,28 @@ def _position_parameters(spec: ViTSpec) -> int:
 
 def _vit_macs(spec: ViTSpec, padding: bool) -> int:
     """Count matrix products only, without norms, softmax, GELU and additions, as in the paper's exaFLOPs."""
-    d, n = spec.width, spec.tokens
-    lines = spec.grid if spec.attention == "axial" else (n,)  # tokens that a token attends to, in each block of a layer
-    layer = sum(4 * n * d**2 + 2 * n * line * d + 2 * n * d * spec.mlp for line in lines)
-    if spec.positions == "relative":
-        layer += n * (2 * n - 1) * d
+    d = spec.width
+    layers = sum(_layer_macs(spec, before, after) for before, after in pairwise(spec.layer_tokens))
     embedding = math.prod(spec.grid) * _patch_channels(spec) * spec.patch**2 * d
     if spec.backbone is not None:
         convolutions = _convolutions(spec.backbone.stages, spec.backbone.root, spec.image)
         embedding += sum(c.macs(padding) for c in convolutions)
     pre_logits = d**2 if spec.head == "mlp" else 0
     heads = 2 if spec.distilled else 1
-    return embedding + spec.layers * layer + pre_logits + heads * d * spec.classes
+    return embedding + layers + pre_logits + heads * d * spec.classes
+
+
+def _layer_macs(spec: ViTSpec, n: int, after: int) -> int:
+    """Count a layer whose attention has `n` tokens, of which merging leaves some for its MLP and the next layer."""
+    d = spec.width
+    lines = spec.grid if spec.attention == "axial" else (n,)  # tokens that a token attends to, in each block of a layer
+    layer = sum(4 * n * d**2 + 2 * n * line * d + 2 * after * d * spec.mlp for line in lines)
+    if spec.positions == "relative":
+        layer += n * (2 * n - 1) * d
+    if after < n:
+        a = (n + 1) // 2 - (spec.prefix + 1) // 2  # of the mergeable tokens, which alternate into two sets
+        layer += a * (n - spec.prefix - a) * (d // spec.heads)  # similarities of the keys
+    return layer
 
 
 def _patch_channels(spec: ViTSpec) -> int:

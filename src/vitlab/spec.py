@@ -176,7 +176,8 @@ class ViTSpec:
     """The complete specification of a Vision Transformer.
 
     With a `backbone` the model is a hybrid, and `patch` counts cells of its feature map instead of pixels. A model with
-    axial `attention` has no class token; a `distilled` model has a second token with its own head.
+    axial `attention` has no class token; a `distilled` model has a second token with its own head. `merge` pairs of
+    tokens are merged in every layer, but at most half of the patches' tokens.
     """
 
     patch: int
@@ -197,6 +198,7 @@ class ViTSpec:
     attention: AttentionKind = "full"
     distilled: bool = False
     kind: Literal["vit"] = "vit"
+    merge: int = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -223,6 +225,18 @@ class ViTSpec:
         if self.distilled:
             require(self.pool == "class", "a distilled model classifies from its class tokens; pool must be 'class'")
             require(self.head == "linear", "a distilled model has two linear heads; head must be 'linear'")
+        self._check_merge()
+
+    def _check_merge(self) -> None:
+        """Raise if tokens cannot be merged: what depends on the place of a token needs all of them."""
+        most = LARGEST_MERGE
+        require(0 <= self.merge <= most, f"merge {self.merge} is outside 0..{most:,} tokens per layer")
+        if self.merge:
+            off = "merge must be 0"
+            require(self.attention == "full", f"axial attention needs the whole grid of patches; {off}")
+            require(self.positions != "relative", f"relative positions need every token at its place; {off}")
+            at_stem = self.positions_at == "stem"
+            require(at_stem, f"positions at {self.positions_at!r} are added again to tokens that were merged; {off}")
 
     @property
     def stride(self) -> int:
@@ -244,10 +258,19 @@ class ViTSpec:
         """Length of the encoder's sequence: N patches and the tokens before them."""
         return self.grid[0] * self.grid[1] + self.prefix
 
+    @property
+    def layer_tokens(self) -> tuple[int, ...]:
+        """The L+1 lengths of the sequence: before the first layer, and after each; all are equal without merging."""
+        lengths = [self.tokens]
+        for _ in range(self.layers):
+            lengths.append(lengths[-1] - min(self.merge, (lengths[-1] - self.prefix) // 2))
+        return tuple(lengths)
+
 
 # Upper bounds, checked before anything is allocated, because specs may come from untrusted files.
 LIMITS = {"patch": 1024, "layers": 200, "width": 16_384, "mlp": 131_072, "heads": 256}
 LARGEST_IMAGE = 32_768
+LARGEST_MERGE = 1_000_000
 GROUPS = 32  # in the authors' GroupNorms
 
 

@@ -16,6 +16,7 @@ from vitlab.inspection.figures import (
     draw_distance,
     draw_filters,
     draw_heads,
+    draw_merged,
     draw_positions,
     draw_rollouts,
     draw_scale,
@@ -24,7 +25,9 @@ from vitlab.inspection.figures import (
 ALL = """
 import hashlib, sys
 import numpy as np
-from vitlab.inspection.figures import draw_distance, draw_filters, draw_heads, draw_positions, draw_rollouts, draw_scale
+from vitlab.inspection.figures import (
+    draw_distance, draw_filters, draw_heads, draw_merged, draw_positions, draw_rollouts, draw_scale
+)
 numbers = np.random.default_rng(0)
 pictures = numbers.integers(0, 256, (3, 16, 24, 3), dtype=np.uint8)
 figures = [
@@ -33,6 +36,7 @@ figures = [
     draw_positions(numbers.random((2, 3, 2, 3))),
     draw_heads(numbers.random((4, 3, 2, 3)), 1, pictures[0]),
     draw_rollouts(pictures, pictures // 3, pictures // 2),
+    draw_merged(pictures, pictures // 2),
     draw_scale(),
 ]
 """
@@ -49,7 +53,7 @@ def test_every_figure_has_the_same_bytes_in_two_processes(tmp_path):
         environment |= {name: value for name, value in os.environ.items() if name in {"PATH", "PYTHONPATH", "HOME"}}
         done = subprocess.run([sys.executable, "-c", HASHES], env=environment, check=True, capture_output=True)
         found.append(done.stdout)
-    assert len(found[0].split()) == 12
+    assert len(found[0].split()) == 14
     assert found[0] == found[1]
 
 
@@ -69,6 +73,7 @@ def test_every_figure_has_the_same_bytes_in_two_processes(tmp_path):
             ["input", "rollout", "input × rollout", "1–3", "10", "minimum to maximum"],
         ),
         (lambda: draw_rollouts(*np.zeros((3, 128, 4, 4, 3), np.uint8)), ["127–128"]),
+        (lambda: draw_merged(*np.zeros((2, 10, 8, 4, 3), np.uint8)), ["input", "merged patches", "1–4", "9–10"]),
         (draw_scale, ["minimum", "maximum of the picture"]),
     ],
 )

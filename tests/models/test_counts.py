@@ -151,6 +151,11 @@ COUNTED = {
     "Axial-ViT": ("Axial-ViT-B/32", {}),
     "AxialResNet": ("AxialResNet-50", {}),
     "distilled DeiT": ("DeiT-Ti/16-distilled", {}),
+    "merging": ("ViT-Ti/16", {"merge": 2}),
+    "merging, an odd number in the end": ("ViT-Ti/16", {"merge": 1, "pool": "mean"}),
+    "merging half of the tokens": ("ViT-Ti/16", {"merge": 100}),
+    "distilled DeiT, merging": ("DeiT-Ti/16-distilled", {"merge": 3}),
+    "hybrid, merging": ("R+ViT-Ti/16", {"merge": 3}),
 }
 
 

@@ -99,6 +99,8 @@ def test_torchvision_extracts_the_features_of_every_node(model):
 def test_onnxruntime_gives_the_same_logits_at_any_batch(model, dynamo, tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    if not dynamo and getattr(model.spec, "merge", 0):
+        pytest.skip("torch's older exporter takes the number of images for a constant in a model that merges tokens")
     how = {"dynamic_shapes": BATCH} if dynamo else {"dynamic_axes": {"images": {0: "batch"}}}
     file = tmp_path / "model.onnx"
     with warnings.catch_warnings():

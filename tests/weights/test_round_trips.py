@@ -26,6 +26,7 @@ SPECS = {
     "not square": {"head": "linear", "image": (16, 24)},
     "exact GELU": {"head": "linear", "conventions": CONVENTIONS["timm"]},
     "Hugging Face": {"head": "linear", "conventions": CONVENTIONS["hf"]},
+    "merging": {"head": "linear", "merge": 3},
 }
 CANNOT = {  # what a format cannot say is an error on saving
     ("mlp head", "timm"): "pre-logits",
@@ -34,6 +35,9 @@ CANNOT = {  # what a format cannot say is an error on saving
     ("exact GELU", "google-npz"): "tanh GELU",
     ("Hugging Face", "google-npz"): "tanh GELU",
     ("Hugging Face", "timm"): "epsilon",
+    ("merging", "google-npz"): r"it merges 3 tokens per layer; turn that off with model.set_merge\(0\)",
+    ("merging", "timm"): "it merges 3 tokens per layer",
+    ("merging", "hf"): "it merges 3 tokens per layer",
 }
 
 

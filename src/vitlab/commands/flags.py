@@ -30,6 +30,8 @@ Conventions = Annotated[ConventionName | None, Flag("{" + ",".join(get_args(Conv
 Heads = Annotated[int | None, Flag("INT", "Number of attention heads, for files that do not state it.")]
 _PARTIAL = "Load the tensors that fit, even if others are missing, unexpected or mis-shaped."
 AllowPartial = Annotated[bool, Flag(help=_PARTIAL)]
+_MERGE = "Tokens to merge in every layer: faster, less accurate (default: the model's own number, usually 0)."
+Merge = Annotated[int | None, Flag("INT", _MERGE)]
 AllowNonfinite = Annotated[bool, Flag(help="Load weights that contain NaN or infinity.")]
 
 # -- Training

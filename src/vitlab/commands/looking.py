@@ -26,6 +26,7 @@ class Loading:
 
     conventions: flags.Conventions = None
     image: flags.RunningSize = ""
+    merge: flags.Merge = None
     heads: flags.Heads = None
     allow_partial: flags.AllowPartial = False
     allow_nonfinite: flags.AllowNonfinite = False

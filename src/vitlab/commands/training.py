@@ -58,6 +58,7 @@ def finetune(
     recipe: flags.Text = "",
     out: Out = None,
     image: flags.TrainingSize = "",
+    merge: flags.Merge = None,
     epochs: flags.Epochs = None,
     validation: Validation = "",
     held_out: HeldOut = None,

@@ -55,6 +55,7 @@ def convert(
     entry: flags.Text = "",
     allow_partial: flags.AllowPartial = False,
     allow_nonfinite: flags.AllowNonfinite = False,
+    merge: flags.Merge = None,
 ) -> None:
     """Convert weights of any supported format, also .pt and .pth, to another.
 

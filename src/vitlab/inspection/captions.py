@@ -17,6 +17,17 @@ ROLLOUT = (
 )
 
 
+def merged_caption(layer_tokens: Sequence[int], prefix: int, merge: int) -> str:
+    """The caption of the merged patches, of a model with these numbers of tokens before and after its layers."""
+    before, after = layer_tokens[0] - prefix, layer_tokens[-1] - prefix
+    return (
+        f"Every layer merges up to {merge} tokens with similar keys, so that {before} patches leave the last layer as "
+        f"{after} tokens. Patches of one token are filled with their mean colour; lines separate tokens. Patches "
+        "of a token need not be neighbours. In the attention figures, patches of a token attend alike and share the "
+        "attention that it gets equally."
+    )
+
+
 def heads_caption(pool: str) -> str:
     """The caption of the maps of all heads, for a model that pools the class token or the mean over patches."""
     query = "the class token attends" if pool == "class" else "patches attend on average"

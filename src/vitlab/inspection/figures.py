@@ -102,13 +102,31 @@ def draw_rollouts(pictures: np.ndarray, maps: np.ndarray, seen: np.ndarray) -> D
         sheet, x, y = mosaic(tiles.reshape(down, across * 3, height, width, 3), gap=gap, fill=255)
         axes.imshow(sheet, interpolation="none")
         axes.set_xticks(x, ["input", "rollout", "input × rollout"] * across)
-        first = [1 + row * across for row in range(down)]
-        last = [min((row + 1) * across, number) for row in range(down)]
-        axes.set_yticks(y, [f"{a}" if a == b else f"{a}–{b}" for a, b in zip(first, last, strict=True)])
+        axes.set_yticks(y, _numbered(number, across))
         axes.set(ylabel="picture", title="Attention rollout")
         axes.tick_params(axis="x", labelsize=8 if across <= 3 else 5)
         _bare(axes)
         add_scale(figure, axes, "rollout, minimum to maximum of each picture")
+        return drawn(figure)
+
+
+def draw_merged(pictures: np.ndarray, merged: np.ndarray) -> Drawn:
+    """(n, H, W, 3) of uint8: pictures, each beside its merged patches as `merged_picture` draws them."""
+    number, height, width = pictures.shape[:3]
+    across = min(number, 2 if number <= 8 else 4)
+    down = -(-number // across)
+    tiles = np.full((down * across, 2, height, width, 3), 255, np.uint8)
+    tiles[:number] = np.stack((pictures, merged), axis=1)
+    inches = min(10.0, 4.4 * across)
+    with figure_of(inches, 0.7 + inches * down * height / (2 * across * width)) as (figure, axes):
+        gap = max(2, width // 16)
+        sheet, x, y = mosaic(tiles.reshape(down, across * 2, height, width, 3), gap=gap, fill=255)
+        axes.imshow(sheet, interpolation="none")
+        axes.set_xticks(x, ["input", "merged patches"] * across)
+        axes.set_yticks(y, _numbered(number, across))
+        axes.set(ylabel="picture", title="Patches by the token they are merged into")
+        axes.tick_params(axis="x", labelsize=8 if across <= 2 else 6)
+        _bare(axes)
         return drawn(figure)
 
 
@@ -136,6 +154,12 @@ def _beside(figure: "Figure", axes: "Axes", picture: np.ndarray) -> None:
     beside.set_yticks([])
     beside.set_title("input", fontsize=9)
     _bare(beside)
+
+
+def _numbered(number: int, across: int) -> list[str]:
+    """The numbers of the pictures in each row of a sheet, counted from 1."""
+    rows = [(start + 1, min(start + across, number)) for start in range(0, number, across)]
+    return [f"{first}" if first == last else f"{first}–{last}" for first, last in rows]
 
 
 def _thinned(places: np.ndarray) -> tuple[np.ndarray, list[str]]:

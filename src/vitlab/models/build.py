@@ -42,6 +42,7 @@ def build_model(
     dropout: float = 0.0,
     stochastic_depth: float = 0.0,
     conventions: ConventionName | Conventions | None = None,
+    merge: int = 0,
     head_bias: float = 0.0,
     seed: int = 0,
 ) -> Model:

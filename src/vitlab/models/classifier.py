@@ -11,6 +11,7 @@ from torch.fx import Proxy
 
 from vitlab.models.embedding import lecun_normal_
 from vitlab.models.transformer import dense
+from vitlab.require import require
 from vitlab.spec import AxialResNetSpec, HeadKind, Image, ModelSpec, ResNetSpec, Task, ViTSpec, image_size
 
 Spec = TypeVar("Spec", ViTSpec, ResNetSpec, AxialResNetSpec)
@@ -134,6 +135,10 @@ class Classifier(nn.Module, Generic[Spec]):
     def resize(self, image: Image) -> None:
         """Change the image size."""
         self.spec = replace(self.spec, image=image_size(image))
+
+    def set_merge(self, merge: int) -> None:
+        """Merge tokens in every layer; a ValueError for families that have none."""
+        require(merge == 0, f"merge {merge} is for Vision Transformers and hybrids; this model has no tokens to merge")
 
     def reset_head(self, classes: int, head: HeadKind = "linear") -> None:
         """Replace the head by a zero head for `classes` classes, as fine-tuning does."""

@@ -9,6 +9,7 @@ from vitlab.models.build import empty_model, initialised
 from vitlab.models.classifier import LinearHead
 from vitlab.models.embedding import lecun_normal_
 from vitlab.models.vit import ViT
+from vitlab.require import require
 from vitlab.spec import ModelSpec, ViTSpec
 
 MASK = "mask_token"
@@ -68,6 +69,7 @@ def check_maskable(spec: ModelSpec) -> ViTSpec:
     """Return the spec of a model with patch embeddings, as ViTs and hybrids have; a ValueError for a ResNet."""
     if not isinstance(spec, ViTSpec):
         raise ValueError(f"masking needs patch embeddings, which {spec.kind!r} models lack; use a ViT or a hybrid")
+    require(spec.merge == 0, f"masked patches are predicted one by one; merge must be 0, not {spec.merge}")
     return spec
 
 

@@ -12,8 +12,10 @@ from torch.nn import functional as F
 from vitlab.models.axial import AXES, AxialAttention
 from vitlab.models.classifier import Classifier, make_head
 from vitlab.models.embedding import TABLES, PatchEmbedding, Positions, Positions2D
+from vitlab.models.merging import MergingBlock, Tokens, merging_layers, unmerged
 from vitlab.models.resnet import ResNetV1
 from vitlab.models.transformer import Attention, Block, RelativeAttention
+from vitlab.require import require
 from vitlab.spec import Backbone, Convolutions, Image, ViTSpec, image_size
 
 
@@ -37,8 +39,9 @@ class ViT(Classifier[ViTSpec]):
         self.later_positions = nn.ModuleList(made[1:])
         # Stochastic depth grows linearly from 0 in the first layer to its full rate in the last.
         rates = [spec.stochastic_depth * layer / max(spec.layers - 1, 1) for layer in range(spec.layers)]
+        layer = MergingBlock if spec.merge else Block
         self.blocks = nn.ModuleList(
-            Block(attention, spec.mlp, gelu=how.gelu, norm_eps=how.norm_eps, dropout=spec.dropout, drop=rate)
+            layer(attention, spec.mlp, gelu=how.gelu, norm_eps=how.norm_eps, dropout=spec.dropout, drop=rate)
             for rate in rates
             for attention in _attentions(spec)
         )
@@ -76,13 +79,33 @@ class ViT(Classifier[ViTSpec]):
         return F.dropout(z, self.spec.dropout, self.training)
 
     def encoded(self, z: Tensor) -> Tensor:
-        """(B, n, D) -> (B, n, D): from z_0 to z_L, before the final norm."""
+        """(B, n, D) -> (B, n, D): from z_0 to z_L, before the final norm; patches that are merged get the same."""
+        if self.spec.merge:
+            return self.merged(z).spread()
         for output, _ in self.each_layer(z):
             z = output
         return z
 
+    def merged(self, z: Tensor) -> Tokens:
+        """(B, n, D) -> the tokens after the last layer of a model that merges some."""
+        tokens = unmerged(z)
+        for output, _ in merging_layers(self.layers, tokens, self.spec):
+            tokens = output
+        return tokens
+
+    def groups(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, rows, columns): the number of the token that each patch is part of in the end."""
+        require(self.spec.merge > 0, "this model merges no tokens; model.set_merge(8) merges 8 in every layer")
+        groups = self.merged(self.tokens(images)).groups  # (B, n)
+        return groups[:, self.spec.prefix :].unflatten(1, self.spec.grid)
+
     def each_layer(self, z: Tensor, *, explain: bool = False) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Yield the output (B, n, D) of each layer, with `explain` also its attention probabilities (B, h, n, n)."""
+        if self.spec.merge:
+            for tokens, attention in merging_layers(self.layers, unmerged(z), self.spec, explain=explain):
+                yield tokens.spread(), attention
+                del attention
+            return
         for number, block in enumerate(self.layers):
             z = self.with_positions(number, z)
             z, attention = block.explain(z) if explain else (block(z), None)  # Eq. 2, 3
@@ -131,6 +154,12 @@ class ViT(Classifier[ViTSpec]):
             if isinstance(block.attention, AxialAttention):
                 block.attention.grid = spec.grid
         self.spec = spec
+
+    def set_merge(self, merge: int) -> None:
+        """Merge this many pairs of tokens in every layer from now on; 0 merges none. The weights stay as they are."""
+        self.spec = replace(self.spec, merge=merge)
+        for block in self.layers:
+            block.__class__ = MergingBlock if merge else Block  # which differ in what they do, not in what they hold
 
     def initialise(self, generator: torch.Generator, head_bias: float = 0.0) -> None:
         """Draw every parameter as in the authors' code."""

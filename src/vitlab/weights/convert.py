@@ -51,6 +51,7 @@ def convert(
     entry: str = "",
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
+    merge: int | None = None,
 ) -> Converted:
     """Load the weights in `source`, also from a pickle, and save them in `target` in the format `to`.
 

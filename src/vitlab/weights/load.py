@@ -32,6 +32,7 @@ def load_model(
     positions: UnsavedPositions | None = None,
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
+    merge: int | None = None,
 ) -> Model:
     """Load weights of Google, timm, Hugging Face, torchvision, DeiT or vitlab as a model ready for inference.
 
@@ -41,7 +42,8 @@ def load_model(
     unexpected or mis-shaped are an error that lists them all; with `allow_partial` missing tensors get the paper's
     initial values and the others are skipped. A part that vitlab does not build, such as a MAP head, is always an
     error. `heads` and `positions` are for files that do not state them: `positions` for Google's files without a
-    position table. Anything else that a file leaves open and that changes its predictions, such as the normalisation
+    position table. `merge` is the number of tokens to merge in every layer (default: that of a vitlab folder, else 0).
+    Anything else that a file leaves open and that changes its predictions, such as the normalisation
     in a bare file, is assumed and reported as a WeightsWarning. Pickles are refused: see `vitlab convert`.
     """
     check_arguments(load_model, locals())
@@ -66,6 +68,8 @@ def load_model(
         model.resize(image)
     if classes is not None and classes != model.spec.classes:
         model.reset_head(classes)
+    if merge is not None:
+        model.set_merge(int(merge))
     for assumption in found.assumptions:
         warnings.warn(assumption, WeightsWarning, stacklevel=2)
     return model.eval()

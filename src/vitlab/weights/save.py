@@ -147,5 +147,6 @@ def _variant_refusals(spec: ViTSpec, format: SaveFormat) -> list[str]:
         "its attention is axial": spec.attention != "full",
         "it has a distillation token": spec.distilled and format != "timm",
         "it is a hybrid": spec.backbone is not None and format == "hf",
+        f"it merges {spec.merge} tokens per layer; turn that off with model.set_merge(0), or merge=0": spec.merge > 0,
     }
     return [f"{reason}; write vitlab" for reason, holds in reasons.items() if holds]

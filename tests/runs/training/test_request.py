@@ -235,7 +235,7 @@ def test_what_shows_in_the_bits_is_told_when_it_changes(trained, photos, tmp_pat
 
 def test_the_shape_of_loaded_weights_is_not_a_choice(trained, photos):
     asked = Request(f"folder:{photos}", changes=(("model.layers", "3"),))
-    with pytest.raises(ValueError, match=r"the weights decide layers; only dropout, stochastic_depth"):
+    with pytest.raises(ValueError, match=r"the weights decide layers; only dropout, merge, stochastic_depth"):
         finetuning_run(trained, "", asked, Execution(), quiet())
 
 

@@ -139,7 +139,7 @@ def _subjects(given: ModelLike | Sequence[ModelLike]) -> list[Subject]:
 def _subject(given: ModelLike) -> Subject:
     if isinstance(given, nn.Module):
         check_model(given)
-        return Subject(label_of(given), cast(Model, given).spec)
+        return Subject(label_of(given, cast(Model, given)), cast(Model, given).spec)
     name = str(given)
     if not is_model(name) and name not in releases() and not Path(name).exists():
         canonical(name)  # raises, with the names that may have been meant

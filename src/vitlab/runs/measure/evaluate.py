@@ -93,6 +93,7 @@ def evaluate(
     preprocessing: PreprocessingName = "own",
     conventions: ConventionName | None = None,
     image: ImageSize | None = None,
+    merge: int | None = None,
     batch: int = 32,
     workers: int = 0,
     device: str = "auto",
@@ -128,7 +129,7 @@ def evaluate(
     require(bool(models), "no model was given; give at least one name or path of weights")
     require(bool(sets), "no data was given; give a spec such as folder:photos (vitlab data kinds lists all kinds)")
     check_ledger(ledger, expected, expected_from, rows=len(models) * len(sets) * (1 if real is None else 2))
-    loading = ModelOptions(conventions, image, preprocessing, device)
+    loading = ModelOptions(conventions, image, preprocessing, device, merge=merge)
     with inputs.measuring(device, console, quiet=quiet) as (world, screen), contextlib.ExitStack() as stack:
         for path in models:
             if not isinstance(path, nn.Module):
@@ -146,7 +147,7 @@ def evaluate(
             for name, source in sources:
                 truth = truth_of(opened, source, labels)
                 say(screen, f"{printable(name)}: {len(source):,} samples, {printable(truth.note)}", "dim")
-                pair = Pair(inputs.label_of(given), opened, how, name, source, truth)
+                pair = Pair(inputs.label_of(given, opened), opened, how, name, source, truth)
                 progress = None if folder is None else folder / "progress"
                 rows += _score(pair, reading, labels, progress, save_every, screen)
         found = Evaluation(tuple(rows))

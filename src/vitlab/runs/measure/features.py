@@ -65,6 +65,7 @@ def features(
     preprocessing: PreprocessingName = "own",
     conventions: ConventionName | None = None,
     image: ImageSize | None = None,
+    merge: int | None = None,
     max_bad: float = 0.0,
     max_pixels: int | None = None,
     shard: int = SHARD,
@@ -88,7 +89,7 @@ def features(
         require(out is not None or world.ranks == 1, "several ranks need a common folder; give out")
         path = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         world.first(partial(refuse_strange, path, (CARD,)))
-        loaded, how = inputs.load(model, ModelOptions(conventions, image, preprocessing, device), screen)
+        loaded, how = inputs.load(model, ModelOptions(conventions, image, preprocessing, device, merge=merge), screen)
         reading = Reading(batch, workers, max_bad, world, inputs.settled(loaded, engine, batch, world, screen))
         name, source = inputs.open_set(data, max_pixels)
         folder = FeatureFolder(path, len(source), shard)

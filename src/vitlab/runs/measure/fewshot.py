@@ -45,6 +45,7 @@ def fewshot_table(
     preprocessing: PreprocessingName = "few-shot",
     conventions: ConventionName | None = None,
     image: ImageSize | None = None,
+    merge: int | None = None,
     max_bad: float = 0.0,
     batch: int = 32,
     workers: int = 0,
@@ -68,7 +69,7 @@ def fewshot_table(
     require(bool(given[0]) and len(given[0]) == len(given[1]), f"{pairs}: give them in pairs")
     require(bool(shots or neighbours or probe), "nothing to do: give shots, neighbours or probe")
     require(min(neighbours, probe) >= 0, f"neighbours {neighbours} and probe {probe} must not be negative")
-    loading, drawn = ModelOptions(conventions, image, preprocessing, device), tuple(seeds) or (None,)
+    loading, drawn = ModelOptions(conventions, image, preprocessing, device, merge=merge), tuple(seeds) or (None,)
     with inputs.measuring(device, console, quiet=quiet) as (world, screen):
         reading = Reading(batch, workers, max_bad, world, engine)
         wanted = Shots(tuple(shots), drawn, draw, needs_all=neighbours + probe > 0)

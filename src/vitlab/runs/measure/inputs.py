@@ -22,7 +22,7 @@ from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.require import require
 from vitlab.runs.progress import announced, default_console, say
-from vitlab.spec import CONVENTIONS, ConventionName
+from vitlab.spec import CONVENTIONS, ConventionName, ViTSpec
 from vitlab.weights.load import load_model
 from vitlab.world.device import pick_device
 from vitlab.world.group import World, join
@@ -62,9 +62,10 @@ class ModelOptions:
     """How weights are loaded and images are preprocessed.
 
     `conventions` are whose GELU, epsilon and preprocessing to use (default: the file's own), `image` is the resolution
-    (default: the model's own), `heads` the attention heads of a file that does not state them. `device` "auto" is a GPU
-    if there is one. All but `preprocessing` and `device` are for weights; a module is used as it is, and stays on its
-    device unless `device` names another.
+    (default: the model's own), `merge` the number of tokens to merge in every layer (default: the model's own, usually
+    0), `heads` the attention heads of a file that does not state them. `device` "auto" is a GPU if there is one. All
+    but `preprocessing` and `device` are for weights; a module is used as it is, and stays on its device unless
+    `device` names another.
     """
 
     conventions: ConventionName | None = None
@@ -74,6 +75,7 @@ class ModelOptions:
     heads: int | None = None
     allow_partial: bool = False
     allow_nonfinite: bool = False
+    merge: int | None = None
 
 
 def open_model(given: ModelLike, options: ModelOptions, console: Console) -> Model:
@@ -81,11 +83,11 @@ def open_model(given: ModelLike, options: ModelOptions, console: Console) -> Mod
     device = pick_device(options.device)  # raises before the weights are loaded
     if not isinstance(given, nn.Module):
         with announced(console, f"loading {printable(str(given))} ...", is_brief=True):
-            names = ("conventions", "image", "heads", "allow_partial", "allow_nonfinite")
+            names = ("conventions", "image", "heads", "allow_partial", "allow_nonfinite", "merge")
             return load_model(given, **{name: getattr(options, name) for name in names}).to(device)
     check_model(given)
     is_plain = replace(options, preprocessing="own", device="auto") == ModelOptions()
-    require(is_plain, "conventions, image and heads apply to weights; give a name or a path instead of a module")
+    require(is_plain, "conventions, image, merge and heads apply to weights; give a name or a path instead of a module")
     model = cast(Model, given)
     return model if options.device == "auto" else model.to(device)
 
@@ -94,7 +96,7 @@ def load(given: ModelLike, options: ModelOptions, console: Console) -> tuple[Mod
     """Open a model, and print what it is and how its images are preprocessed."""
     model = open_model(given, options, console)
     how = preprocessing_of(model, options.preprocessing)
-    names = dict.fromkeys((printable(label_of(given)), name_of(model.spec)))  # the same for a module
+    names = dict.fromkeys((printable(label_of(given, model)), name_of(model.spec)))  # the same for a module
     say(console, f"{': '.join(names)}, preprocessing: {how}", "dim")
     return model, how
 
@@ -108,9 +110,11 @@ def settled(model: Model, engine: EngineName, batch: int, world: World, console:
     return world.gather(opened.name)[0]
 
 
-def label_of(given: ModelLike) -> str:
-    """How tables and messages call a model: by its name or path, or a module by its architecture."""
-    return name_of(cast(Model, given).spec) if isinstance(given, nn.Module) else str(given)
+def label_of(given: ModelLike, model: Model) -> str:
+    """How tables and messages call a model: by its name or path, a module by its architecture; and what it merges."""
+    name = name_of(model.spec) if isinstance(given, nn.Module) else str(given)
+    merge = model.spec.merge if isinstance(model.spec, ViTSpec) else 0
+    return f"{name}, merge {merge}" if merge else name
 
 
 def preprocessing_of(model: Model, name: PreprocessingName) -> Preprocessing:

@@ -17,6 +17,7 @@ from vitlab.drawing.canvas import Drawn, coloured, require_matplotlib
 from vitlab.drawing.page import Card, Section, page
 from vitlab.inspection import captions, figures
 from vitlab.inspection.attention import batch_size, even_distance
+from vitlab.inspection.merged import merged_picture
 from vitlab.inspection.rollout import look, rendered
 from vitlab.inspection.weights import as_pictures, likeness, neighbour_agreement, position_similarity, principal_filters
 from vitlab.models.classifier import evaluating
@@ -31,6 +32,7 @@ from vitlab.store import Writer, json_writer, refuse_existing, refuse_unwritable
 
 REPORT = "report.html"
 FILTERS_NAME, POSITIONS_NAME = "principal components of the embedding filters", "similarity of position embeddings"
+MERGED_NAME = "pictures beside their patches, coloured by merged token"
 SHOWN_BAD = 5  # unreadable pictures that an error names
 SHOWN = 128  # pictures that are drawn, as in figure 14; all count for the attention distance
 HALF_PAGE = 6  # layers whose head maps fit half the width of the page
@@ -44,6 +46,7 @@ class Findings:
     cards: list[Card] = field(default_factory=list)
     numbers: list[dict[str, object]] = field(default_factory=list)  # of each card
     maps: list[np.ndarray] = field(default_factory=list)
+    merged: list[np.ndarray] = field(default_factory=list)  # the picture of each card, if the model merges tokens
     distance: np.ndarray | None = None  # (L, h), summed over `images`
     images: int = 0
     bad: list[str] = field(default_factory=list)
@@ -102,6 +105,7 @@ def inspect(
     max_pixels: int | None = None,
     conventions: ConventionName | None = None,
     image: ImageSize | None = None,
+    merge: int | None = None,
     heads: int | None = None,
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
@@ -126,7 +130,7 @@ def inspect(
         refuse_unwritable(Path(out))
     is_empty = isinstance(images, list | tuple) and not images
     pictures = [] if is_empty else list(named_pictures(named(images, screen)))
-    options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite)
+    options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite, merge)
     loaded = open_model(model, options, screen)
     if not isinstance(loaded, ViT):
         raise ValueError("this model has no attention between patches; inspect a ViT or a hybrid")
@@ -135,7 +139,7 @@ def inspect(
     problem = f"none of {len(pictures):,} pictures could be read: {'; '.join(found.bad[:SHOWN_BAD])}"
     require(bool(found.images) or not pictures, problem)
     made, sections, numbers = _found(loaded, found)
-    title = f"Inside {name or label_of(model)}"
+    title = f"Inside {name or label_of(model, loaded)}"
     about, numbers = _about(loaded, found), _numbers(found) | numbers
     result = Inspection(title, about, made, sections, numbers, found.images, tuple(found.bad))
     if out is not None:
@@ -181,6 +185,7 @@ def _see(model: ViT, good: list[Prepared], found: Findings, maps: int) -> None:
     weight, pixels = model.norm.weight, torch.stack([read.pixels for read in good])
     images = normalised(pixels.to(weight.device), model.spec.conventions.preprocessing).to(weight.dtype)
     saw = look(model, images)
+    groups = model.groups(images).cpu().numpy() if model.spec.merge else None
     distance = saw.distance.double().sum(dim=0).cpu().numpy()
     found.distance = distance if found.distance is None else found.distance + distance
     for number, (path, size, *_) in enumerate(good[: SHOWN - len(found.cards)]):
@@ -189,6 +194,8 @@ def _see(model: ViT, good: list[Prepared], found: Findings, maps: int) -> None:
         mask = rendered(saw.rollout[number], model.spec).float().cpu().numpy()  # (H, W)
         picture = pixels[number].permute(1, 2, 0).numpy()
         answer = _answer(model, images[number : number + 1])
+        if groups is not None:
+            found.merged.append(merged_picture(picture, groups[number]))
         # As the authors draw it: the mask is an alpha over a dark background, here black.
         seen = np.rint(picture * mask[..., None]).astype(np.uint8)
         rolled = saw.rollout[number].float() / saw.rollout[number].float().mean()
@@ -269,6 +276,10 @@ def _pictures(spec: ViTSpec, found: Findings) -> tuple[dict[str, Drawn], list[Se
         sections.append(Section("Attention maps of all heads", captions.heads_caption(spec.pool), shown, wide=is_wide))
     far = [("attention distance by head and depth", made["distance"].svg)]
     sections.append(Section("Attention distance", captions.distance_caption(distance, even), far))
+    if found.merged:
+        made["merged"] = figures.draw_merged(shrunk[0], np.stack([_shrunk(one, shrink) for one in found.merged]))
+        text = captions.merged_caption(spec.layer_tokens, spec.prefix, spec.merge)
+        sections.insert(1, Section("Merged patches", text, [(MERGED_NAME, made["merged"].svg)], wide=True))
     return made | heads, sections
 
 
@@ -288,7 +299,8 @@ def _about(model: ViT, found: Findings) -> str:
     (height, width), (rows, columns) = spec.image, spec.grid
     what = f"{name_of(spec)}: {spec.layers} layers of {spec.heads} heads; {height}x{width} pixels as "
     what += f"{rows}x{columns} patches of {spec.patch}x{spec.patch}; read from "
-    what += "the class token." if spec.pool == "class" else "the mean over patches."
+    what += "the class token" if spec.pool == "class" else "the mean over patches"
+    what += f"; merging {spec.merge} tokens per layer." if spec.merge else "."
     if found.images > len(found.cards):
         what += f" {found.images:,} pictures were used; the first {len(found.cards)} are shown."
     source = model.provenance.get("source", "")

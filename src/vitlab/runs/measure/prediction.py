@@ -107,6 +107,7 @@ def predict(
     max_pixels: int | None = None,
     conventions: ConventionName | None = None,
     image: ImageSize | None = None,
+    merge: int | None = None,
     heads: int | None = None,
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
@@ -130,13 +131,13 @@ def predict(
     check_arguments(predict, locals())
     screen = default_console(console, quiet=quiet)
     pictures = named(images, screen)
-    options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite)
+    options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite, merge)
     loaded = open_model(model, options, screen)
     with announced(screen, f"preparing engine {engine} ...", is_brief=engine == "torch"):
         opened = open_engine(loaded, engine, batch=BATCH)
     if opened.note:
         say(screen, f"engine {opened.name}: {opened.note}", "dim")
-    found = Answers((), loaded, label_of(model), opened)
+    found = Answers((), loaded, label_of(model, loaded), opened)
     with Images(screen, "classified") as display:
         for answer in answers(loaded, pictures, top, max_pixels=max_pixels, engine=opened, console=screen):
             found.append(answer)

@@ -46,6 +46,7 @@ from vitlab.weights.load import StartWeights, load_start
 from vitlab.world.device import pick_device
 from vitlab.world.group import World, join, may_restart, restarts
 
+MERGE = "model.merge"
 ARCHITECTURE = "architecture."  # of keywords: `model` names the weights to start from
 
 
@@ -56,6 +57,7 @@ def finetune(
     *,
     recipe: str = "",
     image: Image | None = None,
+    merge: int | None = None,
     epochs: int | None = None,
     validation: Data = "",
     held_out: float | None = None,
@@ -75,13 +77,15 @@ def finetune(
 
     `model` is a path, a name that `vitlab download` lists, or a vitlab module, which is copied. `data`, `validation`
     and `test` are strings such as "folder:photos", sources, or map-style torch Datasets of (image, label). `out` is
-    the run folder (default: a new one under runs/). Any other keyword is a field of the recipe, of the `Execution`, or,
-    as `architecture`, of the model: `schedule={"peak": 3e-3}, batch=64, workers=2, architecture={"dropout": 0.1}`;
-    `changes` has the same by dotted names, `{"schedule.peak": 3e-3}`.
+    the run folder (default: a new one under runs/), `merge` the number of tokens to merge in every layer. Any other
+    keyword is a field of the recipe, of the `Execution`, or, as `architecture`, of the model:
+    `schedule={"peak": 3e-3}, batch=64, workers=2, architecture={"dropout": 0.1}`; `changes` has the same by dotted
+    names, `{"schedule.peak": 3e-3}`.
     `on_event` is called with every event of the run as a dictionary. Ctrl-C saves and raises `vitlab.Stopped`; the run
     continues with `vitlab.open_run(out).resume()`.
     """
     check_arguments(finetune, locals())
+    changes = changes if merge is None else {**changes, MERGE: merge}
     return _start(Call(locals()), recipe, model=model)
 
 

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitlab.spec import ModelSpec, Task
+from vitlab.spec import ModelSpec, Task, ViTSpec
 from vitlab.store import MANIFEST, json_writer, verify_folder, write_folder
 from vitlab.strict_json import from_json, read_json, to_json
 from vitlab.weights.files.containers import Container, WeightsError
@@ -70,4 +70,6 @@ def save(path: Path, tensors: dict[str, Tensor], card: Card) -> None:
     value = to_json(card)
     if card.task == "single-label":
         del value["task"]  # so that versions of vitlab without this field can read the folder
+    if isinstance(card.model, ViTSpec) and not card.model.merge:
+        del cast(dict[str, object], value["model"])["merge"]  # likewise
     write_folder(path, {WEIGHTS: partial(_write_weights, tensors), CARD: json_writer(value)})
