@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-import fake_ranks
 import pytest
 import torch
 
+from bench.experiments import fake_ranks
 from bench.experiments.scaling import Machine, activations, exchanged, state_bytes, step_cost
 from vitlab.counting import count_spec
 from vitlab.models.build import build_from_spec, empty_model

@@ -145,10 +145,13 @@ def refuse_strange(folder: Path, marks: Iterable[str]) -> None:
         raise FileExistsError(f"{folder} contains other files; choose an empty or a new folder")
 
 
-def verify_folder(path: Path, required: Iterable[str], part: tuple[int, int] = (0, 1)) -> None:
+def verify_folder(
+    path: Path, required: Iterable[str], part: tuple[int, int] = (0, 1), *, only: str | None = None
+) -> None:
     """Raise unless the manifest lists the required files and every listed file has its size and SHA-256.
 
-    With `part` (i, n) only every n-th file from the i-th on is checked, so that n processes can share the work.
+    With `part` (i, n) only every n-th file from the i-th on is checked, so that n processes can share the work; with
+    `only`, just the file of that name.
     """
     manifest = read_json(path / MANIFEST)
     require(isinstance(manifest, dict), f"{MANIFEST} of {path} is not an object")
@@ -156,6 +159,8 @@ def verify_folder(path: Path, required: Iterable[str], part: tuple[int, int] = (
     require(not unlisted, f"{MANIFEST} of {path} does not list {', '.join(unlisted)}; the folder is incomplete")
     listed = list(cast(dict[str, Any], manifest).items())
     for name, entry in listed[part[0] :: part[1]]:
+        if only not in (None, name):
+            continue
         require(Path(name).name == name, f"{MANIFEST} of {path} names {name!r}, which is not a plain file name")
         file = path / name
         is_entry = isinstance(entry, dict) and set(entry) == {"bytes", "sha256"}

@@ -1,7 +1,7 @@
 """Models prepared for inference: no work whose result is not read, no weight computed or laid out again per batch.
 
-Differs from the paper: nothing in the result. The last layer computes only the tokens that the head reads, standardised
-convolutions are standardised once, and dense layers use weights that oneDNN has laid out for this processor.
+The results stay the same up to rounding. The last layer computes only the tokens that the head reads, convolutions are
+standardised once, and dense layers use weights that oneDNN has laid out for this processor.
 """
 
 import copy

@@ -95,6 +95,7 @@ def learned_in(folder: Path) -> tuple[int, dict[str, Any] | None] | None:
     """
     for step in reversed(steps_in(folder) if folder.is_dir() else []):
         try:
+            verify_folder(folder / name_of(step), [STATE], only=STATE)
             values = cast(dict[str, Any], read_json(folder / name_of(step) / STATE))
             return step, values["learnt"]["values"] if "learnt" in values else None
         except (OSError, ValueError, KeyError, TypeError):  # damaged; reported by `restore`

@@ -1,7 +1,7 @@
 """One FSDP2 step of ViT-H/14 and ViT-G/14 at ranks of 1,024 that are not there: tracked memory beside the prediction.
 
-    python bench/fake_ranks.py > evidence/fake_ranks.txt       # the table of docs/scale.md, two minutes
-    python bench/fake_ranks.py ViT-H/14 0                      # one rank, as JSON
+    python -m bench.experiments.fake_ranks > evidence/fake_ranks.txt       # the table of docs/scale.md, two minutes
+    python -m bench.experiments.fake_ranks ViT-H/14 0                      # one rank, as JSON
 
 The step is the project's own: `shard` wraps the model, and `Update` computes loss, gradients, clipping and AdamW. The
 process group is torch's fake one, which exchanges nothing, and the tensors are fake: they have shapes, but no memory.
@@ -13,9 +13,8 @@ import subprocess
 import sys
 from typing import Any
 
-from scale import BATCH
-from scaling import activations, state_bytes
-
+from bench.experiments.scale import BATCH
+from bench.experiments.scaling import activations, state_bytes
 from vitlab.paper.models import model_spec
 from vitlab.world.group import World
 
@@ -148,7 +147,8 @@ def table() -> list[str]:
 
 def in_child(name: str, rank: int) -> dict[str, Any]:
     """Track one rank in a process of its own: a process has one group."""
-    done = subprocess.run([sys.executable, __file__, name, str(rank)], stdout=subprocess.PIPE, text=True, check=True)
+    command = [sys.executable, "-m", "bench.experiments.fake_ranks", name, str(rank)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
