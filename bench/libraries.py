@@ -162,6 +162,6 @@ def openvino_forward(model: torch.nn.Module, images: Tensor) -> Forward:
 
 def engine_forward(model: torch.nn.Module, name: str, images: Tensor) -> Forward:
     """An engine of vitlab."""
-    from vitlab.engines import open_engine
+    from vitlab.engines.opening import open_engine
 
     return open_engine(model, name, batch=len(images))

@@ -153,6 +153,7 @@ def cost(
     seconds: float = 30.0,
     out: flags.MaybePath = None,
     device: flags.Device = "auto",
+    engine: flags.Engine = "torch",
 ) -> None:
     """Measure images per second, memory and the largest batch against the image size, as in figure 12 of the paper.
 

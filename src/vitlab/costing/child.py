@@ -21,7 +21,7 @@ import torch
 from vitlab.costing.memory import be_killed_first, own_peak
 from vitlab.costing.search import expected_seconds, next_batch
 from vitlab.costing.work import WORK, Mode, Step
-from vitlab.spec import ModelSpec
+from vitlab.spec import EngineName, ModelSpec
 from vitlab.strict_json import from_json, parse_json
 
 REPEATS = 3  # timed runs of a batch at least, if there is time
@@ -47,6 +47,7 @@ class Task:
     batches: tuple[int, ...] = ()
     device_limit: int | None = None  # bytes on a GPU; None for what is free there
     only_requests: bool = False
+    engine: EngineName = "torch"
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def reports(task: Task, device: torch.device, requests: Iterable[int]) -> Iterat
     """Carry out a task and requests, one report after the other."""
     yield Report("started", bytes=own_peak(), limit=_limit_device(task, device))
     flops = None if task.only_requests else matmul_flops(device)
-    step_of = WORK[task.mode](task.spec, device)
+    step_of = WORK[task.mode](task.spec, device, task.engine)
     yield Report("ready", flops=flops)
     if not task.only_requests:
         deadline = time.monotonic() + task.seconds

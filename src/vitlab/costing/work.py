@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vitlab.engines.opening import open_engine
 from vitlab.models.build import build_from_spec
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.require import require
-from vitlab.spec import ModelSpec
+from vitlab.spec import EngineName, ModelSpec
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.update import Examples, Update
@@ -20,30 +21,19 @@ Step = Callable[[], object]
 PASSES: dict[Mode, int] = {"inference": 1, "training": 3}  # forward passes that a step costs: the backward is two
 
 
-def forward_of(spec: ModelSpec, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """(B, 3, H, W) -> (B, K) without gradients, of a model with new weights."""
+def inference(spec: ModelSpec, device: torch.device, engine: EngineName) -> Callable[[int], Step]:
+    """Steps that classify a batch with new weights."""
     model = build_from_spec(spec).to(device).eval()
 
-    @torch.inference_mode()
-    def forward(images: Tensor) -> Tensor:
-        return model(images)
-
-    return forward
-
-
-def inference(spec: ModelSpec, device: torch.device) -> Callable[[int], Step]:
-    """Steps that classify a batch."""
-    forward = forward_of(spec, device)
-
     def step_of(batch: int) -> Step:
-        images = _images(spec, batch, device)
-        return lambda: forward(images)
+        images, opened = _images(spec, batch, device), open_engine(model, engine, batch=batch)
+        return lambda: opened(images)
 
     return step_of
 
 
-def training(spec: ModelSpec, device: torch.device) -> Callable[[int], Step]:
-    """Steps of `vitlab pretrain`: forward, backward and AdamW in fp32, on images that are normalised already."""
+def training(spec: ModelSpec, device: torch.device, engine: EngineName) -> Callable[[int], Step]:
+    """Steps of `vitlab pretrain`: forward, backward and AdamW in fp32, on normalised images; the engine has no part."""
     require(spec.classes > 0, "a model without classes cannot be trained on labels")
     module = build_from_spec(spec).to(device)
     state = TrainState(module, make_optimizer(module, AdamW()))
@@ -59,7 +49,7 @@ def training(spec: ModelSpec, device: torch.device) -> Callable[[int], Step]:
     return step_of
 
 
-WORK: dict[Mode, Callable[[ModelSpec, torch.device], Callable[[int], Step]]] = {
+WORK: dict[Mode, Callable[[ModelSpec, torch.device, EngineName], Callable[[int], Step]]] = {
     "inference": inference,
     "training": training,
 }

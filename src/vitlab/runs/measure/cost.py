@@ -28,7 +28,7 @@ from vitlab.require import check_arguments, require
 from vitlab.runs.measure.cost_table import FIGURE, Cost, Costs
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, as_list, label_of
 from vitlab.runs.progress import Points, default_console, duration, say
-from vitlab.spec import ModelSpec, image_size
+from vitlab.spec import EngineName, ModelSpec, image_size
 from vitlab.store import locked, refuse_strange, replacing, write_json
 from vitlab.strict_json import from_json, read_json
 from vitlab.weights.load import load_model
@@ -50,6 +50,7 @@ class Plan:
     batches: tuple[int, ...]
     memory: int | None  # bytes that the user allows; None for what is free
     environment: dict[str, str]
+    engine: EngineName = "torch"
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def cost(
     seconds: float = 30.0,
     out: str | Path | None = None,
     device: str = "auto",
+    engine: EngineName = "torch",
     console: Console | None = None,
     quiet: bool = False,
 ) -> Costs:
@@ -89,10 +91,10 @@ def cost(
 
     `model` is one or several of: a name such as "ViT-B/16", weights as for `load_model`, or a module; only the
     architecture counts. `image` lists sizes, each one side or a pair (H, W). A training step is forward, backward and
-    AdamW, in fp32. Speed is the best over `batch`, by default powers of two until it falls. `memory` limits each
-    process, in bytes or as text such as "8GiB", by default to what is free now minus a margin; on a GPU it is the
-    memory there. A row takes at most `seconds`, apart from starting its process. A size that a model cannot take is a
-    row with a note.
+    AdamW, in fp32; `engine` is what computes inference: see `vitlab.open_engine`. Speed is the best over `batch`, by
+    default powers of two until it falls. `memory` limits each process, in bytes or as text such as "8GiB", by default
+    to what is free now minus a margin; on a GPU it is the memory there. A row takes at most `seconds`, apart from
+    starting its process. A size that a model cannot take is a row with a note.
 
     Rows are measured in child processes, which are killed when they exceed the memory. They are written to the folder
     `out` as they come, at the end with the figure if matplotlib is installed; the same call continues there. `quiet`
@@ -106,7 +108,7 @@ def cost(
     allowed = None if memory is None else parse_memory(memory)
     if where.type == "cpu":
         _check_free(allowed)
-    plan = Plan(str(where), _positive(seconds), _batches(batch), allowed, environment(where))
+    plan = Plan(str(where), _positive(seconds), _batches(batch), allowed, environment(where), engine)
     modes = cast(list[Mode], ["inference", "training"] if mode == "both" else [mode])
     wanted = list(product(modes, _subjects(model), _sizes(image)))
     require(bool(wanted), f"give at least one model and one image size; figure 12 of the paper shows {FIGURE_12}")
@@ -248,7 +250,7 @@ def _empty(subject: Subject, size: tuple[int, int], mode: Mode) -> Cost:
 
 def _measure(row: Cost, spec: ModelSpec, plan: Plan, display: Points) -> Cost:
     """Time the batches of a row, then search for the largest batch."""
-    task = Task(spec, row.mode, plan.device, torch.get_num_threads(), plan.seconds, plan.batches)
+    task = Task(spec, row.mode, plan.device, torch.get_num_threads(), plan.seconds, plan.batches, engine=plan.engine)
     is_gpu = plan.device != "cpu"
     task = replace(task, device_limit=plan.memory if is_gpu else None)
     memory = default_limit() if is_gpu or plan.memory is None else plan.memory
