@@ -6,6 +6,7 @@ standardised once, and dense layers use weights that oneDNN has laid out for thi
 
 import copy
 from collections.abc import Callable
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from vitlab.models.axial import AxialResNet
 from vitlab.models.build import Model
 from vitlab.models.embedding import PatchEmbedding, patchify
+from vitlab.models.merging import MergingBlock, merged, proportional, unmerged
 from vitlab.models.resnet import ResNet, StandardConv, pad_same, standardised
 from vitlab.models.transformer import MLP, Attention, Block
 from vitlab.models.vit import ViT
@@ -90,14 +92,14 @@ def is_untouched(model: nn.Module) -> bool:
 
 
 def _is_plain(model: ViT) -> bool:
-    """Whether every layer is the paper's: full attention without a bias, on all tokens, with dense layers of torch."""
+    """Whether every layer has full attention without learned biases, and dense layers of torch."""
 
     def is_plain(block: Block) -> bool:
         dense = (block.attention.qkv, block.attention.out, block.mlp.dense1, block.mlp.dense2)
-        kinds = type(block) is Block, type(block.attention) is Attention, type(block.mlp) is MLP
+        kinds = type(block) in (Block, MergingBlock), type(block.attention) is Attention, type(block.mlp) is MLP
         return all(kinds) and all(type(layer) is nn.Linear for layer in dense)
 
-    return all(map(is_plain, model.layers)) and not getattr(model.spec, "merge", 0)
+    return all(map(is_plain, model.layers))
 
 
 class Whole(nn.Module):
@@ -151,9 +153,26 @@ class LeanViT(nn.Module):
         model = self.model
         model.check(images)
         z = model.sequence(self.patches(images))  # (B, n, D)  Eq. 1
-        for number, block in enumerate(self.blocks):
-            z = block(model.with_positions(number, z))  # (B, n, D)  Eq. 2, 3
+        z = self._merging(z) if model.spec.merge else self._encoded(z)  # (B, n, D)  Eq. 2, 3
         return both(model, model.pool_tokens(z))  # Eq. 4
+
+    def _encoded(self, z: Tensor) -> Tensor:
+        """(B, n, D) -> (B, n, D), or (B, read, D)."""
+        for number, block in enumerate(self.blocks):
+            z, _ = block.attended(self.model.with_positions(number, z))
+            z = block.transformed(z)
+        return z
+
+    def _merging(self, z: Tensor) -> Tensor:
+        """The same for a model that merges tokens; in a layer that few tokens leave, merging would not change them."""
+        tokens, spec = unmerged(z), self.model.spec
+        for block, (before, after) in zip(self.blocks, pairwise(spec.layer_tokens), strict=True):
+            z, k = block.attended(tokens.z, proportional(tokens.sizes, tokens.z))
+            if block.read is not None:
+                return block.transformed(z)
+            tokens = merged(tokens._replace(z=z), k, before - after, spec.prefix)
+            tokens = tokens._replace(z=block.transformed(tokens.z))
+        return tokens.spread()
 
 
 class LeanPatches:
@@ -182,12 +201,14 @@ class LeanBlock:
         self.out = dense(block.attention.out.weight, block.attention.out.bias)
         self.dense1, self.dense2 = (dense(one.weight, one.bias) for one in (block.mlp.dense1, block.mlp.dense2))
 
-    def __call__(self, z: Tensor) -> Tensor:
-        """(B, n, D) -> (B, n, D), or (B, read, D)."""
-        u = self.norm1(z)
-        q, k, v = self._project(u)  # (B, h, n, Dh)
-        a = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # (B, n, D)
-        z = self.out.plus(a, z if self.read is None else z[:, : self.read].contiguous())  # Eq. 2
+    def attended(self, z: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(B, n, D) -> (B, n, D), or (B, read, D), and the keys (B, h, n, Dh); `bias` is added to the logits."""
+        q, k, v = self._project(self.norm1(z))  # (B, h, n, Dh)
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).flatten(2)  # (B, n, D)
+        return self.out.plus(a, z if self.read is None else z[:, : self.read].contiguous()), k  # Eq. 2
+
+    def transformed(self, z: Tensor) -> Tensor:
+        """(B, n, D) -> (B, n, D)."""
         m = self.dense1.gelu(self.norm2(z), self.approximate)  # (B, n, M)
         return self.dense2.plus(m, z)  # Eq. 3
 

@@ -48,13 +48,13 @@ class MergingBlock(Block):
     def forward(self, tokens: Tokens, pairs: int, prefix: int) -> Tokens:  # pyrefly: ignore[bad-override] - merges
         """(B, n, D) -> (B, n - pairs, D)."""
         q, k, v = self.attention._project(self.norm1(tokens.z))
-        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=_proportional(tokens.sizes, q))  # (B, h, n, Dh)
+        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=proportional(tokens.sizes, q))  # (B, h, n, Dh)
         return self._reduced(tokens, heads, k, pairs, prefix)
 
     def explain(self, tokens: Tokens, pairs: int, prefix: int) -> tuple[Tokens, Tensor]:  # pyrefly: ignore[bad-override]
         """(B, n, D) -> the same result (B, n - pairs, D), and its attention probabilities (B, h, n, n)."""
         q, k, v = self.attention._project(self.norm1(tokens.z))
-        logits = q @ k.mT / self.attention.scale + _proportional(tokens.sizes, q)  # (B, h, n, n)
+        logits = q @ k.mT / self.attention.scale + proportional(tokens.sizes, q)  # (B, h, n, n)
         probabilities = logits.softmax(dim=-1)
         return self._reduced(tokens, probabilities @ v, k, pairs, prefix), probabilities
 
@@ -124,7 +124,7 @@ def strongest_links(k: Tensor, pairs: int, prefix: int) -> tuple[Tensor, Tensor]
     return in_a[strongest], in_b[partner.gather(1, strongest)]
 
 
-def _proportional(sizes: Tensor, q: Tensor) -> Tensor:
+def proportional(sizes: Tensor, q: Tensor) -> Tensor:
     """(B, n) -> (B, 1, 1, n): the logarithm that gives a token the attention of as many keys as it has patches."""
     return sizes.to(q.dtype).log()[:, None, None]
 
