@@ -9,6 +9,7 @@ import torch
 from vitlab.errors import WeightsWarning
 from vitlab.models.axial import AxialResNet
 from vitlab.models.resnet import ResNet
+from vitlab.models.transformer import allocate
 from vitlab.models.vit import ViT
 from vitlab.paper.models import model_spec
 from vitlab.spec import (
@@ -72,7 +73,7 @@ def initialised(model: Empty, *, head_bias: float = 0.0, seed: int = 0) -> Empty
     device = torch.get_default_device()
     if device.type == "meta":
         return model
-    model.to_empty(device="cpu")
+    allocate(model, "cpu")
     with torch.device("cpu"):
         model.initialise(torch.Generator().manual_seed(seed), head_bias)
     return model.to(device)
@@ -84,7 +85,7 @@ def copied_model(spec: ModelSpec, source: Model) -> Model:
     The two specs may differ in what has no weights, such as dropout. `source` keeps its own tensors, so that training
     the copy does not change it. Class names, task and provenance are not copied.
     """
-    model = empty_model(spec).to_empty(device="cpu")
+    model = allocate(empty_model(spec), "cpu")
     model.load_state_dict(source.state_dict())
     return model
 

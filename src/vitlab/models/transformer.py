@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from vitlab.spec import Gelu
 
 SLOPE = 2 * math.sqrt(2 / math.pi)
 CUBIC = 0.044715 * SLOPE
+Module = TypeVar("Module", bound=nn.Module)
 CHUNK = 2**17  # numbers of a GELU computed at once, so that they stay in the cache
 
 
@@ -21,7 +22,13 @@ def dense(inputs: int, outputs: int) -> nn.Linear:
     with torch.device("meta"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # a head without classes
         layer = nn.Linear(inputs, outputs)
-    return layer.to_empty(device=torch.get_default_device())
+    return allocate(layer, torch.get_default_device())
+
+
+def allocate(module: Module, device: torch.device | str) -> Module:
+    """Give the parameters and buffers of a module memory on a device, without values."""
+    # Not Module.to_empty: its empty_like makes torch import sympy for tensors without storage, which takes 0.3 s.
+    return module._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
 
 
 class Attention(nn.Module):

@@ -36,6 +36,8 @@ from vitlab.store import locked, refuse_strange, sha256
 from vitlab.strict_json import to_json
 from vitlab.weights.load import located
 
+SPINNING = ("plain", "compiled")  # engines whose threads wait for each other after every operator
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -235,7 +237,7 @@ def _score(
             say(console, changed, "yellow")
     if reading.engine in INEXACT:
         say(console, f"{reading.engine}: {compared(pair.model, pair.source, pair.how, reading)}", "yellow")
-    with _Scored(console, reading.workers) as display:
+    with _Scored(console, reading) as display:
         done = score_source(
             pair.model,
             pair.source,
@@ -267,15 +269,15 @@ def _score(
 
 
 class _Scored(Images):
-    """Shows how many images are scored, and warns once if other programs crowd the processors."""
+    """Shows how many images are scored, and warns once if other programs crowd the processors of a plain model."""
 
-    def __init__(self, console: Console, workers: int) -> None:
+    def __init__(self, console: Console, reading: Reading) -> None:
         super().__init__(console, "scored")
-        self.crowding = Crowding(workers)
+        self.crowding = Crowding(reading.workers) if reading.engine in SPINNING else None
 
     def show(self, done: int, total: int) -> None:
         super().show(done, total)
-        if why := self.crowding.notice():
+        if self.crowding is not None and (why := self.crowding.notice()):
             say(self.console, advice(why, "before the command"))
 
 
