@@ -56,7 +56,7 @@ def test_a_training_beside_busy_programs_says_so_once_and_learns_the_same(in_mem
     crashes.assert_same(in_memory / "beside", in_memory / "alone")
 
 
-def test_an_evaluation_beside_busy_programs_says_so_once(tmp_path, monkeypatch):
+def test_an_evaluation_of_a_plain_model_beside_busy_programs_says_so_once(tmp_path, monkeypatch):
     for name in ("ape", "bee"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         noise = np.random.default_rng(0).integers(0, 256, (20, 20, 3), dtype=np.uint8)
@@ -67,16 +67,19 @@ def test_an_evaluation_beside_busy_programs_says_so_once(tmp_path, monkeypatch):
     model.class_names = ("ape", "bee")
     save_model(model, tmp_path / "model")
     monkeypatch.setattr(evaluate, "Crowding", partial(Crowding, **busy_machine()))
-    said = io.StringIO()
-    evaluate.evaluate(
-        [tmp_path / "model"],
-        [f"folder:{tmp_path / 'photos'}"],
-        tmp_path / "out",
-        batch=1,
-        console=Console(file=said, width=1000),
-    )
-    assert said.getvalue().count("other programs use 1.5 of 2 processors") == 1
-    assert "OMP_WAIT_POLICY=PASSIVE before the command" in said.getvalue()
+    said = {"plain": io.StringIO(), "torch": io.StringIO()}
+    for engine, file in said.items():
+        evaluate.evaluate(
+            [tmp_path / "model"],
+            [f"folder:{tmp_path / 'photos'}"],
+            tmp_path / "out",
+            batch=1,
+            engine=engine,
+            console=Console(file=file, width=1000),
+        )
+    assert said["plain"].getvalue().count("other programs use 1.5 of 2 processors") == 1
+    assert "OMP_WAIT_POLICY=PASSIVE before the command" in said["plain"].getvalue()
+    assert "other programs" not in said["torch"].getvalue()  # whose threads do not wait for each other
 
 
 @pytest.mark.parametrize("helpers", [2, 4])
