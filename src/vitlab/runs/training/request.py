@@ -38,6 +38,7 @@ from vitlab.run_dir import VERSION, RunSpec
 from vitlab.runs.progress import say
 from vitlab.runs.training.data import TrainingData
 from vitlab.runs.training.state import adapt
+from vitlab.runs.training.streams import resolved, unfit
 from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.weights.load import StartWeights
 from vitlab.world.device import default_workers, pick_device
@@ -173,6 +174,9 @@ def _run_spec(
     require(is_consistent, f"one head cannot learn a sigmoid from labels and a softmax from a teacher; {remedy}")
     device = pick_device(execution.device)
     workers = default_workers(device) if execution.workers == CHOSEN else execution.workers
+    placed = replace(execution, device=str(device), workers=workers)
+    if request.is_swept and unfit(model, placed):
+        placed = replace(placed, streams=0)
     run = RunSpec(
         format="vitlab-run",
         version=VERSION,
@@ -180,7 +184,7 @@ def _run_spec(
         model=model,
         recipe=recipe,
         data=request.data,
-        execution=replace(execution, device=str(device), workers=workers),
+        execution=replace(placed, streams=resolved(model, recipe, placed)),
         seed=request.seed,
         validation=request.validation,
         held_out=held_out,

@@ -17,6 +17,7 @@ from vitlab.require import require
 from vitlab.run_dir import CHECKPOINTS, RunDir, RunSpec
 from vitlab.runs.progress import say
 from vitlab.runs.training.data import RunData, tell_unused
+from vitlab.runs.training.streams import applied
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
@@ -68,7 +69,7 @@ def restore_or_begin(session: Session, data: RunData, state: TrainState, checkpo
             tell_unused(console, world.first(unused_classes, data.train), spec.model.classes)
         checkpoints.save(state, wait=True)
         return
-    changed = differences({"ranks": "1"} | restored.environment, here)
+    changed = differences({"ranks": "1", "streams": "0"} | restored.environment, here)
     run.record("resumed", {"step": restored.step, "damaged": list(restored.damaged), "changed": changed})
     for damage in restored.damaged:
         say(console, f"damaged, set aside: {damage}")
@@ -88,6 +89,7 @@ def _execution_environment(spec: RunSpec, kind: str, world: World) -> dict[str, 
     return {
         "precision": how.precision,
         "micro-batch": str(how.micro_batch),
+        "streams": str(applied(spec.model, how, ranks=world.ranks)),
         "compile": str(how.compile),
         "ranks": "any" if how.exact_elastic else ranks,
     }
