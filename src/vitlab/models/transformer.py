@@ -252,9 +252,8 @@ class _LeanMLP(torch.autograd.Function):
         of_b1 = w1.new_zeros(w1.shape[0])
         parts = (tensor.split(ctx.rows) for tensor in (x, hidden, gradient, of_x))
         for x_part, h, g, of_x_part in zip(*parts, strict=True):
-            m, derivative = _activated_with_derivative(h, ctx.approximate)
+            m, of_h = _activated_with_gradient(h, g @ w2, ctx.approximate)  # (rows, M) each
             of_w2.addmm_(g.mT, m)
-            of_h = torch.mm(g, w2, out=m).mul_(derivative)  # (rows, M)
             of_w1.addmm_(of_h.mT, x_part)
             of_b1.add_(of_h.sum(dim=0))
             torch.mm(of_h, w1, out=of_x_part)
@@ -268,12 +267,13 @@ def _activated(h: Tensor, approximate: str) -> Tensor:
     return torch.addcmul(slope, h, h, value=CUBIC).mul_(h).sigmoid_().mul_(h)
 
 
-def _activated_with_derivative(h: Tensor, approximate: str) -> tuple[Tensor, Tensor]:
+def _activated_with_gradient(h: Tensor, gradient: Tensor, approximate: str) -> tuple[Tensor, Tensor]:
+    """GELU of h, and the gradient of h given that of the GELU."""
     if approximate == "none":
-        return F.gelu(h), torch.ops.aten.gelu_backward(torch.ones_like(h), h)
+        return F.gelu(h), torch.ops.aten.gelu_backward(gradient, h)
     result, derivative = torch.empty_like(h), torch.empty_like(h)
     _tanh_gelu(h, result, derivative)
-    return result, derivative
+    return result, derivative.mul_(gradient)
 
 
 # Symbolic tracing has neither sizes for `by_distance` to count to nor a device for `gelu` to look at.
