@@ -78,9 +78,7 @@ def timed(steps: Mapping[str, Step], rounds: int) -> dict[str, tuple[list[float]
 def measure_speed(case: str, rounds: int) -> None:
     steps = {label: make(case) for label, make in LEVERS.items()}
     found = timed(steps | {"plain again": steps["plain"]}, rounds)
-    print(
-        f"\n{case}, batch {CASES[case][1]}, {rounds} rounds: median and best s, to plain; the same by CPU, and peak MB"
-    )
+    print(f"\n{case}, batch {CASES[case][1]}, {rounds} rounds: median and best s, to plain; the same by CPU")
     plain = found["plain"]
     for label, times in found.items():
         parts = [
