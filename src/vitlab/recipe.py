@@ -249,7 +249,8 @@ class Recipe:
             require(given == unused, f"masked patches have no labels; leave {name} at {unused!r}, not {given!r}")
 
 
-CHOSEN = -1  # workers: as many as suit the cores and the device
+CHOSEN = -1  # workers and streams: as many as suit the cores, the device and the run
+MOST_STREAMS = 64  # every stream has its own gradients in memory
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,8 @@ class Execution:
     Args:
         device: cpu, cuda, cuda:1 or mps; auto is a GPU if there is one.
         micro_batch: Images in memory at once; 0 for the whole batch. It does not change the batch of a step.
+        streams: Parts of a micro-batch that a CPU computes at the same time, each on one thread: faster, less memory.
+            0 for none, -1 chooses from threads and model. They need a model without dropout and stochastic depth.
         precision: bf16 is faster and takes less memory on GPUs that support it; fp32 is more exact. tf32 is fp32 with
             products and convolutions rounded to 10 bits, on NVIDIA GPUs only; no other choice uses it.
         recompute: Recompute activations in the backward pass: less memory, more time.
@@ -276,6 +279,7 @@ class Execution:
 
     device: str = "cpu"
     micro_batch: int = 0
+    streams: int = 0
     precision: Precision = "fp32"
     recompute: bool = False
     compile: bool = False
@@ -292,6 +296,8 @@ class Execution:
     def __post_init__(self) -> None:
         check_fields(self)
         require(self.workers >= CHOSEN, f"workers {self.workers} must be 0 or more, or {CHOSEN} to choose the number")
+        is_allowed = CHOSEN <= self.streams <= MOST_STREAMS
+        require(is_allowed, f"streams {self.streams} is outside 0..{MOST_STREAMS}; {CHOSEN} chooses the number")
         check_not_negative(self, "micro_batch", "save_every")
         require(self.keep >= 1, f"keep {self.keep} must be at least 1: a crash would lose a run without checkpoints")
         check_range(self, "[0, 1]", "max_bad")
@@ -302,4 +308,4 @@ class Execution:
         require(not self.compile or self.parallel != "fsdp", "compile does not work with fsdp; give parallel='ddp'")
 
 
-AUTOMATIC = Execution(device="auto", workers=CHOSEN, report=True)  # the default for users
+AUTOMATIC = Execution(device="auto", streams=CHOSEN, workers=CHOSEN, report=True)  # the default for users

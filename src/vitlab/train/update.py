@@ -17,6 +17,7 @@ from vitlab.train.mixing import Mixing, mixing_of
 from vitlab.train.objectives import Objective, Piece, supervised
 from vitlab.train.optimizers import clip_gradients, set_learning_rate, update_average
 from vitlab.train.state import TrainState
+from vitlab.train.streams import add_gradients, divided, one_thread
 from vitlab.world.device import seed_device
 from vitlab.world.group import ALONE, World
 from vitlab.world.parallel import Alone
@@ -48,7 +49,10 @@ class Step:
 
 
 class Update:
-    """Update a state by one batch. `prepare` converts inputs, on the device, to what the module takes."""
+    """Update a state by one batch. `prepare` converts inputs, on the device, to what the module takes.
+
+    Streams need a single rank and a module that draws no random numbers (`runs.training.streams` decides).
+    """
 
     def __init__(
         self,
@@ -78,11 +82,14 @@ class Update:
             self.parallel.needs_rehearsal = False
             self._loss(forward, self._blank(examples)).backward()
         state.optimizer.zero_grad(set_to_none=True)
-        if self.execution.exact_elastic:
-            loss = self._shard_by_shard(forward, examples, step, images)
-        else:
-            loss = float(self.world.sum(self._accumulate(forward, examples, step, shares)))
-        norm = float(clip_gradients(state.module.parameters(), recipe.optimizer.clip, self.world))
+        with one_thread() if self.execution.streams else nullcontext(0) as threads:
+            if self.execution.streams:
+                loss = self._by_streams(forward, examples, step, threads)
+            elif self.execution.exact_elastic:
+                loss = self._shard_by_shard(forward, examples, step, images)
+            else:
+                loss = float(self.world.sum(self._accumulate(forward, examples, step, shares)))
+            norm = float(clip_gradients(state.module.parameters(), recipe.optimizer.clip, self.world))
         is_finite = math.isfinite(loss) and math.isfinite(norm)
         if is_finite:
             set_learning_rate(state.optimizer, rate)
@@ -110,6 +117,20 @@ class Update:
                 loss.backward()
             total += loss.detach()
         return total
+
+    def _by_streams(self, forward: nn.Module, examples: Examples, step: int, threads: int) -> float:
+        """Accumulate the gradients of all pieces, each of them in parts that are computed at the same time; returns the
+        batch's mean loss.
+        """
+        images, mixing, streams = len(examples.inputs), self._mixing(examples, step), self.execution.streams
+        trained = [parameter for parameter in forward.parameters() if parameter.requires_grad]
+        parts = [part for piece in self._pieces(range(images)) for part in divided(piece, streams)]
+
+        def loss_of(part: range) -> Tensor:
+            return self._loss(forward, self._piece(examples, part, mixing)) / images
+
+        losses = add_gradients(loss_of, parts, trained, threads=min(streams, threads))
+        return float(sum(losses, self._nothing(examples)))
 
     def _shard_by_shard(self, forward: nn.Module, examples: Examples, step: int, images: int) -> float:
         """Compute the gradient of every shard, then sum them in the order of shards: the same bits on any number of

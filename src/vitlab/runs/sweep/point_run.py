@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,8 +50,9 @@ def train_point(asked: Argument, console: Console) -> int:
 
 def _trained(folder: Path, spec: RunSpec, known: Path, sources: Mapping[str, Source], console: Console) -> int:
     if (folder / RUN).exists():
-        memory = InMemory(sources=sources)
-        return train_run(RunDir.open(folder), console, memory=memory, execution=spec.execution, known=known)
+        run = RunDir.open(folder)
+        begun = replace(spec.execution, streams=run.spec().execution.streams)  # an earlier version may have had none
+        return train_run(run, console, memory=InMemory(sources=sources), execution=begun, known=known)
     data = open_run_data(spec, sources=sources)
     teacher = open_teacher(spec, data.card) if spec.teacher else None
     run = create_run(folder, spec, data, console, teacher, is_confirmed=True, is_announced=False)

@@ -38,6 +38,7 @@ from vitlab.run_dir import VERSION, RunSpec
 from vitlab.runs.progress import say
 from vitlab.runs.training.data import TrainingData
 from vitlab.runs.training.state import adapt
+from vitlab.runs.training.streams import resolved, unfit
 from vitlab.spec import ModelSpec, ViTSpec, check_image
 from vitlab.weights.load import StartWeights
 from vitlab.world.device import check_precision, default_workers, pick_device
@@ -174,6 +175,9 @@ def _run_spec(
     device = pick_device(execution.device)
     check_precision(execution.precision, device)
     workers = default_workers(device) if execution.workers == CHOSEN else execution.workers
+    placed = replace(execution, device=str(device), workers=workers)
+    if request.is_swept and unfit(model, placed):
+        placed = replace(placed, streams=0)
     run = RunSpec(
         format="vitlab-run",
         version=VERSION,
@@ -181,7 +185,7 @@ def _run_spec(
         model=model,
         recipe=recipe,
         data=request.data,
-        execution=replace(execution, device=str(device), workers=workers),
+        execution=replace(placed, streams=resolved(model, recipe, placed)),
         seed=request.seed,
         validation=request.validation,
         held_out=held_out,

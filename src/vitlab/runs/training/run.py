@@ -4,7 +4,7 @@ import functools
 import html
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from vitlab.run_dir import CHECKPOINTS, CONTENTS, LARGEST_RECORD, MODEL, REPORT,
 from vitlab.runs.progress import default_console, describe, say
 from vitlab.runs.training.data import Data, named_sources
 from vitlab.runs.training.finishing import read_result
+from vitlab.runs.training.streams import resolved
 from vitlab.runs.training.trainer import InMemory, Watcher, check_watcher, train_or_stop
 from vitlab.store import MANIFEST
 from vitlab.strict_json import read_json
@@ -122,7 +123,10 @@ class Run:
         specs, sources = named_sources(data, validation, test)
         places = specs | {"teacher": "" if teacher is None else str(located(teacher).resolve())}
         run = RunDir(self.path)
-        execution = with_fields(run.spec().execution, flattened({**changes, **fields}))
+        spec, given = run.spec(), flattened({**changes, **fields})
+        execution = with_fields(spec.execution, given)
+        if "streams" in dict(given):
+            execution = replace(execution, streams=resolved(spec.model, spec.recipe, execution))
         with join(execution.device, execution.timeout) as world:
             run.writes = world.leads
             train_or_stop(

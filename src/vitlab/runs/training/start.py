@@ -13,6 +13,7 @@ from torch import nn
 
 from vitlab.changes import NO_CHANGES, check_names, flattened, with_fields
 from vitlab.data.loading.workers import check_workers
+from vitlab.errors import InvalidValue
 from vitlab.interrupts import raise_when_interrupted
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
@@ -35,6 +36,7 @@ from vitlab.runs.training.objective import Teacher, corruption_of, open_teacher
 from vitlab.runs.training.request import Objective, Request, finetuning_spec, pretraining_spec
 from vitlab.runs.training.run import Run
 from vitlab.runs.training.state import IN_MEMORY, without_storage
+from vitlab.runs.training.streams import unfit
 from vitlab.runs.training.time_estimate import DAY, estimated_seconds
 from vitlab.runs.training.trainer import InMemory, Watcher, check_watcher, train_or_stop
 from vitlab.runs.training.validation import check_pictures
@@ -156,7 +158,7 @@ def _start(
             spec = pretraining_spec(recipe, opened.card, request, execution, console, objective, teacher)
         else:
             spec = finetuning_spec(start, recipe, opened, request, execution, console, teacher)
-        spec = _with_shards(spec, world)
+        spec = _on_ranks(_with_shards(spec, world), execution, world)
         data = split_data(spec, opened, read_card(RunDir(path)) if is_begun else None, sources=call.sources)
         memory = InMemory(
             data,
@@ -214,6 +216,16 @@ def _with_shards(spec: RunSpec, world: World) -> RunSpec:
         return spec
     wanted = SHARDS if is_exact else max(SHARDS, world.ranks)  # exact ones are the same on any number of ranks
     return replace(spec, recipe=replace(recipe, shards=min(wanted, recipe.batch)))
+
+
+def _on_ranks(spec: RunSpec, asked: Execution, world: World) -> RunSpec:
+    """The run without streams if there are several ranks; an InvalidValue if the user asked for them."""
+    why = unfit(spec.model, spec.execution, ranks=world.ranks)
+    if not spec.execution.streams or not why:
+        return spec
+    if asked.streams > 0:
+        raise InvalidValue(f"has no effect in this run: {why}", field="streams")
+    return replace(spec, execution=replace(spec.execution, streams=0))
 
 
 # -- The folder ------------------------------------------------------------------------------------
@@ -281,6 +293,8 @@ def _announce(spec: RunSpec, data: RunData, console: Console) -> None:
     total, epochs = recipe.schedule.total, recipe.schedule.total * recipe.batch / max(train, 1)
     length = f"{total:,} steps of {recipe.batch:,} images ({epochs:,.1f} epochs), {height}x{width} pixels"
     say(console, f"        {length}, {recipe.optimizer.kind}, peak learning rate {recipe.schedule.peak:g}")
+    if streams := spec.execution.streams:
+        say(console, f"streams {streams}: parts of a batch are computed at the same time, each on one thread")
 
 
 def _check_buildable(spec: RunSpec) -> None:

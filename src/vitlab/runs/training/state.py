@@ -17,6 +17,7 @@ from vitlab.require import require
 from vitlab.run_dir import CHECKPOINTS, RunDir, RunSpec
 from vitlab.runs.progress import say
 from vitlab.runs.training.data import RunData, tell_unused
+from vitlab.runs.training.streams import applied
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
@@ -69,7 +70,8 @@ def restore_or_begin(session: Session, data: RunData, state: TrainState, checkpo
             tell_unused(console, world.first(unused_classes, data.train), spec.model.classes)
         checkpoints.save(state, wait=True)
         return
-    changed = differences({"ranks": "1"} | restored.environment, here)
+    none = {"streams": "0"}  # recorded only by runs that have some
+    changed = differences({"ranks": "1"} | none | restored.environment, none | here)
     run.record("resumed", {"step": restored.step, "damaged": list(restored.damaged), "changed": changed})
     for damage in restored.damaged:
         say(console, f"damaged, set aside: {damage}")
@@ -86,9 +88,11 @@ def _execution_environment(spec: RunSpec, kind: str, world: World) -> dict[str, 
     """The settings of the execution that affect the bits."""
     how = spec.execution
     ranks = str(world.ranks) if kind == "alone" else f"{world.ranks} {kind}"
+    streams = applied(spec.model, how, ranks=world.ranks)
     return {
         "precision": how.precision,
         "micro-batch": str(how.micro_batch),
+        **({"streams": str(streams)} if streams else {}),
         "compile": str(how.compile),
         "ranks": "any" if how.exact_elastic else ranks,
     }

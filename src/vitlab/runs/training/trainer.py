@@ -21,6 +21,7 @@ from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.errors import SIGNAL_CODES, Stopped, TooManyBadImages
 from vitlab.interrupts import undisturbed
 from vitlab.models.build import Model
+from vitlab.models.transformer import make_lean
 from vitlab.recipe import Execution
 from vitlab.require import require
 from vitlab.run_dir import MODEL, RESULT, RunDir
@@ -30,6 +31,7 @@ from vitlab.runs.training.exactness import check_unchanged
 from vitlab.runs.training.finishing import finish, is_complete
 from vitlab.runs.training.objective import Teacher, corruption_of, objective_of, open_teacher, student_of, targets_of
 from vitlab.runs.training.state import Session, open_state, restore_or_begin
+from vitlab.runs.training.streams import applied
 from vitlab.runs.training.validation import validate
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.loop import Loop
@@ -146,9 +148,13 @@ class Training:
 
     def run_loop(self, teacher: Teacher | None) -> int:
         """Run the loop to its end or to a stop; returns its exit code."""
-        recipe, execution, state = self.spec.recipe, self.spec.execution, self.state
+        recipe, state = self.spec.recipe, self.state
+        streams = applied(self.spec.model, self.spec.execution, ranks=self.world.ranks)
+        execution = replace(self.spec.execution, streams=streams)
         objective = objective_of(self.spec, self.data.train, teacher, self.device)
         forward: nn.Module = state.module if teacher is None else student_of(self.spec, state.module)
+        if streams:
+            make_lean(state.module)
         if execution.recompute:
             recompute_activations(state.module)
         if execution.compile:
