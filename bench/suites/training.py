@@ -16,6 +16,7 @@ from bench import libraries
 from bench.limit import MatmulLimit, training_products
 from bench.runner import Call, Case, Contestant
 from vitlab.models.build import build_from_spec
+from vitlab.models.transformer import make_lean
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.spec import CONVENTIONS, ViTSpec
 from vitlab.train.optimizers import make_optimizer
@@ -55,9 +56,11 @@ def contestants(spec: ViTSpec, batch: int, *, is_fresh: bool = False) -> list[tu
     def made(library: str) -> torch.nn.Module:
         return FRESH[library](spec) if is_fresh else SAME[library](libraries.random_model(spec))
 
-    def vitlab(gelu: str) -> Call:
+    def vitlab(gelu: str, streams: int = 0) -> Call:
         own = replace(spec, conventions=CONVENTIONS[gelu])
-        return vitlab_step(build_from_spec(own) if is_fresh else libraries.random_model(own), batch)
+        return vitlab_step(build_from_spec(own) if is_fresh else libraries.random_model(own), batch, streams)
+
+    threads = torch.get_num_threads()
 
     return [
         ("timm", lambda: plain_step(made("timm"), spec, batch), True),
@@ -71,6 +74,8 @@ def contestants(spec: ViTSpec, batch: int, *, is_fresh: bool = False) -> list[tu
         ("Hugging Face", lambda: plain_step(made("Hugging Face"), spec, batch), True),
         ("vitlab, exact GELU", lambda: vitlab("timm"), True),
         ("vitlab, tanh GELU (paper)", lambda: vitlab("paper"), False),
+        (f"vitlab, exact GELU, {threads} streams", lambda: vitlab("timm", threads), True),
+        (f"vitlab, tanh GELU (paper), {threads} streams", lambda: vitlab("paper", threads), False),
     ]
 
 
@@ -80,13 +85,15 @@ def examples(spec: ViTSpec, batch: int) -> tuple[Tensor, Tensor]:
     return torch.randn(batch, 3, *spec.image, generator=generator), labels
 
 
-def vitlab_step(module: torch.nn.Module, batch: int) -> Call:
+def vitlab_step(module: torch.nn.Module, batch: int, streams: int) -> Call:
     """As `vitlab pretrain` makes a step, on images that are already normalised, like the others'."""
+    if streams:
+        make_lean(module)
     images, labels = examples(module.spec, batch)
     schedule = Schedule(peak=RATE, total=1_000_000, warmup=0, decay="constant")
     recipe = Recipe("bench", "bench/suites/training.py", batch, module.spec.image, schedule, AdamW())
     state = TrainState(module, make_optimizer(module, recipe.optimizer))
-    update = Update(recipe, Execution(), seed=0, prepare=lambda inputs: inputs)
+    update = Update(recipe, Execution(streams=streams), seed=0, prepare=lambda inputs: inputs)
     given = Examples(images, F.one_hot(labels, module.spec.classes).float())
     return lambda: torch.tensor([update(state, module, given).loss])
 
