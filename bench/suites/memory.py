@@ -12,7 +12,10 @@ from pathlib import Path
 from bench.runner import Call, Case, Contestant
 
 ROUNDS = 3
-TRAINING = ("timm", "torchvision", "Hugging Face", "vitlab, exact GELU", "vitlab, tanh GELU (paper)")
+TRAINING = (
+    *("timm", "torchvision", "Hugging Face", "vitlab, exact GELU", "vitlab, tanh GELU (paper)"),
+    *("vitlab, exact GELU, streams", "vitlab, tanh GELU (paper), streams"),
+)
 INFERENCE = (
     *("timm", "torchvision", "Hugging Face", "vitlab, the module"),
     *("vitlab, engine torch", "vitlab, engine onnxruntime", "vitlab, engine openvino"),
