@@ -2,8 +2,8 @@
 
 vitlab's step is its own `Update`, which also measures the gradient's norm and checks that all is finite; the others' is
 the shortest loop that trains. All start with the same weights and see the same images; the difference is that of the
-first loss. Streams are the default of a training on a CPU: one part of the batch per thread, and MLPs that keep less for
-the backward pass. The limit is the matrix products of the forward and the backward pass.
+first loss. Streams are the default of a training on a CPU: one part of the batch per thread, and MLPs that keep less
+for the backward pass. The limit is the matrix products of both passes.
 """
 
 from collections.abc import Callable, Iterator
