@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from agreement import randomised
 from vitlab import load_model, preprocess
@@ -17,7 +20,7 @@ pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 
 SAME = {  # of 200 photographs, the least with the same top-1 as in fp32
     ("ViT-Ti_16-augreg-in1k-224.npz", "timm"): 198,
-    ("DeiT-Ti_16-224.timm.safetensors", "deit"): 190,
+    ("DeiT-Ti_16-224.timm.safetensors", "deit"): 194,
 }
 
 
@@ -47,10 +50,19 @@ def engine(model):
 
 
 def test_weights_are_rounded_with_one_scale_per_output():
-    weight = torch.randn(12, 5, generator=torch.Generator().manual_seed(0)) * torch.tensor([1e-3, 1, 10, 100, 0])
+    weight = torch.randn(13, 5, generator=torch.Generator().manual_seed(0)) * torch.tensor([1e-3, 1, 10, 100, 0])
     integers, scales = rounded(weight.numpy())
-    assert (abs(integers).max(axis=0) == [127, 127, 127, 127, 0]).all()
-    assert (abs(integers * scales - weight.numpy()) <= scales / 2 * 1.001).all()
+    assert (abs(integers).max(axis=0)[:4] > 63).all()
+    assert (abs(integers * scales - weight.numpy()) <= scales * 0.501).all()
+
+
+@given(arrays("f4", st.tuples(st.integers(1, 9), st.just(2)), elements=st.floats(-1, 1, width=32)))
+def test_sums_of_two_products_fit_into_16_bits(weight):
+    integers, _ = rounded(weight)
+    for first in range(0, len(weight), 2):
+        pair = integers[first : first + 2].astype(int)
+        assert 255 * pair.clip(min=0).sum(axis=0).max() < 2**15  # activations are 0 to 255
+        assert 255 * pair.clip(max=0).sum(axis=0).min() >= -(2**15)
 
 
 @pytest.mark.slow
