@@ -16,13 +16,14 @@ import torch
 
 from vitlab.engines.engine import OUTPUTS
 from vitlab.engines.networks import prepared
+from vitlab.engines.quantisation import quantise
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
 from vitlab.store import remove_folder, verify_folder, write_folder
 
 GRAPH, INPUT = "graph.onnx", "images"
 LARGEST_CACHE = 4 * 2**30  # bytes of graphs that are kept; the oldest go first
-REVISION = 1  # of what a graph contains; a new one makes the cached ones useless
+REVISION = 2  # of what a graph contains; a new one makes the cached ones useless
 
 
 def cache_folder() -> Path:
@@ -75,25 +76,6 @@ def write_graph(model: Model, path: Path) -> None:
         )
         assert program is not None
         program.save(str(path), external_data=True)
-
-
-def quantise(path: Path) -> None:
-    """Replace a graph by one with 8-bit weights, one scale per output; activations are quantised as they come."""
-    import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    graph = onnx.load(path)
-    del graph.graph.value_info[:]  # shapes that the quantiser would compare with its own
-    for file in path.parent.iterdir():
-        file.unlink()
-    large = path.with_suffix(".fp32.onnx")
-    onnx.save(graph, large, save_as_external_data=True, location=f"{large.name}.data")
-    with _quiet():
-        quantize_dynamic(
-            large, path, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True, weight_type=QuantType.QInt8
-        )
-    for file in path.parent.glob(f"{large.name}*"):
-        file.unlink()
 
 
 @contextlib.contextmanager
