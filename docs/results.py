@@ -199,6 +199,7 @@ def tables() -> dict[str, str]:
         "short": _table(heading, [*accuracy[:7], *robustness[:3]]),
         "speed": speed_table(speed.RESULTS),
         "all speed": speed_tables(speed.RESULTS),
+        "merging": (ROOT / "evidence" / "merging.txt").read_text("utf-8"),
     }
 
 
@@ -219,7 +220,7 @@ def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def pages() -> list[Path]:
     """Every document that has a table of results."""
-    documents = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    documents = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [page for page in documents if "<!-- results: " in page.read_text("utf-8")]
 
 

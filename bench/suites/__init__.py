@@ -8,7 +8,19 @@ from pathlib import Path
 from types import ModuleType
 
 ORDER = (  # in which `bench run` runs them, and `bench list` names them
-    *("startup", "data", "inference", "merging", "busy", "endtoend", "training", "memory", "fewshot", "waiting"),
+    *(
+        "startup",
+        "data",
+        "inference",
+        "levers",
+        "merging",
+        "busy",
+        "endtoend",
+        "training",
+        "memory",
+        "fewshot",
+        "waiting",
+    ),
 )
 SUITES = tuple(name for name in ORDER if (Path(__file__).parent / f"{name}.py").exists())
 

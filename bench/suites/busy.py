@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from bench.runner import Case
 from bench.suites.inference import inference_case
 
-ROUNDS = 9
+ROUNDS = 5
 LOOPS = 2
 
 

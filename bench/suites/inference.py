@@ -16,7 +16,7 @@ from bench.runner import Call, Case, Contestant
 from vitlab.paper.models import model_spec
 from vitlab.spec import CONVENTIONS, ViTSpec
 
-ROUNDS = 15
+ROUNDS = 9
 CASES = (("ViT-Ti/16", 8), ("ViT-S/16", 8), ("ViT-B/16", 1), ("ViT-B/16", 8))
 BASELINE = "timm"
 ENGINES = ("plain", "torch", "compiled", "onnxruntime", "openvino", "auto", "onnxruntime-int8")

@@ -15,7 +15,7 @@ from bench import libraries
 from bench.runner import Call, Case, Contestant
 from bench.suites.inference import BASELINE, model_and_images, without_gradients
 
-ROUNDS = 9
+ROUNDS = 7
 CASES = (("ViT-Ti/16", 16, range(17)), ("ViT-B/16", 8, range(0, 17, 4)))  # model, batch, tokens merged per layer
 
 

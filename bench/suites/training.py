@@ -24,7 +24,7 @@ from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.update import Examples, Update
 
-ROUNDS = 15
+ROUNDS = 9
 EXACT = CONVENTIONS["timm"]
 TINY = ViTSpec(patch=16, layers=12, width=192, mlp=768, heads=3, head="linear", conventions=EXACT)
 SMALL = replace(TINY, patch=4, layers=9, image=(32, 32), classes=10)

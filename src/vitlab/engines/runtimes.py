@@ -59,6 +59,7 @@ def openvino_functions(graph: Path, threads: int) -> tuple[Function, Function]:
     @cache
     def compiled(streams: int) -> Any:
         settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": streams}
+        settings["ENABLE_CPU_PINNING"] = False  # two models in a process would be given the same cores
         return core.compile_model(core.read_model(graph), "CPU", settings)
 
     def function(streams: int) -> Function:
