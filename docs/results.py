@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 from bench import results as speed  # noqa: E402 - its folder is not installed
 
 CONTESTS = ("inference", "busy", "endtoend", "training", "memory")  # suites whose cases have one baseline, timm
+SHORT = ("inference", "endtoend")  # in the README
 NOT_MEASURED = "No results are committed yet: `make bench` writes them to `bench/results/`.\n"
 Row = tuple[str, str, str]  # what, result, the command and the file that holds its output
 
@@ -170,9 +171,9 @@ def _best(case: speed.CaseResult, rows: list[speed.Row]) -> str:
     return f"{ratio:.2f} ({name.removeprefix('vitlab, ')})"
 
 
-def speed_table(folder: Path) -> str:
-    """The short table of speed: a row for each case."""
-    rows = list(speed_rows(folder))
+def speed_table(folder: Path, suites: tuple[str, ...] = CONTESTS) -> str:
+    """The short table of speed: a row for each case of these suites."""
+    rows = [row for row in speed_rows(folder) if row[0].partition(":")[0] in suites]
     return _table(("timm = 1.00", "vitlab", "best other", "no difference", "all rows"), rows) if rows else NOT_MEASURED
 
 
@@ -182,7 +183,11 @@ def speed_tables(folder: Path) -> str:
     for suite, result in measured(folder).items():
         facts = result.machine
         lines += [f"### {suite}", "", result.about, ""]
-        lines += [f"`{result.command}` on {facts['processor']}, {facts['cores']} cores, commit {facts['commit']}.", ""]
+        command = result.command.partition(" --rounds")[0]
+        lines += [
+            f"`{command}` ({result.rounds} rounds) on {facts['processor']}, {facts['cores']} cores, commit {facts['commit']}.",
+            "",
+        ]
         for case in result.cases:
             lines += [f"**{case.title}**", "", *speed.table(speed.headings(case), speed.case_rows(case)), ""]
     return "\n".join(lines) if lines else NOT_MEASURED
@@ -197,7 +202,7 @@ def tables() -> dict[str, str]:
         "accuracy": _table(heading, accuracy),
         "robustness": _table(heading, robustness),
         "short": _table(heading, [*accuracy[:7], *robustness[:3]]),
-        "speed": speed_table(speed.RESULTS),
+        "speed": speed_table(speed.RESULTS, SHORT),
         "all speed": speed_tables(speed.RESULTS),
         "merging": (ROOT / "evidence" / "merging.txt").read_text("utf-8"),
     }

@@ -197,7 +197,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
 def test_every_flag_exists(document):
     commands = [*COMMANDS.values(), *DATA_COMMANDS.values()]
     known = {name for command in commands for name in inspect.signature(command).parameters}
-    known |= RECIPE_FIELDS | set(Execution.__annotations__) | {"help"}
+    known |= RECIPE_FIELDS | set(Execution.__annotations__) | {"help", "version"}
     for flag in re.findall(r"(?<![\w-])--([a-z][\w.-]*[\w])", document.read_text()):
         name = flag.replace("-", "_").partition(".")[0]
         assert name in known or flag in OF_TORCHRUN | OF_OTHERS, flag

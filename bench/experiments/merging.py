@@ -84,7 +84,7 @@ def draw(found: list[Found]) -> None:
 def main() -> None:
     found = accuracies()
     print("| merge | tokens left | GMACs | top-1 % | agreement % | images/s to merge 0 |")
-    print("|---:|---:|---:|---:|---:|---:|")
+    print("| --- | --- | --- | --- | --- | --- |")
     for one in found:
         speed = "" if one.speed is None else f"{one.speed:.2f}"
         print(f"| {one.merge} | {one.tokens} | {one.gmacs:.2f} | {one.top1:.1f} | {one.agreement:.1f} | {speed} |")

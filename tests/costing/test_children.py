@@ -113,5 +113,5 @@ def test_the_reports_of_a_task(tiny_spec, mode):
     found = list(reports(task_of(tiny_spec, mode=mode), torch.device("cpu"), [5]))
     assert [report.event for report in found] == ["started", "ready", "batch", "batch", "waiting", "batch", "waiting"]
     assert [report.batch for report in found if report.event == "batch"] == [1, 2, 5]
-    assert all(report.seconds > 0 and report.bytes > 2**20 for report in found if report.event == "batch")
+    assert all(report.seconds > 0 and report.held > 2**20 for report in found if report.event == "batch")
     assert found[1].flops > 1e6

@@ -54,13 +54,13 @@ class Task:
 class Report:
     """What happened: the process has started or is ready, a batch has run or was too large, it waits for a request.
 
-    `bytes` is the memory held so far at most, `limit` that of a GPU, `flops` the speed of a large matrix product.
+    `held` is the memory held so far at most, `limit` that of a GPU, `flops` the speed of a large matrix product.
     """
 
     event: Literal["started", "ready", "batch", "too-large", "waiting", "failed"]
     batch: int = 0
     seconds: float = 0.0  # median of the timed runs
-    bytes: int | None = None
+    held: int | None = None
     limit: int | None = None
     flops: float | None = None
     words: str = ""  # of a failure
@@ -90,7 +90,7 @@ def main() -> None:
 
 def reports(task: Task, device: torch.device, requests: Iterable[int]) -> Iterator[Report]:
     """Carry out a task and requests, one report after the other."""
-    yield Report("started", bytes=own_peak(), limit=_limit_device(task, device))
+    yield Report("started", held=own_peak(), limit=_limit_device(task, device))
     flops = None if task.only_requests else matmul_flops(device)
     step_of = WORK[task.mode](task.spec, device, task.engine)
     yield Report("ready", flops=flops)

@@ -21,7 +21,7 @@ class Timing:
 
     batch: int
     seconds: float
-    bytes: int | None
+    held: int | None
 
     @property
     def images_per_second(self) -> float:
@@ -63,7 +63,7 @@ class Measuring:
                     self.flops, self._starting = report.flops, time.monotonic() - began
                     self._deadline = time.monotonic() + self.task.seconds
                 else:
-                    self.timings.append(Timing(report.batch, report.seconds, report.bytes))
+                    self.timings.append(Timing(report.batch, report.seconds, report.held))
                     yield self.timings[-1]
         except TooMuchMemory:
             self._end()
@@ -74,9 +74,9 @@ class Measuring:
 
     def find_largest(self) -> Largest | None:
         """Search for the largest batch in the time that is left; None if nothing can be said."""
-        if self.limit is None or any(timing.bytes is None for timing in self.timings):
+        if self.limit is None or any(timing.held is None for timing in self.timings):
             return None
-        peaks = {timing.batch: timing.bytes or 0 for timing in self.timings}
+        peaks = {timing.batch: timing.held or 0 for timing in self.timings}
 
         def peak(batch: int) -> int | None:
             found = self._try(batch)
@@ -92,8 +92,8 @@ class Measuring:
             return largest_batch(peak, self.limit, peaks, too_large=self.too_large, is_affordable=lambda _: False)
 
     def _check_start(self, report: Report) -> None:
-        if self.memory is not None and report.bytes is not None and report.bytes > self.memory:
-            alone = f"a process with PyTorch alone takes {show_memory(report.bytes)}"
+        if self.memory is not None and report.held is not None and report.held > self.memory:
+            alone = f"a process with PyTorch alone takes {show_memory(report.held)}"
             raise InvalidValue(f"is {show_memory(self.memory)}; {alone}, so give more", field="memory")
         self.limit = report.limit or self.limit
 
@@ -111,10 +111,10 @@ class Measuring:
         found = None
         try:
             for report in self._child.reports(self._deadline - time.monotonic()):
-                found = report.bytes if report.event == "batch" else found
+                found = report.held if report.event == "batch" else found
             if found is None:  # that was the start of a new process
                 for report in self._child.reports(self._deadline - time.monotonic()):
-                    found = report.bytes
+                    found = report.held
         except TooMuchMemory:
             self._end()
             return None

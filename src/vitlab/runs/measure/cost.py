@@ -272,7 +272,7 @@ def _note(row: Cost, measuring: Measuring, largest: Largest | None) -> str:
     if not row.timings:
         return f"no batch was finished in {measuring.task.seconds:g} s"
     if largest is None:
-        is_unknown = measuring.limit is None or row.timings[0].bytes is None
+        is_unknown = measuring.limit is None or row.timings[0].held is None
         return "memory is not measured on this system" if is_unknown else "no time to search for the largest batch"
     return "" if largest.is_tried else "largest batch extrapolated"
 

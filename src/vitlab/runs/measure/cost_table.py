@@ -65,7 +65,7 @@ class Cost:
         """The row of the table, rounded to what a measurement can say."""
         best = self.best
         speed = None if best is None else _rounded(best.images_per_second)
-        peak = None if best is None or best.bytes is None else round(best.bytes / MB)
+        peak = None if best is None or best.held is None else round(best.held / MB)
         limit = None if self.limit is None else round(self.limit / MB)
         flops = None if self.flops is None else _rounded(self.flops / 1e9)
         share = None if self.utilisation is None else round(100 * self.utilisation, 1)
