@@ -185,7 +185,8 @@ def speed_tables(folder: Path) -> str:
         lines += [f"### {suite}", "", result.about, ""]
         command = result.command.partition(" --rounds")[0]
         lines += [
-            f"`{command}` ({result.rounds} rounds) on {facts['processor']}, {facts['cores']} cores, commit {facts['commit']}.",
+            f"`{command}` ({result.rounds} rounds) on {facts['processor']}, {facts['cores']} cores, "
+            f"commit {facts['commit']}.",
             "",
         ]
         for case in result.cases:

@@ -37,11 +37,10 @@ def test_real_checkpoints_reproduce_their_golden_logits(reference, weights):
     golden, conventions = REAL[weights]
     model = load_model(reference / "weights" / weights, conventions=conventions)
     with np.load(reference / "golden" / golden) as file:
-        images, logits, exact, tokens = (
-            torch.from_numpy(file[k]) for k in ("x", "logits", "logits_fp64", "features_first_img")
-        )
+        images, exact, tokens = (torch.from_numpy(file[k]) for k in ("x", "logits_fp64", "features_first_img"))
     with torch.inference_mode():
-        assert disagreement(model(images), logits) <= 5e-6
+        # From the exact logits: timm's own in float32 are off by 3.2e-5 themselves, on another processor.
+        assert (model(images) - exact).abs().max() <= 4e-5
         model, images = model.double(), images.double()
         assert disagreement(model(images), exact.double()) <= 2**-24  # stored as float32
         *_, normed = model.layer_features(images[:1])

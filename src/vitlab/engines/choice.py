@@ -61,7 +61,10 @@ def _measure(model: Model, batch: int, names: list[EngineName]) -> tuple[dict[st
     """Open engines and time them on random images, interleaved; one that disagrees with the plain model is left out."""
     images, engines = probe(model, batch), {}
     for name in names:
-        engine = make_engine(model, name)
+        try:
+            engine = make_engine(model, name)
+        except (ValueError, RuntimeError):  # it cannot convert this model, or disagrees with it
+            continue
         found = agreement(engine, model, images)  # also the first call, which is slow
         if name == "torch" or found.is_exact:
             engines[name] = engine

@@ -43,7 +43,7 @@ class Pending:
 
 @dataclass(frozen=True)
 class Engine:
-    """Computes features and logits of a model as it was when the engine was opened, without gradients.
+    """Computes features and logits of a model without gradients; to be opened again after its weights have changed.
 
     `wide` uses all cores for a batch; `narrow`, if there is one, uses a single core and runs on several at a time.
     Inputs are moved to the `device` and `dtype` of the model. `note` says how an automatic choice came about.

@@ -65,6 +65,7 @@ def _digest(model: Model) -> bytes:
     """A hash that changes with the spec and with any weight; reads the weights once."""
     digest = hashlib.sha256(repr(model.spec).encode())
     for tensor in [*model.parameters(), *model.buffers()]:
+        digest.update(f"{tensor.dtype} {tensor.device} {tuple(tensor.shape)}".encode())
         rows = tensor.detach().flatten(1) if tensor.dim() > 1 else tensor.detach().reshape(1, -1)
         places = torch.arange(rows.shape[1], dtype=torch.float32, device=rows.device)
         sums = rows.float() @ places.cos()  # not a plain sum, which the order of the weights would not change
