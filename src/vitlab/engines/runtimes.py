@@ -34,6 +34,8 @@ def onnxruntime_functions(graph: Path, threads: int) -> tuple[Function, Function
     """ONNX Runtime on all cores, and on one."""
     import onnxruntime
 
+    building = threading.Lock()
+
     @cache
     def session(threads: int) -> Any:
         options = onnxruntime.SessionOptions()
@@ -42,7 +44,9 @@ def onnxruntime_functions(graph: Path, threads: int) -> tuple[Function, Function
 
     def function(threads: int) -> Function:
         def run(images: Tensor, output: Output) -> Tensor:
-            (found,) = session(threads).run([output], {INPUT: images.contiguous().numpy()})
+            with building:  # so that two streams do not build it twice
+                own = session(threads)
+            (found,) = own.run([output], {INPUT: images.contiguous().numpy()})
             return torch.from_numpy(found)
 
         return run
@@ -54,7 +58,7 @@ def openvino_functions(graph: Path, threads: int) -> tuple[Function, Function]:
     """OpenVINO on all cores, and on one."""
     import openvino
 
-    core = openvino.Core()
+    core, building = openvino.Core(), threading.Lock()
 
     @cache
     def compiled(streams: int) -> Any:
@@ -67,7 +71,8 @@ def openvino_functions(graph: Path, threads: int) -> tuple[Function, Function]:
 
         def run(images: Tensor, output: Output) -> Tensor:
             if not hasattr(own, "request"):
-                own.request = compiled(streams).create_infer_request()
+                with building:  # so that two streams do not compile it twice
+                    own.request = compiled(streams).create_infer_request()
             found = own.request.infer({INPUT: images.contiguous().numpy()}, share_inputs=True)
             return torch.from_numpy(found[output].copy())  # the request uses its memory again
 
