@@ -235,8 +235,8 @@ def _score(
         if outdated and not saved.exists():
             changed = f"{printable(pair.data)}: files have changed since they were scored; all are scored again"
             say(console, changed, "yellow")
-    if reading.engine in INEXACT:
-        say(console, f"{reading.engine}: {compared(pair.model, pair.source, pair.how, reading)}", "yellow")
+    if reading.engine in INEXACT and (found := compared(pair.model, pair.source, pair.how, reading)):
+        say(console, f"{reading.engine}: {found}", "yellow")
     with _Scored(console, reading) as display:
         done = score_source(
             pair.model,

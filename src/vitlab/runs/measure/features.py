@@ -144,8 +144,8 @@ def write_features(
     account.add((), [(0, sample) for sample in folder.bad()], max_bad)
     missing = [number for number in folder.missing() if number in parts]
     done, total = 0, sum(len(parts[number]) for number in missing)
-    if missing and reading.engine in INEXACT and world.leads:
-        say(console, f"{reading.engine}: {compared(model, source, how, reading)}", "yellow")
+    if missing and reading.engine in INEXACT and world.leads and (found := compared(model, source, how, reading)):
+        say(console, f"{reading.engine}: {found}", "yellow")
     with Images(console, "features of") as display:
         if missing:
             display.show(done, total)

@@ -176,8 +176,7 @@ def outputs(
 
 def compared(model: Model, source: Source, how: Preprocessing, reading: Reading) -> Agreement | None:
     """Compare the engine with the plain model on the first images of a source; None if none can be read."""
-    first = replace(reading, batch=COMPARED, max_bad=1.0)
-    batching = {"batch": first.batch, "max_bad": first.max_bad, "preprocessing": how, "size": model.spec.image}
+    batching = {"batch": COMPARED, "max_bad": 1.0, "preprocessing": how, "size": model.spec.image}
     with closing(evaluation_batches(source, **batching)) as batches:
         batch = next((one for one in batches if len(one.ids)), None)
     if batch is None:
