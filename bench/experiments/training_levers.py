@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional as F
 
 from vitlab.models.build import build_from_spec
-from vitlab.models.transformer import make_lean
+from vitlab.models.vit import make_lean
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.spec import ViTSpec
 from vitlab.train.optimizers import make_optimizer
@@ -35,8 +35,8 @@ CASES = {
 Step = Callable[[], object]
 
 
-def step_of(case: str, *, is_lean: bool = False, streams: int = 0, pieces: int = 1) -> Step:
-    """A step of `Update`, with the paper's GELU."""
+def step_of(case: str, *, is_lean: bool = False, is_short: bool = False, streams: int = 0, pieces: int = 1) -> Step:
+    """A step of `Update`, with the paper's GELU; `is_short` is for the last layer of a lean model."""
     spec, batch = CASES[case]
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(batch, 3, *spec.image, generator=generator)
@@ -46,6 +46,7 @@ def step_of(case: str, *, is_lean: bool = False, streams: int = 0, pieces: int =
     module = build_from_spec(spec)
     if is_lean:
         make_lean(module)
+        module.is_lean = is_short
     state = TrainState(module, make_optimizer(module, recipe.optimizer))
     execution = Execution(streams=streams, micro_batch=batch // pieces)
     update = Update(recipe, execution, seed=0, prepare=lambda inputs: inputs)
@@ -57,6 +58,7 @@ LEVERS: dict[str, Callable[[str], Step]] = {
     "lean MLP": lambda case: step_of(case, is_lean=True),
     "2 streams": lambda case: step_of(case, streams=2),
     "2 streams, lean MLP": lambda case: step_of(case, streams=2, is_lean=True),
+    "2 streams, lean, short last": lambda case: step_of(case, streams=2, is_lean=True, is_short=True),
     "4 streams, lean MLP": lambda case: step_of(case, streams=4, is_lean=True),
     "2 pieces, 2 streams, lean": lambda case: step_of(case, streams=2, is_lean=True, pieces=2),
 }
@@ -86,7 +88,7 @@ def measure_speed(case: str, rounds: int) -> None:
             f"{min(of) / min(own):.2f} "
             for own, of in zip(times, plain, strict=True)
         ]
-        print(f"  {label:26}", *parts, flush=True)
+        print(f"  {label:28}", *parts, flush=True)
 
 
 def measure_memory(case: str) -> None:
@@ -94,7 +96,7 @@ def measure_memory(case: str) -> None:
     for label in LEVERS:
         command = [sys.executable, __file__, "--memory", case, label]
         peak = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
-        print(f"  {label:26} {peak:>5}", flush=True)
+        print(f"  {label:28} {peak:>5}", flush=True)
 
 
 @torch.no_grad()

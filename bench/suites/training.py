@@ -2,8 +2,8 @@
 
 vitlab's step is its own `Update`, which also measures the gradient's norm and checks that all is finite; the others' is
 the shortest loop that trains. All start with the same weights and see the same images; the difference is that of the
-first loss. Streams are the default of a training on a CPU: one part of the batch per thread, and MLPs that keep less
-for the backward pass. The limit is the matrix products of both passes.
+first loss. Streams are the default of a training on a CPU: one part of the batch per thread, MLPs that keep less for
+the backward pass, and a last layer that computes only the class token. The limit is the matrix products of both passes.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from bench import libraries
 from bench.limit import MatmulLimit, training_products
 from bench.runner import Call, Case, Contestant
 from vitlab.models.build import build_from_spec
-from vitlab.models.transformer import make_lean
+from vitlab.models.vit import make_lean
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.spec import CONVENTIONS, ViTSpec
 from vitlab.train.optimizers import make_optimizer

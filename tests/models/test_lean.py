@@ -1,13 +1,17 @@
-"""The MLP that keeps less for the backward pass computes the same as the plain one."""
+"""Models that compute and keep less in a training step give the results and gradients of the plain ones."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.autograd import gradcheck
 
 from agreement import disagreement, randomised
-from vitlab.models.transformer import FEWEST_ROWS, MLP, make_lean
+from vitlab.models.build import build_from_spec
+from vitlab.models.transformer import FEWEST_ROWS, MLP
+from vitlab.models.vit import make_lean
+from vitlab.spec import ViTSpec
 
 WIDTH, HIDDEN = 24, 40
 ROWS = 2 * FEWEST_ROWS + 5  # three parts, the last one short
@@ -93,3 +97,57 @@ def test_a_lean_mlp_is_exported_as_the_plain_one():
     v = torch.randn(1, 5, WIDTH)
     plain, lean = (torch.export.export(mlp, (v,)).graph_module.code for mlp in pair())
     assert lean == plain
+
+
+VITS = {
+    "class token": ViTSpec(patch=4, layers=2, width=24, mlp=40, heads=2, image=(12, 8), classes=5),
+    "mlp head, positions in every layer": ViTSpec(
+        patch=4, layers=2, width=24, mlp=40, heads=2, image=(8, 8), classes=5, head="mlp", positions_at="every-layer"
+    ),
+    "distilled": ViTSpec(
+        patch=4, layers=2, width=24, mlp=40, heads=2, image=(8, 8), classes=5, head="linear", distilled=True
+    ),
+}
+ELSEWHERE = {
+    "mean pooling": {"pool": "mean", "head": "linear"},
+    "relative positions": {"positions": "relative"},
+    "merging": {"merge": 1},
+    "dropout": {"dropout": 0.1},
+    "stochastic depth": {"stochastic_depth": 0.2},
+}
+
+
+def last_tokens(model, images):
+    """How many tokens of an image leave the last layer in a forward pass."""
+    found = []
+    handle = model.blocks[-1].register_forward_hook(lambda block, inputs, output: found.append(output))
+    try:
+        model(images)
+    finally:
+        handle.remove()
+    return getattr(found[0], "z", found[0]).shape[1]
+
+
+@pytest.mark.parametrize("name", VITS)
+def test_the_last_layer_computes_only_what_the_head_reads_with_the_same_gradients(name):
+    plain = randomised(build_from_spec(VITS[name], seed=0)).double().train()
+    lean = copy.deepcopy(plain)
+    make_lean(lean)
+    images = torch.randn(3, 3, *VITS[name].image, dtype=torch.float64)
+    assert last_tokens(lean, images) == VITS[name].prefix
+    assert last_tokens(plain, images) == VITS[name].tokens
+    weights = torch.linspace(0.5, 1, 15, dtype=torch.float64).view(3, 5)
+    found = []
+    for model in (plain, lean):
+        logits = model(images)
+        found.append([logits, *torch.autograd.grad((logits * weights).sum(), list(model.parameters()))])
+    assert max(disagreement(one, other) for one, other in zip(found[1], found[0], strict=True)) <= 1e-13
+
+
+@pytest.mark.parametrize("name", [*ELSEWHERE, "no gradients"])
+def test_elsewhere_the_last_layer_stays_whole(name):
+    spec = replace(VITS["class token"], **ELSEWHERE.get(name, {}))
+    model = randomised(build_from_spec(spec, seed=0)).train()
+    make_lean(model)
+    with torch.set_grad_enabled(name != "no gradients"):
+        assert last_tokens(model, torch.randn(2, 3, *spec.image)) == spec.layer_tokens[-1]

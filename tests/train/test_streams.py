@@ -9,7 +9,7 @@ import torch
 
 from agreement import randomised
 from vitlab.models.build import build_from_spec
-from vitlab.models.transformer import make_lean
+from vitlab.models.vit import make_lean
 from vitlab.paper.recipes.finetuning import finetuning_recipe
 from vitlab.recipe import SGD, AdamW, Execution, Schedule
 from vitlab.spec import ViTSpec

@@ -43,9 +43,9 @@ class Attention(nn.Module):
         self.qkv = dense(width, 3 * width)
         self.out = dense(width, width)
 
-    def forward(self, u: Tensor) -> Tensor:
-        """(B, n, D) -> (B, n, D), without ever holding the attention matrix."""
-        q, k, v = self._project(u)
+    def forward(self, u: Tensor, read: int | None = None) -> Tensor:
+        """(B, n, D) -> (B, n, D), or (B, read, D), without ever holding the attention matrix."""
+        q, k, v = self._project(u) if read is None else self._project_first(u, read)
         return self._merge(F.scaled_dot_product_attention(q, k, v, attn_mask=self._bias(q)))  # Eq. 6-8
 
     def explain(self, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,6 +58,14 @@ class Attention(nn.Module):
     def _project(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, n, D) -> q, k, v of (B, h, n, Dh)."""
         q, k, v = self.qkv(u).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # Eq. 5
+        return q, k, v
+
+    def _project_first(self, u: Tensor, read: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, n, D) -> q of (B, h, read, Dh), and k, v of (B, h, n, Dh): only the first tokens ask."""
+        rows = [u.shape[-1], 2 * u.shape[-1]]  # of the queries, and of the keys and values
+        (w_q, w_kv), (b_q, b_kv) = self.qkv.weight.split(rows), self.qkv.bias.split(rows)
+        q = F.linear(u[:, :read], w_q, b_q).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, h, read, Dh)
+        k, v = F.linear(u, w_kv, b_kv).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         return q, k, v
 
     def _bias(self, q: Tensor) -> Tensor | None:
@@ -116,7 +124,7 @@ class MLP(nn.Module):
         super().__init__()
         self.approximate = "tanh" if gelu == "tanh" else "none"
         self.dropout = dropout
-        self.is_lean = False  # set by `make_lean`
+        self.is_lean = False  # set by `vit.make_lean`
         self.dense1 = dense(width, hidden)
         self.dense2 = dense(hidden, width)
 
@@ -159,9 +167,11 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)
         self.mlp = MLP(width, hidden, gelu=gelu, dropout=dropout)
 
-    def forward(self, z: Tensor) -> Tensor:
-        """(B, n, D) -> (B, n, D)."""
-        return self._residuals(z, self.attention(self.norm1(z)))
+    def forward(self, z: Tensor, read: int | None = None) -> Tensor:
+        """(B, n, D) -> (B, n, D); with `read` only the first tokens, (B, read, D), if nothing reads the others."""
+        if read is None:
+            return self._residuals(z, self.attention(self.norm1(z)))
+        return self._residuals(z[:, :read], self.attention(self.norm1(z), read))
 
     def explain(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """(B, n, D) -> the same result (B, n, D), and its attention probabilities (B, h, n, n)."""
@@ -224,18 +234,6 @@ def _tanh_gelu(x: Tensor, result: Tensor, derivative: Tensor) -> None:
     torch.mul(x, s, out=result)
     torch.addcmul(slope, x, x, value=3 * CUBIC, out=derivative)  # p'
     derivative.mul_(result).lerp_(one, s)  # y p' + s (1 - y p')
-
-
-def make_lean(module: nn.Module) -> None:
-    """Let the MLPs of a module keep less for the backward pass: the input of their GELU, but not its result.
-
-    In a training step on one thread this takes no more time, since a few rows at a time stay in the cache.
-    Gradients differ from those of `MLP` without it by rounding. Where it does not apply, nothing changes: on other
-    devices, in lower precision, with dropout, with frozen weights, in compiled and traced models.
-    """
-    for part in module.modules():
-        if isinstance(part, MLP):
-            part.is_lean = True
 
 
 class _LeanMLP(torch.autograd.Function):

@@ -14,7 +14,7 @@ from vitlab.models.classifier import Classifier, make_head
 from vitlab.models.embedding import TABLES, PatchEmbedding, Positions, Positions2D
 from vitlab.models.merging import MergingBlock, Tokens, merging_layers, unmerged
 from vitlab.models.resnet import ResNetV1
-from vitlab.models.transformer import Attention, Block, RelativeAttention
+from vitlab.models.transformer import MLP, Attention, Block, RelativeAttention
 from vitlab.require import require
 from vitlab.spec import Backbone, Convolutions, Image, ViTSpec, image_size
 
@@ -46,6 +46,7 @@ class ViT(Classifier[ViTSpec]):
             for attention in _attentions(spec)
         )
         self.norm = nn.LayerNorm(spec.width, eps=how.norm_eps)
+        self.is_lean = False  # set by `make_lean`
         self.head = make_head(spec)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ class ViT(Classifier[ViTSpec]):
     def pooled(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, D), the image representation y; (B, 2, D) of a distilled model."""
         z = self.tokens(images)  # (B, n, D)  Eq. 1
-        z = self.encoded(z)  # (B, n, D)  Eq. 2, 3
+        z = self.encoded(z, read=self._read())  # (B, n, D)  Eq. 2, 3
         return self.pool_tokens(z)  # (B, D)  Eq. 4
 
     def pool_tokens(self, z: Tensor) -> Tensor:
@@ -78,13 +79,23 @@ class ViT(Classifier[ViTSpec]):
         z = z if self.positions is None else self.positions(z)
         return F.dropout(z, self.spec.dropout, self.training)
 
-    def encoded(self, z: Tensor) -> Tensor:
-        """(B, n, D) -> (B, n, D): from z_0 to z_L, before the final norm; patches that are merged get the same."""
+    def encoded(self, z: Tensor, *, read: int | None = None) -> Tensor:
+        """(B, n, D) -> (B, n, D): from z_0 to z_L, before the final norm; patches that are merged get the same.
+
+        With `read`, the last layer computes only its first tokens: (B, read, D).
+        """
         if self.spec.merge:
             return self.merged(z).spread()
-        for output, _ in self.each_layer(z):
+        for output, _ in self.each_layer(z, read=read):
             z = output
         return z
+
+    def _read(self) -> int | None:
+        """The tokens that the head reads, in a training step of a lean model where the others need no last layer."""
+        is_step = self.is_lean and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        is_random = self.training and (self.spec.dropout > 0 or self.spec.stochastic_depth > 0)
+        is_plain = self.spec.attention == "full" and self.spec.positions != "relative" and not self.spec.merge
+        return self.spec.prefix if is_step and is_plain and self.spec.pool == "class" and not is_random else None
 
     def merged(self, z: Tensor) -> Tokens:
         """(B, n, D) -> the tokens after the last layer of a model that merges some."""
@@ -99,8 +110,13 @@ class ViT(Classifier[ViTSpec]):
         groups = self.merged(self.tokens(images)).groups  # (B, n)
         return groups[:, self.spec.prefix :].unflatten(1, self.spec.grid)
 
-    def each_layer(self, z: Tensor, *, explain: bool = False) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Yield the output (B, n, D) of each layer, with `explain` also its attention probabilities (B, h, n, n)."""
+    def each_layer(
+        self, z: Tensor, *, explain: bool = False, read: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Yield the output (B, n, D) of each layer, with `explain` also its attention probabilities (B, h, n, n).
+
+        With `read`, the last output is (B, read, D).
+        """
         if self.spec.merge:
             for tokens, attention in merging_layers(self.layers, unmerged(z), self.spec, explain=explain):
                 yield tokens.spread(), attention
@@ -108,7 +124,8 @@ class ViT(Classifier[ViTSpec]):
             return
         for number, block in enumerate(self.layers):
             z = self.with_positions(number, z)
-            z, attention = block.explain(z) if explain else (block(z), None)  # Eq. 2, 3
+            own = () if read is None or number < len(self.blocks) - 1 else (read,)
+            z, attention = block.explain(z) if explain else (block(z, *own), None)  # Eq. 2, 3
             yield z, attention
             del attention  # free it before the next layer allocates its own
 
@@ -191,6 +208,19 @@ class HybridEmbedding(PatchEmbedding):
         """Draw the ResNet, then the embedding."""
         self.backbone.initialise(generator)
         super().initialise(generator)
+
+
+def make_lean(module: nn.Module) -> None:
+    """Let the ViTs and MLPs of a module compute and keep less in a training step.
+
+    The last layer computes only the tokens that the head reads. An MLP keeps the input of its GELU for the backward
+    pass, but not its result; on one thread this takes no more time, since a few rows at a time stay in the cache.
+    Gradients differ from those without it by rounding. Where it does not apply, nothing changes: on other devices, in
+    lower precision, with dropout, with frozen weights, in compiled and traced models.
+    """
+    for part in module.modules():
+        if isinstance(part, MLP | ViT):
+            part.is_lean = True
 
 
 def _attentions(spec: ViTSpec) -> Iterator[Attention]:

@@ -70,7 +70,7 @@ def restore_or_begin(session: Session, data: RunData, state: TrainState, checkpo
             tell_unused(console, world.first(unused_classes, data.train), spec.model.classes)
         checkpoints.save(state, wait=True)
         return
-    none = {"streams": "0"}  # recorded only by runs that have some
+    none = {"streams": "0", "last layer": "whole"}  # recorded only by runs with streams
     changed = differences({"ranks": "1"} | none | restored.environment, none | here)
     run.record("resumed", {"step": restored.step, "damaged": list(restored.damaged), "changed": changed})
     for damage in restored.damaged:
@@ -92,7 +92,7 @@ def _execution_environment(spec: RunSpec, kind: str, world: World) -> dict[str, 
     return {
         "precision": how.precision,
         "micro-batch": str(how.micro_batch),
-        **({"streams": str(streams)} if streams else {}),
+        **({"streams": str(streams), "last layer": "short"} if streams else {}),
         "compile": str(how.compile),
         "ranks": "any" if how.exact_elastic else ranks,
     }

@@ -21,7 +21,7 @@ from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.errors import SIGNAL_CODES, Stopped, TooManyBadImages
 from vitlab.interrupts import undisturbed
 from vitlab.models.build import Model
-from vitlab.models.transformer import make_lean
+from vitlab.models.vit import make_lean
 from vitlab.recipe import Execution
 from vitlab.require import require
 from vitlab.run_dir import MODEL, RESULT, RunDir
