@@ -25,8 +25,9 @@ class AxialAttention(Attention):
         self.grid = grid
         self.axis = axis
 
-    def forward(self, u: Tensor) -> Tensor:
+    def forward(self, u: Tensor, read: int | None = None) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
+        assert read is None, "there is no class token to read"
         return self._together(super().forward(self._lines(u)))
 
     def explain(self, u: Tensor) -> tuple[Tensor, Tensor]:
