@@ -43,6 +43,9 @@ def test_preparing_changes_nothing_in_the_model_and_copies_no_dense_weight(model
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     shared = {weight.data_ptr() for weight in model.parameters()}
     assert model.head.logits.weight.data_ptr() in {weight.data_ptr() for weight in network.parameters()} <= shared
+    for block in network.blocks if isinstance(network, LeanViT) else ():
+        own = [*block.projections, block.out, block.dense1, block.dense2]
+        assert {dense.weight.untyped_storage().data_ptr() for dense in own} <= shared
 
 
 def macs(function):

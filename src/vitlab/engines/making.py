@@ -49,8 +49,8 @@ def _new_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
     if engine in GRAPH_ENGINES:
         return _graph_engine(model, engine, weight)
     if engine == "compiled":
-        return Engine(engine, network_function(cast(nn.Module, torch.compile(prepared(model)))), **place)
-    function = network_function(prepared(model, pack=True))
+        return Engine(engine, network_function(cast(nn.Module, torch.compile(prepared(model, own=True)))), **place)
+    function = network_function(prepared(model, pack=True, own=True))
     return Engine(engine, function, function if weight.device.type == "cpu" else None, **place)
 
 
