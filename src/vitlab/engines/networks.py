@@ -7,6 +7,7 @@ weights with the model, or has copies, so that later changes of the model do not
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import pairwise
 from typing import cast
 
@@ -15,12 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.axial import AxialResNet
-from vitlab.models.build import Model
+from vitlab.models.build import Model, empty_model
 from vitlab.models.embedding import PatchEmbedding, patchify
 from vitlab.models.merging import MergingBlock, merged, proportional, unmerged
 from vitlab.models.resnet import ResNet, StandardConv, pad_same, standardised
 from vitlab.models.transformer import MLP, Attention, Block
 from vitlab.models.vit import ViT
+from vitlab.spec import ModelSpec
 
 
 class Dense:
@@ -92,7 +94,7 @@ def prepared(model: Model, *, pack: bool = False, own: bool = False) -> nn.Modul
         if isinstance(part, StandardConv):
             parent, _, child = name.rpartition(".")
             setattr(frozen.get_submodule(parent), child, FrozenConv(part))
-    return LeanViT(frozen, dense) if is_lean else Whole(frozen)
+    return LeanViT(cast(ViT, frozen), dense) if is_lean else Whole(frozen)
 
 
 def _laid_out_again(model: Model, *, is_packed: bool) -> Iterator[Tensor]:
@@ -110,10 +112,36 @@ def _copied(weight: Tensor) -> Tensor:
 
 
 def is_untouched(model: nn.Module) -> bool:
-    """Whether a model computes what its class says: no hooks, no replaced methods, no wrapper around it."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks")
-    is_ours = type(model) in (ViT, ResNet, AxialResNet)
-    return is_ours and not any("forward" in vars(m) or any(vars(m)[name] for name in hooks) for m in model.modules())
+    """Whether a model computes what its spec says: no hooks, no replaced parts or methods, no wrapper around it."""
+    if type(model) not in (ViT, ResNet, AxialResNet):
+        return False
+    own = cast(Model, model)
+    return _structure(own) == _structure_of(own.spec) and not any(map(_is_changed, own.modules()))
+
+
+def _is_changed(part: nn.Module) -> bool:
+    """Whether a module has hooks, or an attribute instead of a method of its class."""
+    has_hooks = bool(part._forward_hooks or part._forward_pre_hooks)
+    return has_hooks or any(callable(getattr(type(part), name, None)) for name in vars(part))
+
+
+Structure = dict[str, tuple[type, dict[str, torch.Size]]]
+
+
+def _structure(model: Model) -> Structure:
+    """The type of every part, and the shapes of its own parameters and buffers."""
+
+    def shapes(part: nn.Module) -> dict[str, torch.Size]:
+        own = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
+        return {name: tensor.shape for name, tensor in own}
+
+    return {name: (type(part), shapes(part)) for name, part in model.named_modules(remove_duplicate=False)}
+
+
+@lru_cache(maxsize=64)
+def _structure_of(spec: ModelSpec) -> Structure:
+    """The structure of a new model."""
+    return _structure(empty_model(spec))
 
 
 def _is_plain(model: ViT) -> bool:
