@@ -69,6 +69,24 @@ def test_a_graph_of_other_weights_is_refused(model, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("onnxruntime" not in INSTALLED, reason="onnxruntime is not installed")
+def test_a_fault_on_all_cores_or_on_one_is_refused(model, monkeypatch):
+    right, faulty = making.GRAPH_ENGINES["onnxruntime"], lambda images, output: torch.zeros(len(images), 4)
+    for place in (0, 1):
+
+        def functions(graph, threads, place=place):
+            made = list(right(graph, threads))
+            made[place] = faulty
+            return tuple(made)
+
+        monkeypatch.setitem(making.GRAPH_ENGINES, "onnxruntime", functions)
+        with pytest.raises(ValueError, match="engine 'onnxruntime' disagrees with the model"):
+            open_engine(model, "onnxruntime")
+    monkeypatch.setitem(making.GRAPH_ENGINES, "onnxruntime", right)
+    assert open_engine(model, "onnxruntime").name == "onnxruntime"
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not INSTALLED, reason="neither onnxruntime nor openvino is installed")
 def test_the_fastest_engine_is_measured_once(model, own_cache, monkeypatch):
     first = fastest(model, 4)
