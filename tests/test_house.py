@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "world": {"strict_json"},
     "jobs": {"interrupts", "store"},
     "run_dir": {"user_files", "spec", "recipe", "strict_json", "store"},
-    "train": {"interrupts", "user_files", "spec", "recipe", "strict_json", "store", "world"},
+    "train": {"interrupts", "user_files", "spec", "recipe", "strict_json", "counting", "store", "world"},
     "metrics": {"spec", "recipe", "strict_json", "paper", "store", "shots", "report"},
     "drawing": set(),
     "costing": {"engines", "busy", "spec", "recipe", "strict_json", "models", "train"},

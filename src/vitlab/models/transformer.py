@@ -226,7 +226,7 @@ def _tanh_gelu(x: Tensor, result: Tensor, derivative: Tensor) -> None:
     derivative.mul_(result).lerp_(one, s)  # y p' + s (1 - y p')
 
 
-def make_lean(module: nn.Module) -> None:
+def make_lean(module: nn.Module, *, is_lean: bool = True) -> None:
     """Let the MLPs of a module keep less for the backward pass: the input of their GELU, but not its result.
 
     In a training step on one thread this takes no more time, since a few rows at a time stay in the cache.
@@ -235,7 +235,7 @@ def make_lean(module: nn.Module) -> None:
     """
     for part in module.modules():
         if isinstance(part, MLP):
-            part.is_lean = True
+            part.is_lean = is_lean
 
 
 class _LeanMLP(torch.autograd.Function):

@@ -31,11 +31,11 @@ from vitlab.runs.training.exactness import check_unchanged
 from vitlab.runs.training.finishing import finish, is_complete
 from vitlab.runs.training.objective import Teacher, corruption_of, objective_of, open_teacher, student_of, targets_of
 from vitlab.runs.training.state import Session, open_state, restore_or_begin
-from vitlab.runs.training.streams import applied
 from vitlab.runs.training.validation import validate
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.loop import Loop
 from vitlab.train.state import TrainState
+from vitlab.train.streams import applied
 from vitlab.train.tensorboard import tensorboard_writer
 from vitlab.train.update import Examples, Update, recompute_activations
 from vitlab.world.device import products_in
