@@ -7,15 +7,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from bench import libraries, results, suites
 from bench.__main__ import main
-from bench.limit import MatmulLimit, Product, forward_products, training_products
+from bench.limit import MatmulLimit, Product, forward_products, inference_products, training_products
 from bench.machine import facts
 from bench.results import CaseResult, Row, SuiteResult
 from bench.runner import LIMIT, Case, Contestant, order, run_case
 from bench.suites.inference import without_gradients
 from vitlab.counting import count_spec
+from vitlab.engines.networks import prepared
+from vitlab.models.build import build_from_spec
 from vitlab.paper.models import model_spec
 from vitlab.spec import CONVENTIONS
 
@@ -179,6 +182,18 @@ def test_the_products_of_a_forward_pass_are_the_macs_of_the_model(name):
     spec = model_spec(name, classes=1000, head="linear")
     macs = sum(math.prod(product) * number for product, number in forward_products(spec, 3).items())
     assert macs == 3 * count_spec(spec).macs
+
+
+@pytest.mark.parametrize("pool", ["class", "mean"])
+def test_the_products_of_inference_are_those_that_the_engine_computes(pool):
+    spec = model_spec("ViT-Ti/16", classes=1000, head="linear", pool=pool)
+    with torch.device("meta"):
+        network, images = prepared(build_from_spec(spec)), torch.empty(3, 3, 224, 224)
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), torch.nn.attention.sdpa_kernel([]):
+        network(images)
+    macs = sum(math.prod(product) * number for product, number in inference_products(spec, 3).items())
+    assert macs == counter.get_total_flops() // 2
+    assert (macs < 3 * count_spec(spec).macs) == (pool == "class")
 
 
 def test_a_training_step_has_three_products_for_each_of_the_forward_pass_but_the_first():

@@ -104,8 +104,8 @@ def _key(model: Model, batch: int, names: list[EngineName]) -> str:
 def _processor() -> str:
     """The name of the processor, where the system says it."""
     try:
-        lines = CPUINFO.read_text().splitlines()
-    except OSError:
+        lines = read_regular(CPUINFO, 2**24).decode(errors="replace").splitlines()
+    except (OSError, ValueError):
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor())
