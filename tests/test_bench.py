@@ -15,8 +15,10 @@ from bench.limit import MatmulLimit, Product, forward_products, inference_produc
 from bench.machine import facts
 from bench.results import CaseResult, Row, SuiteResult
 from bench.runner import LIMIT, Case, Contestant, order, run_case
+from bench.suites import endtoend
 from bench.suites.inference import without_gradients
 from vitlab.counting import count_spec
+from vitlab.engines.making import missing_packages
 from vitlab.engines.networks import prepared
 from vitlab.models.build import build_from_spec
 from vitlab.paper.models import model_spec
@@ -143,6 +145,13 @@ def test_an_amount_that_a_contestant_reports_is_taken_as_it_is():
     assert [row.amounts for row in found.rows] == [(100, 100), (100, 100), (80, 80)]
     assert [row.cpu for row in found.rows] == [(), (), ()]
     assert found.ratio(found.rows[2]) == pytest.approx(0.8)
+
+
+def test_a_case_of_long_calls_has_fewer_rounds():
+    log = []
+    found = run_case(Case("", [contestant("timm", log=log)], most_rounds=2), rounds=5)
+    assert [len(row.amounts) for row in found.rows] == [2, 2]
+    assert len(run_case(Case("", [contestant("timm")], most_rounds=9), rounds=3).rows[0].amounts) == 3
 
 
 def test_busy_loops_run_beside_a_case_and_end_with_it(monkeypatch):
@@ -334,6 +343,17 @@ def test_a_suite_writes_what_it_measured(tmp_path):
     rows = {row.name: row for row in found.cases[2].rows}
     assert rows["vitlab"].same_answers == 1
     assert rows["vitlab"].difference < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing_packages("onnxruntime")), reason="onnxruntime is not installed")
+def test_the_first_automatic_choice_is_timed_and_leaves_the_user_s_cache_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path / "own"))
+    found = run_case(endtoend.opening("ViT-Ti/32", tmp_path), rounds=1)
+    names = ["engine torch", "engine torch again", "engine auto, first time", "engine auto, remembered"]
+    assert [(row.name, row.failure, len(row.amounts)) for row in found.rows] == [(name, "", 1) for name in names]
+    (remembered,) = tmp_path.iterdir()  # the first times have removed theirs
+    assert len(list(remembered.glob("*.json"))) == 1
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
 from vitlab.store import make_folder, write_json
 from vitlab.strict_json import parse_json
-from vitlab.user_files import read_regular
+from vitlab.user_files import read_lines, read_regular
 
 CANDIDATES: tuple[EngineName, ...] = ("torch", "onnxruntime", "openvino")  # exact ones that open within seconds
 ROUNDS, SECONDS = 7, 10.0  # of measuring all candidates, at most
@@ -104,7 +104,7 @@ def _key(model: Model, batch: int, names: list[EngineName]) -> str:
 def _processor() -> str:
     """The name of the processor, where the system says it."""
     try:
-        lines = read_regular(CPUINFO, 2**24).decode(errors="replace").splitlines()
+        lines = read_lines(CPUINFO, 2**24)
     except (OSError, ValueError):
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
