@@ -63,6 +63,27 @@ def test_the_streams_are_single_threaded_and_the_caller_keeps_its_threads(two_th
     assert later == [2]  # a stream's setting is not the default of other threads
 
 
+def test_callers_in_several_threads_share_one_pool():
+    seen = set()
+
+    def function(given, output):
+        seen.add(threading.current_thread())
+        return given
+
+    engine, ready = on_streams(function, 2), threading.Barrier(8)
+
+    def call():
+        ready.wait()
+        engine(torch.zeros(4 * CHUNK, 1))
+
+    callers = [threading.Thread(target=call) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(seen) <= 2
+
+
 def test_a_batch_has_the_same_bits_on_any_number_of_streams():
     model = randomised(build_from_spec(FAMILIES["ViT"])).eval()
 
