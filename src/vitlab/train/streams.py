@@ -5,8 +5,9 @@ per step. A stream's result does not depend on how many others run beside it, an
 the parts, so the bits are the same on any number of threads.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -48,8 +49,8 @@ def add_gradients(
 ) -> list[Tensor]:
     """Add the gradients of every part's loss to the parameters; returns the losses.
 
-    At most `threads` parts are computed at the same time. Call it inside `one_thread`. The losses must not draw random
-    numbers: all threads share torch's generator.
+    At most `threads` parts are computed at the same time, and the gradients of at most one more part than that are in
+    memory. Call it inside `one_thread`. The losses must not draw random numbers: all threads share torch's generator.
     """
 
     def gradients(part: range) -> Found:
@@ -59,10 +60,23 @@ def add_gradients(
 
     losses = []
     with ThreadPoolExecutor(threads) as pool:
-        for loss, found in pool.map(gradients, parts):  # in the order of the parts
+        for loss, found in _in_order(pool, gradients, parts, threads + 1):
             losses.append(loss)
             _add(parameters, found)
     return losses
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, function: Callable[[range], Found], parts: Sequence[range], most: int
+) -> Iterator[Found]:
+    """Yield the results in the order of the parts; at most `most` are being computed or wait for one before them."""
+    begun: deque[Future[Found]] = deque()
+    for part in parts:
+        if len(begun) == most:
+            yield begun.popleft().result()
+        begun.append(pool.submit(function, part))
+    while begun:
+        yield begun.popleft().result()
 
 
 @torch.no_grad()
