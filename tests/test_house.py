@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "train": {"interrupts", "user_files", "spec", "recipe", "strict_json", "counting", "store", "world"},
     "metrics": {"spec", "recipe", "strict_json", "paper", "store", "shots", "report"},
     "drawing": set(),
-    "costing": {"engines", "busy", "spec", "recipe", "strict_json", "models", "train"},
+    "costing": {"engines", "busy", "spec", "recipe", "strict_json", "models", "train", "world"},
     "inspection": {"spec", "strict_json", "models", "drawing"},
     "report": {"user_files", "spec", "strict_json", "paper", "store", "drawing"},
     "busy": set(),

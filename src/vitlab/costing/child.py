@@ -23,6 +23,7 @@ from vitlab.costing.search import expected_seconds, next_batch
 from vitlab.costing.work import WORK, Mode, Step
 from vitlab.spec import EngineName, ModelSpec
 from vitlab.strict_json import from_json, parse_json
+from vitlab.world.device import products_in
 
 REPEATS = 3  # timed runs of a batch at least, if there is time
 MOST_REPEATS = 30
@@ -79,9 +80,11 @@ def main() -> None:
     task = from_json(Task, parse_json(lines.get(), "the task"))
     torch.set_num_threads(task.threads)
     requests = (int(line) for line in iter(lines.get, b""))
+    device = torch.device(task.device)
     try:
-        for report in reports(task, torch.device(task.device), requests):
-            _send(report, output)
+        with products_in("fp32", device):
+            for report in reports(task, device, requests):
+                _send(report, output)
     except (ValueError, NotImplementedError) as error:
         _send(Report("failed", words=str(error)), output)
     except (MemoryError, RuntimeError) as error:

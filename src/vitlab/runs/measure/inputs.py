@@ -24,7 +24,7 @@ from vitlab.require import require
 from vitlab.runs.progress import announced, default_console, say
 from vitlab.spec import CONVENTIONS, ConventionName, ViTSpec
 from vitlab.weights.load import load_model
-from vitlab.world.device import pick_device
+from vitlab.world.device import pick_device, products_in
 from vitlab.world.group import World, join
 
 T = TypeVar("T")
@@ -37,8 +37,11 @@ PATIENCE = 600.0  # seconds between two exchanges of the ranks; a slow disk may 
 
 @contextlib.contextmanager
 def measuring(device: str, console: Console | None, *, quiet: bool) -> Iterator[tuple[World, Console]]:
-    """Join the ranks that a launcher such as torchrun started; only rank 0 prints, to standard error by default."""
-    with join(device, PATIENCE) as world:
+    """Join the ranks that a launcher such as torchrun started; only rank 0 prints, to standard error by default.
+
+    Whatever the program allows elsewhere, a GPU computes float32 in float32 inside the block, not in TF32.
+    """
+    with join(device, PATIENCE) as world, products_in("fp32", pick_device(device)):
         yield world, default_console(console, quiet=quiet or not world.leads)
 
 

@@ -29,6 +29,7 @@ from vitlab.require import check_arguments, require
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model, opened
 from vitlab.runs.progress import Images, default_console, say
 from vitlab.spec import ConventionName
+from vitlab.world.device import products_in
 
 BATCH = 16
 COLUMNS = ("picture", "class", "probability %")
@@ -135,7 +136,7 @@ def predict(
     loaded = open_model(model, options, screen)
     computing = opened(loaded, engine, batch_of(pictures), screen)
     found = Answers((), loaded, label_of(model, loaded), computing)
-    with Images(screen, "classified") as display:
+    with products_in("fp32", computing.device), Images(screen, "classified") as display:
         for answer in answers(loaded, pictures, top, max_pixels=max_pixels, engine=computing, console=screen):
             found.append(answer)
             display.show(len(found), len(pictures) if isinstance(pictures, list) else 0)

@@ -110,9 +110,11 @@ def train_run(
         if teacher is None and spec.teacher:
             teacher = open_teacher(spec, data.card, command=run.command)
         first = state.progress.step
-        code = Training(session, data, state, checkpoints, on_event).run_loop(teacher)
+        training = Training(session, data, state, checkpoints, on_event)
+        code = training.run_loop(teacher)
         if code == 0:
-            finish(session, data, state, checkpoints, is_shown=state.progress.step > first)
+            with products_in("fp32", training.device):
+                finish(session, data, state, checkpoints, is_shown=state.progress.step > first)
         return code
 
 
