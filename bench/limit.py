@@ -4,6 +4,8 @@ Every distinct product is measured by itself in the ways that torch has, at the 
 counts as often as it occurs. Softmax, LayerNorm, GELU, additions and copies cost nothing here, and the operands of a
 product stay in the cache between its calls, so nothing that runs one operator at a time on all threads is faster.
 Independent streams on each core avoid the wait at the end of every operator, and may come closer to 1 or beyond it.
+For inference, the products of the last layer are those of the tokens that the head reads, which are all that it needs;
+a library that computes the others too has more products than the limit counts.
 """
 
 import statistics
@@ -32,22 +34,31 @@ class Product(NamedTuple):
 
 def forward_products(spec: ViTSpec, images: int) -> Counter[Product]:
     """Return the products of a forward pass of a ViT with a linear head, and how often each one occurs."""
-    width, mlp, rows = spec.width, spec.mlp, images * spec.tokens
     grid = spec.grid[0] * spec.grid[1]
-    heads = images * spec.heads
-    per_head = width // spec.heads
-    stem, head = Product(1, images * grid, 3 * spec.patch**2, width), Product(1, images, width, spec.classes)
-    counts = Counter({stem: 1, head: 1})
-    for product in (
-        Product(1, rows, width, 3 * width),
-        Product(1, rows, width, width),
-        Product(1, rows, width, mlp),
-        Product(1, rows, mlp, width),
-        Product(heads, spec.tokens, per_head, spec.tokens),
-        Product(heads, spec.tokens, spec.tokens, per_head),
-    ):
-        counts[product] += spec.layers
+    stem = Product(1, images * grid, 3 * spec.patch**2, spec.width)
+    counts = Counter({stem: 1, Product(1, images, spec.width, spec.classes): 1})
+    for product, number in _layer_products(spec, images, spec.tokens).items():
+        counts[product] += number * spec.layers
     return counts
+
+
+def inference_products(spec: ViTSpec, images: int) -> Counter[Product]:
+    """Return the products that the logits need: in the last layer those of the tokens that the head reads."""
+    read = spec.tokens if spec.pool == "mean" else spec.prefix
+    whole, short = (_layer_products(spec, images, tokens) for tokens in (spec.tokens, read))
+    return forward_products(spec, images) - whole + short
+
+
+def _layer_products(spec: ViTSpec, images: int, read: int) -> Counter[Product]:
+    """The products of a layer that `read` tokens of an image leave."""
+    width, mlp, tokens, heads = spec.width, spec.mlp, images * spec.tokens, images * spec.heads
+    left, per_head = images * read, width // spec.heads
+    projections = [Product(1, tokens, width, 3 * width)]  # to q, k, v
+    if read < spec.tokens:
+        projections = [Product(1, left, width, width), Product(1, tokens, width, 2 * width)]  # to q; to k, v
+    attention = [Product(heads, read, per_head, spec.tokens), Product(heads, read, spec.tokens, per_head)]
+    dense = [Product(1, left, width, width), Product(1, left, width, mlp), Product(1, left, mlp, width)]
+    return Counter([*projections, *attention, *dense])
 
 
 def training_products(spec: ViTSpec, images: int) -> Counter[Product]:

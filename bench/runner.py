@@ -52,8 +52,8 @@ class Case:
 
     `images` is the work of one call and `calls` the number of calls that one measurement times together. If
     `is_reported`, a call returns the amount itself, in `unit`, instead of being timed, usually because other processes
-    do the work; processor time is not recorded then. `beside` is the number of busy
-    loops that run at the same time.
+    do the work; processor time is not recorded then. `beside` is the number of busy loops that run at the same time,
+    `most_rounds` the largest number of rounds of a case whose calls take long.
     """
 
     title: str
@@ -64,6 +64,7 @@ class Case:
     is_reported: bool = False
     limit: Callable[[], Limit] | None = None
     beside: int = 0
+    most_rounds: int | None = None
 
 
 @dataclass
@@ -75,7 +76,8 @@ class _Taken:
 
 
 def run_case(case: Case, rounds: int, seed: int = 0) -> CaseResult:
-    """Measure every contestant `rounds` times; one that fails becomes a row with the reason."""
+    """Measure every contestant `rounds` times, or as often as the case allows; one that fails says why in its row."""
+    rounds = min(rounds, case.most_rounds or rounds)
     baseline = case.contestants[0].name
     names = [baseline, f"{baseline} {AGAIN}", *(one.name for one in case.contestants[1:])]
     calls, outputs, failures = _prepared(case)

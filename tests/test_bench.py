@@ -7,15 +7,20 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from bench import libraries, results, suites
 from bench.__main__ import main
-from bench.limit import MatmulLimit, Product, forward_products, training_products
+from bench.limit import MatmulLimit, Product, forward_products, inference_products, training_products
 from bench.machine import facts
 from bench.results import CaseResult, Row, SuiteResult
 from bench.runner import LIMIT, Case, Contestant, order, run_case
+from bench.suites import endtoend
 from bench.suites.inference import without_gradients
 from vitlab.counting import count_spec
+from vitlab.engines.making import missing_packages
+from vitlab.engines.networks import prepared
+from vitlab.models.build import build_from_spec
 from vitlab.paper.models import model_spec
 from vitlab.spec import CONVENTIONS
 
@@ -142,6 +147,13 @@ def test_an_amount_that_a_contestant_reports_is_taken_as_it_is():
     assert found.ratio(found.rows[2]) == pytest.approx(0.8)
 
 
+def test_a_case_of_long_calls_has_fewer_rounds():
+    log = []
+    found = run_case(Case("", [contestant("timm", log=log)], most_rounds=2), rounds=5)
+    assert [len(row.amounts) for row in found.rows] == [2, 2]
+    assert len(run_case(Case("", [contestant("timm")], most_rounds=9), rounds=3).rows[0].amounts) == 3
+
+
 def test_busy_loops_run_beside_a_case_and_end_with_it(monkeypatch):
     started = []
 
@@ -179,6 +191,18 @@ def test_the_products_of_a_forward_pass_are_the_macs_of_the_model(name):
     spec = model_spec(name, classes=1000, head="linear")
     macs = sum(math.prod(product) * number for product, number in forward_products(spec, 3).items())
     assert macs == 3 * count_spec(spec).macs
+
+
+@pytest.mark.parametrize("pool", ["class", "mean"])
+def test_the_products_of_inference_are_those_that_the_engine_computes(pool):
+    spec = model_spec("ViT-Ti/16", classes=1000, head="linear", pool=pool)
+    with torch.device("meta"):
+        network, images = prepared(build_from_spec(spec)), torch.empty(3, 3, 224, 224)
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), torch.nn.attention.sdpa_kernel([]):
+        network(images)
+    macs = sum(math.prod(product) * number for product, number in inference_products(spec, 3).items())
+    assert macs == counter.get_total_flops() // 2
+    assert (macs < 3 * count_spec(spec).macs) == (pool == "class")
 
 
 def test_a_training_step_has_three_products_for_each_of_the_forward_pass_but_the_first():
@@ -319,6 +343,17 @@ def test_a_suite_writes_what_it_measured(tmp_path):
     rows = {row.name: row for row in found.cases[2].rows}
     assert rows["vitlab"].same_answers == 1
     assert rows["vitlab"].difference < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing_packages("onnxruntime")), reason="onnxruntime is not installed")
+def test_the_first_automatic_choice_is_timed_and_leaves_the_user_s_cache_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path / "own"))
+    found = run_case(endtoend.opening("ViT-Ti/32", tmp_path), rounds=1)
+    names = ["engine torch", "engine torch again", "engine auto, first time", "engine auto, remembered"]
+    assert [(row.name, row.failure, len(row.amounts)) for row in found.rows] == [(name, "", 1) for name in names]
+    (remembered,) = tmp_path.iterdir()  # the first times have removed theirs
+    assert len(list(remembered.glob("*.json"))) == 1
 
 
 @pytest.mark.slow

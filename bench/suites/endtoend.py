@@ -4,8 +4,10 @@ The folder holds 200 ImageNet photographs. The model is ViT-Ti/16 with the relea
 clock starts, in every library with the same preprocessing. `timm` takes the steps of its inference.py, which is not in
 its package, with the defaults of its flags: a dataset and a loader of two workers, batches of 256, softmax and the
 top class. Hugging Face's pipeline has its defaults, which are batches of one. A second row of either has batches of 16.
-The last case compares the command `vitlab evaluate`, which loads the model every time, with that of an earlier commit,
-each in a process that has started and warmed up before and waits for its turn.
+Another case compares the command `vitlab evaluate`, which loads the model every time, with that of an earlier commit,
+each in a process that has started and warmed up before and waits for its turn. The last cases are the seconds until an
+engine is open, each in a new process that has loaded the model: `first time` begins with an empty cache, so `auto`
+converts the model and measures all engines, and `remembered` begins with what an earlier choice left.
 """
 
 import os
@@ -26,12 +28,20 @@ from bench.runner import Call, Case, Contestant
 ROUNDS = 9
 ENGINES = ("plain", "torch", "onnxruntime", "openvino", "auto", "onnxruntime-int8")
 BEFORE = "f12ff2c"  # the last commit whose `evaluate` has no engines
+OPENED = ("ViT-Ti/16", "ViT-B/16")
+MOST_OPENINGS = 3  # rounds: a first choice takes long
 LABELS = "csv:{folder}/labels.csv?column=file&label=class_index"
 
 
 def cases(is_quick: bool) -> Iterator[Case]:
-    if libraries.reference() is None:
-        return
+    if libraries.reference() is not None:
+        yield from on_photographs(is_quick)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in OPENED[:1] if is_quick else OPENED:
+            yield opening(name, Path(scratch))
+
+
+def on_photographs(is_quick: bool) -> Iterator[Case]:
     folder = libraries.photographs()
     with tempfile.TemporaryDirectory() as scratch:
         photos = Path(scratch) / "photos"
@@ -168,3 +178,54 @@ def evaluation(folder: Path, source: Path, *engine: str) -> Call:
         raise RuntimeError(child.stderr.read().strip().splitlines()[-1])
 
     return run
+
+
+# -- The seconds until an engine is open -------------------------------------------------------------
+
+OPENING = """
+import sys, time
+import vitlab
+model = vitlab.build_model(sys.argv[1], head="linear")
+start = time.perf_counter()
+vitlab.open_engine(model, sys.argv[2], batch=16)
+print(time.perf_counter() - start)
+"""
+
+
+def opening(name: str, scratch: Path) -> Case:
+    """Engines that are opened for batches of 16; a cache that is used again is in `scratch`."""
+    remembered = scratch / name.replace("/", "-")
+
+    def first() -> float:
+        with tempfile.TemporaryDirectory() as cache:
+            return seconds_to_open(name, "auto", Path(cache))
+
+    def make_remembered() -> Call:
+        seconds_to_open(name, "auto", remembered)
+        return lambda: seconds_to_open(name, "auto", remembered)
+
+    makers = {
+        "engine torch": lambda: lambda: seconds_to_open(name, "torch", remembered),
+        "engine auto, first time": lambda: first,
+        "engine auto, remembered": make_remembered,
+    }
+    return Case(
+        f"opening an engine, {name}",
+        [Contestant(label, make, is_compared=False) for label, make in makers.items()],
+        is_reported=True,
+        most_rounds=MOST_OPENINGS,
+    )
+
+
+def seconds_to_open(name: str, engine: str, cache: Path) -> float:
+    """Open an engine in a process of its own, with this folder as the cache of graphs and measurements."""
+    done = subprocess.run(
+        [sys.executable, "-c", OPENING, name, engine],
+        env=os.environ | {"VITLAB_ENGINE_CACHE": str(cache), "PYTHONPATH": str(machine.ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    return float(done.stdout)

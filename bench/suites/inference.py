@@ -2,7 +2,8 @@
 
 All contestants of a case have the same weights and images. ViT-Ti/16 has the released AugReg weights and photographs
 where VITLAB_REFERENCE names them; all others have random weights, and so has it elsewhere. ONNX Runtime and OpenVINO
-run timm's exported model with their default settings, by hand; the engines are vitlab's.
+run timm's exported model with their default settings, by hand; the engines are vitlab's. The limit is the matrix
+products that the logits need: in the last layer those of the class token.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bench import libraries
-from bench.limit import MatmulLimit, forward_products
+from bench.limit import MatmulLimit, inference_products
 from bench.runner import Call, Case, Contestant
 from vitlab.paper.models import model_spec
 from vitlab.spec import CONVENTIONS, ViTSpec
@@ -35,7 +36,7 @@ def inference_case(name: str, batch: int, *, beside: int = 0) -> Case:
         contestants=found,
         images=batch,
         beside=beside,
-        limit=None if beside else lambda: MatmulLimit(forward_products(model.spec, batch)),
+        limit=None if beside else lambda: MatmulLimit(inference_products(model.spec, batch)),
     )
 
 

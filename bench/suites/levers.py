@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from bench import libraries
-from bench.limit import MatmulLimit, forward_products
+from bench.limit import MatmulLimit, inference_products
 from bench.runner import Call, Case, Contestant
 from bench.suites.inference import spec_of
 from vitlab.engines import engine as engines
@@ -29,7 +29,7 @@ def cases(is_quick: bool) -> Iterator[Case]:
             f"{name}, batch {batch}",
             contestants(model, images),
             images=batch,
-            limit=lambda spec=model.spec, batch=batch: MatmulLimit(forward_products(spec, batch)),
+            limit=lambda spec=model.spec, batch=batch: MatmulLimit(inference_products(spec, batch)),
         )
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from vitlab.costing import work
 from vitlab.costing.child import Task, reports
 from vitlab.costing.children import Child, ChildFailed, TooLong, TooMuchMemory
 from vitlab.costing.measuring import Measuring
 from vitlab.costing.memory import resident
+from vitlab.models.build import build_from_spec
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no /proc on this system")
 HUGE = 1_000_000  # images of 16 x 16 pixels: 3 GB
@@ -115,3 +117,26 @@ def test_the_reports_of_a_task(tiny_spec, mode):
     assert [report.batch for report in found if report.event == "batch"] == [1, 2, 5]
     assert all(report.seconds > 0 and report.held > 2**20 for report in found if report.event == "batch")
     assert found[1].flops > 1e6
+    engine = "plain" if mode == "training" else "torch"
+    assert {report.engine for report in found if report.event == "batch"} == {engine}
+
+
+def test_a_batch_is_trained_as_a_run_would_by_default(tiny_spec, two_threads, monkeypatch):
+    model, parts = build_from_spec(replace(tiny_spec, image=(64, 64), width=96, mlp=384)), []
+    model.register_forward_pre_hook(lambda _, inputs: parts.append((len(inputs[0]), torch.get_num_threads())))
+    monkeypatch.setattr(work, "build_from_spec", lambda spec: model)
+    step_of = work.training(model.spec, torch.device("cpu"), "torch")
+    for batch, engine, computed in ((1, "plain", [(1, 2)]), (20, "2 streams", [(10, 1)] * 2), (2, "plain", [(2, 2)])):
+        parts.clear()
+        step = step_of(batch)
+        step.run()
+        assert (step.engine, parts) == (engine, computed)
+        assert model.blocks[0].mlp.is_lean == (engine == "2 streams")
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)

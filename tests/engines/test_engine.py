@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from agreement import disagreement, randomised
 from families import FAMILIES, images
@@ -62,6 +63,27 @@ def test_the_streams_are_single_threaded_and_the_caller_keeps_its_threads(two_th
     assert later == [2]  # a stream's setting is not the default of other threads
 
 
+def test_callers_in_several_threads_share_one_pool():
+    seen = set()
+
+    def function(given, output):
+        seen.add(threading.current_thread())
+        return given
+
+    engine, ready = on_streams(function, 2), threading.Barrier(8)
+
+    def call():
+        ready.wait()
+        engine(torch.zeros(4 * CHUNK, 1))
+
+    callers = [threading.Thread(target=call) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(seen) <= 2
+
+
 def test_a_batch_has_the_same_bits_on_any_number_of_streams():
     model = randomised(build_from_spec(FAMILIES["ViT"])).eval()
 
@@ -114,6 +136,36 @@ def test_an_engine_is_kept_until_the_weights_change(model):
             expected = model(images(3))
         if expected.abs().max():
             assert disagreement(after(images(3)), expected) <= 2e-6, what
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["packed", "not packed"])
+@pytest.mark.parametrize("family", ["ViT", "shared 1d positions", "merging, distilled", "hybrid", "BiT", "Axial-ViT"])
+def test_a_held_engine_computes_with_the_weights_it_was_opened_with(family, dtype):
+    model = randomised(build_from_spec(FAMILIES[family])).to(dtype)
+    held, given = open_engine(model), images(3).to(dtype)
+    before = held(given), held.features(given)
+    for parameter in model.parameters():
+        parameter.data.mul_(1.5)  # as the step of an optimizer: in place
+    assert torch.equal(held(given), before[0])
+    assert torch.equal(held.features(given), before[1])
+    with torch.inference_mode():
+        expected = model(given)
+    assert disagreement(expected, before[0]) > 0.01
+    assert disagreement(open_engine(model)(given), expected) <= 2e-6
+
+
+def test_a_held_engine_does_not_keep_the_weights_that_it_has_packed(model):
+    weights = [
+        StorageWeakRef(weight.untyped_storage())
+        for name, weight in model.named_parameters()
+        if weight.dim() > 1 and name.startswith(("patches", "blocks"))
+    ]
+    held = open_engine(model)
+    before = held(images(3))
+    model.load_state_dict(randomised(build_from_spec(model.spec), 5).state_dict(), assign=True)
+    gc.collect()
+    assert [weight.expired() for weight in weights] == [True] * (1 + 4 * model.spec.layers)
+    assert torch.equal(held(images(3)), before)
 
 
 def test_a_model_goes_away_with_its_engines():

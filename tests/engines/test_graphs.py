@@ -1,18 +1,22 @@
 """Other runtimes give the plain model's logits, from a graph that is converted once."""
 
+import errno
 import importlib.util
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from agreement import disagreement, randomised
 from families import FAMILIES, images
-from vitlab.engines import making
+from vitlab.engines import choice, graphs, making
 from vitlab.engines.choice import fastest
 from vitlab.engines.graphs import cached_graph
 from vitlab.engines.opening import open_engine
 from vitlab.models.build import build_from_spec
+from vitlab.store import write_folder
 from vitlab.strict_json import parse_json
 
 INSTALLED = [name for name in ("onnxruntime", "openvino") if not making.missing_packages(name)]
@@ -59,6 +63,56 @@ def test_a_graph_is_converted_once_and_again_if_it_is_damaged(model, own_cache, 
     assert [folder.name for folder in own_cache.iterdir()] == [other.parent.name]  # the oldest are removed
 
 
+def old_graphs(folder, number):
+    """Folders as the cache has them, with files of one byte."""
+    paths = [folder / f"{n:032x}" for n in range(number)]
+    for age, path in enumerate(paths):
+        path.mkdir(parents=True)
+        (path / "graph.onnx").write_bytes(b"x")
+        os.utime(path, (1000 + age, 1000 + age))
+    return paths
+
+
+def test_the_cache_keeps_what_other_processes_write_or_remove(own_cache, monkeypatch):
+    monkeypatch.setattr(graphs, "LARGEST_CACHE", 2)
+    paths = old_graphs(own_cache, 4)
+    others = [own_cache / ".0123.tmp-77", own_cache / ".4567.old"]
+    for other in others:
+        other.mkdir()
+        (other / "graph.onnx").write_bytes(b"x" * 100)
+    graphs._shrink(own_cache)
+    assert sorted(own_cache.iterdir()) == sorted([*paths[2:], *others])
+
+
+def test_processes_may_shrink_the_cache_at_the_same_time(own_cache, monkeypatch):
+    monkeypatch.setattr(graphs, "LARGEST_CACHE", 1)
+    *_, newest = old_graphs(own_cache, 60)
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(graphs._shrink, own_cache) for _ in range(8)]:
+            done.result()
+    assert newest in own_cache.iterdir()
+    assert len([path for path in own_cache.iterdir() if not path.name.startswith(".")]) == 1
+
+
+@pytest.mark.skipif("onnxruntime" not in INSTALLED, reason="onnxruntime is not installed")
+def test_a_graph_that_another_process_has_finished_meanwhile_is_used(model, monkeypatch):
+    def slower(path, files):
+        write_folder(path, files)  # as the other process
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    monkeypatch.setattr(graphs, "write_graph", lambda model, path: path.write_bytes(b"a graph"))
+    monkeypatch.setattr(graphs, "write_folder", slower)
+    assert cached_graph(model).read_bytes() == b"a graph"
+
+    def full(path, files):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(graphs, "write_folder", full)
+    model.reset_head(3)
+    with pytest.raises(OSError, match="No space left"):
+        cached_graph(model)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("onnxruntime" not in INSTALLED, reason="onnxruntime is not installed")
 def test_a_graph_of_other_weights_is_refused(model, monkeypatch):
@@ -66,6 +120,24 @@ def test_a_graph_of_other_weights_is_refused(model, monkeypatch):
     monkeypatch.setattr(making, "cached_graph", lambda model, is_int8: other)
     with pytest.raises(ValueError, match=r"engine 'onnxruntime' disagrees with the model: .*use engine 'torch'"):
         open_engine(model, "onnxruntime")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("onnxruntime" not in INSTALLED, reason="onnxruntime is not installed")
+def test_a_fault_on_all_cores_or_on_one_is_refused(model, monkeypatch):
+    right, faulty = making.GRAPH_ENGINES["onnxruntime"], lambda images, output: torch.zeros(len(images), 4)
+    for place in (0, 1):
+
+        def functions(graph, threads, place=place):
+            made = list(right(graph, threads))
+            made[place] = faulty
+            return tuple(made)
+
+        monkeypatch.setitem(making.GRAPH_ENGINES, "onnxruntime", functions)
+        with pytest.raises(ValueError, match="engine 'onnxruntime' disagrees with the model"):
+            open_engine(model, "onnxruntime")
+    monkeypatch.setitem(making.GRAPH_ENGINES, "onnxruntime", right)
+    assert open_engine(model, "onnxruntime").name == "onnxruntime"
 
 
 @pytest.mark.slow
@@ -85,6 +157,17 @@ def test_the_fastest_engine_is_measured_once(model, own_cache, monkeypatch):
     remembered.write_text("[]")
     with pytest.raises(TypeError):  # measures again
         fastest(model, 4)
+
+
+def test_speeds_of_another_processor_are_not_used(model, tmp_path, monkeypatch):
+    keys = set()
+    for number, name in enumerate(("model name\t: A 1\n", "model name\t: B 2\n", "no such line\n")):
+        (tmp_path / f"cpuinfo-{number}").write_text(f"processor\t: 0\n{name}")
+        monkeypatch.setattr(choice, "CPUINFO", tmp_path / f"cpuinfo-{number}")
+        keys.add(choice._key(model, 4, ["torch"]))
+    assert len(keys) == 3
+    monkeypatch.setattr(choice, "CPUINFO", tmp_path / "nowhere")
+    assert choice._key(model, 4, ["torch"]) in keys  # as without a name
 
 
 def test_without_other_runtimes_auto_is_torch(model, monkeypatch):

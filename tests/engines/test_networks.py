@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils.parametrizations import orthogonal
 from torch.utils.flop_counter import FlopCounterMode
 
 from agreement import disagreement, randomised
 from families import FAMILIES, images
 from vitlab.engines.networks import LeanViT, is_untouched, prepared
 from vitlab.models.build import build_from_spec
+from vitlab.models.vit import make_lean
 from vitlab.spec import ViTSpec
 
 
@@ -43,6 +46,9 @@ def test_preparing_changes_nothing_in_the_model_and_copies_no_dense_weight(model
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     shared = {weight.data_ptr() for weight in model.parameters()}
     assert model.head.logits.weight.data_ptr() in {weight.data_ptr() for weight in network.parameters()} <= shared
+    for block in network.blocks if isinstance(network, LeanViT) else ():
+        own = [*block.projections, block.out, block.dense1, block.dense2]
+        assert {dense.weight.untyped_storage().data_ptr() for dense in own} <= shared
 
 
 def macs(function):
@@ -73,7 +79,7 @@ def test_a_replaced_dense_layer_is_called():
     model = randomised(build_from_spec(FAMILIES["ViT"])).eval()
     assert isinstance(prepared(model), LeanViT)
 
-    class Doubled(torch.nn.Linear):
+    class Doubled(nn.Linear):
         def forward(self, x):
             return 2 * super().forward(x)
 
@@ -82,6 +88,45 @@ def test_a_replaced_dense_layer_is_called():
     model.blocks[0].attention.out = doubled
     with torch.inference_mode():
         assert disagreement(prepared(model)(images(2))[1], model(images(2))) <= 2e-6
+
+
+def test_a_new_model_of_every_family_is_untouched(model):
+    assert is_untouched(model)
+    model.extra, model.class_names = "a note", ("a", "b", "c", "d")
+    make_lean(model)
+    model.requires_grad_(False).double().train()
+    model.reset_head(7)
+    assert is_untouched(model)
+
+
+def test_a_resized_or_merging_model_is_untouched():
+    model = build_from_spec(FAMILIES["ViT"])
+    model.resize(48)
+    assert is_untouched(model)
+    model.set_merge(2)
+    assert is_untouched(model)
+
+
+REPLACEMENTS = {
+    "the final norm": lambda model: setattr(model, "norm", nn.Identity()),
+    "a head of another kind": lambda model: setattr(model, "head", nn.Linear(24, 4)),
+    "an added part": lambda model: model.blocks[0].add_module("adapter", nn.Linear(24, 24)),
+    "a removed layer": lambda model: model.blocks.pop(-1),
+    "another width": lambda model: setattr(model.blocks[0].mlp, "dense1", nn.Linear(24, 96)),
+    "no bias": lambda model: setattr(model.blocks[0].mlp, "dense1", nn.Linear(24, 48, bias=False)),
+    "a parameter": lambda model: setattr(model, "class_token", None),
+    "a parametrized weight": lambda model: orthogonal(model.blocks[0].mlp.dense1),
+    "a method": lambda model: setattr(model, "pooled", lambda images: images.new_zeros(len(images), 24)),
+    "a method of a part": lambda model: setattr(model.blocks[0].attention, "_merge", lambda heads: heads),
+    "a hook before": lambda model: model.norm.register_forward_pre_hook(lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("what", REPLACEMENTS)
+def test_replaced_parts_and_methods_are_seen(what):
+    model = build_from_spec(FAMILIES["ViT"])
+    REPLACEMENTS[what](model)
+    assert not is_untouched(model)
 
 
 def test_hooks_and_replaced_methods_are_seen():

@@ -1,6 +1,8 @@
 """Streams: the same bits on any number of threads, and the same gradients as without them up to rounding."""
 
 import copy
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +17,7 @@ from vitlab.recipe import SGD, AdamW, Execution, Schedule
 from vitlab.spec import ViTSpec
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
-from vitlab.train.streams import divided, one_thread
+from vitlab.train.streams import add_gradients, divided, one_thread
 from vitlab.train.update import Examples, Update, freeze, recompute_activations
 
 # Large enough that torch would divide its products and sums over two threads.
@@ -132,6 +134,27 @@ def test_an_error_in_a_stream_is_raised_and_the_threads_are_given_back():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_finished_gradients_do_not_pile_up_behind_a_slow_part():
+    weight, begun, third = torch.nn.Parameter(torch.ones(3)), [], threading.Event()
+    meanwhile = []
+
+    def loss_of(part):
+        begun.append(part)
+        if part.start == 0:  # the slow one: it ends after the third has begun, and what else may begin without it
+            third.wait(60)
+            time.sleep(0.2)
+            meanwhile.extend(begun)
+        elif part.start == 2:
+            third.set()
+        return (weight * part.start).sum()
+
+    with one_thread():
+        losses = add_gradients(loss_of, [range(n, n + 1) for n in range(9)], [weight], threads=2)
+    assert sorted(part.start for part in meanwhile) == [0, 1, 2]
+    assert [float(loss) for loss in losses] == [3.0 * n for n in range(9)]
+    assert torch.equal(weight.grad, torch.full((3,), 36.0))
 
 
 def test_one_thread_holds_inside_its_block_only():

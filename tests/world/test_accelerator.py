@@ -14,7 +14,7 @@ from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.update import Examples, Update
-from vitlab.world.device import pick_device
+from vitlab.world.device import pick_device, products_in
 
 SPEC = ViTSpec(patch=4, layers=3, width=48, mlp=96, heads=4, image=(16, 16), classes=7)
 
@@ -24,7 +24,8 @@ def accelerator():
     device = pick_device("auto")
     if device.type == "cpu":
         pytest.skip("no accelerator here: torch sees neither CUDA nor MPS")
-    return device
+    with products_in("fp32", device):
+        yield device
 
 
 def trained(device, execution=None, steps=5):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from vitlab.runs.measure.inputs import measuring
 from vitlab.world.device import (
     attention_kernel,
     check_precision,
@@ -93,18 +94,32 @@ def test_workers_are_chosen_by_cores_and_device(monkeypatch):
 # -- TF32 ------------------------------------------------------------------------------------------
 
 
-def test_a_gpu_computes_float32_in_float32_although_torch_convolves_in_tf32(ampere, tf32):
-    torch.backends.cudnn.allow_tf32 = True  # torch's default
+def test_picking_a_gpu_leaves_the_settings_of_the_program_alone(ampere, tf32):
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = True, True
     assert pick_device("auto").type == "cuda"
-    assert tf32() == (False, False)
+    assert tf32() == (True, True)
 
 
+@pytest.mark.parametrize("before", [(False, True), (True, False)])  # torch's default, and another
 @pytest.mark.parametrize(("precision", "is_allowed"), [("fp32", False), ("bf16", False), ("tf32", True)])
-def test_tf32_is_used_only_where_it_is_asked_for(precision, is_allowed, ampere, tf32):
-    torch.backends.cudnn.allow_tf32 = True
+def test_tf32_is_used_only_where_it_is_asked_for(precision, is_allowed, before, ampere, tf32):
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
     with products_in(precision, CUDA):
         assert tf32() == (is_allowed, is_allowed)
-    assert tf32() == (False, False)
+        with products_in("fp32", CUDA):  # as a measurement within a run
+            assert tf32() == (False, False)
+        assert tf32() == (is_allowed, is_allowed)
+    assert tf32() == before
+    with pytest.raises(KeyError), products_in(precision, CUDA):
+        raise KeyError
+    assert tf32() == before
+
+
+def test_measuring_on_a_gpu_is_in_float32_and_gives_the_settings_back(ampere, tf32):
+    torch.backends.cudnn.allow_tf32 = True  # torch's default
+    with measuring("auto", None, quiet=True):
+        assert tf32() == (False, False)
+    assert tf32()[1] is True
 
 
 def test_a_cpu_leaves_the_flags_of_cuda_alone(tf32):

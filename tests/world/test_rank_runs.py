@@ -1,26 +1,32 @@
 """Whole runs on several ranks: one folder, one log, one account; what some ranks saved others continue."""
 
 import json
+import os
 import re
 import shutil
 import signal
 import socket
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors import safe_open
 from safetensors.torch import load_file
 
 import crashes
 import ranks
 from agreement import randomised
+from families import FAMILIES
 from pictures import photo
 from vitlab.cli import main
+from vitlab.engines import making
 from vitlab.errors import LostRank
 from vitlab.models.build import build_from_spec
 from vitlab.recipe import Execution, Masking
 from vitlab.run_dir import CHECKPOINTS, RunDir
+from vitlab.runs.measure.inputs import settled
 from vitlab.store import locked
 from vitlab.weights.load import weights_sha256
 from vitlab.weights.save import save_model
@@ -337,6 +343,29 @@ def test_measuring_on_ranks_gives_what_one_process_gives(in_memory, tiny):
         assert files
         for file in files:
             assert (three / file).read_bytes() == (one / file).read_bytes(), file
+
+
+def choose_engine(folder):
+    """What each rank does: an automatic choice, with a cache of its own as on another machine."""
+    rank = os.environ["RANK"]
+    os.environ["VITLAB_ENGINE_CACHE"] = str(folder / f"cache-{rank}")
+    model = randomised(build_from_spec(FAMILIES["ViT"]))
+    with join("cpu", ranks.TIMEOUT) as world:
+        chosen = settled(model, "auto", 4, world, Console(file=sys.stderr, quiet=not world.leads))
+    (folder / f"chosen-{rank}").write_text(f"{chosen} {[*making._made[model]]}")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(making.missing_packages("onnxruntime")), reason="onnxruntime is not installed")
+def test_rank_0_chooses_the_engine_that_all_open(in_memory):
+    said = in_memory / "said"
+    assert ranks.run_ranks(2, choose_engine, in_memory, said=said) == [0, 0], said.read_text()
+    first, other = ((in_memory / f"chosen-{rank}").read_text().split(maxsplit=1) for rank in range(2))
+    assert first[0] == other[0]
+    assert other[1] == f"['{first[0]}']"  # it has tried no other
+    assert len(list((in_memory / "cache-0").glob("*.json"))) == 1
+    assert not list((in_memory / "cache-1").glob("*.json"))
+    assert said.read_text().count("auto: fastest for batches of 4") == 1
 
 
 @pytest.mark.slow

@@ -153,13 +153,13 @@ def cost(
     seconds: float = 30.0,
     out: flags.MaybePath = None,
     device: flags.Device = "auto",
-    engine: flags.Engine = "torch",
+    engine: flags.InferenceEngine = None,
 ) -> None:
     """Measure images per second, memory and the largest batch against the image size, as in figure 12 of the paper.
 
     Args:
         image: Image sizes, such as 224 or 224x320.
-        mode: A training step is forward, backward and AdamW; all is in fp32.
+        mode: A training step is forward, backward and AdamW, in the streams that a run would choose; all is in fp32.
         batch: Batches to time (default: powers of two until images per second fall).
         memory: Memory that a batch may take, such as 8GiB; batches run in processes that are killed above it
             (default: what is free now, minus a margin).

@@ -58,7 +58,9 @@ Batch = Annotated[int, Flag("INT", "Images per batch.")]
 Workers = Annotated[int, Flag("INT", "Processes that decode images.")]
 Device = Annotated[str, Flag("STR", "cpu, cuda, cuda:1 or mps; auto is a GPU if there is one.")]
 _ENGINE = "What computes: torch, plain (the module as it is), another runtime, or auto: the fastest installed one."
-Engine = Annotated[EngineName, Flag("{" + ",".join(get_args(EngineName)) + "}", _ENGINE)]
+_ENGINES = "{" + ",".join(get_args(EngineName)) + "}"
+Engine = Annotated[EngineName, Flag(_ENGINES, _ENGINE)]
+InferenceEngine = Annotated[EngineName | None, Flag(_ENGINES, "What computes inference (default: torch).")]
 Ledger = Annotated[Path | None, Flag("PATH", "Append the results to this ledger.")]
 Json = Annotated[bool, Flag(help="Print JSON instead of tables.")]
 

@@ -23,6 +23,7 @@ from vitlab.costing.search import expected_seconds, next_batch
 from vitlab.costing.work import WORK, Mode, Step
 from vitlab.spec import EngineName, ModelSpec
 from vitlab.strict_json import from_json, parse_json
+from vitlab.world.device import products_in
 
 REPEATS = 3  # timed runs of a batch at least, if there is time
 MOST_REPEATS = 30
@@ -54,7 +55,8 @@ class Task:
 class Report:
     """What happened: the process has started or is ready, a batch has run or was too large, it waits for a request.
 
-    `held` is the memory held so far at most, `limit` that of a GPU, `flops` the speed of a large matrix product.
+    `held` is the memory held so far at most, `limit` that of a GPU, `flops` the speed of a large matrix product,
+    `engine` what computed the batch.
     """
 
     event: Literal["started", "ready", "batch", "too-large", "waiting", "failed"]
@@ -63,6 +65,7 @@ class Report:
     held: int | None = None
     limit: int | None = None
     flops: float | None = None
+    engine: str = ""
     words: str = ""  # of a failure
 
 
@@ -77,9 +80,11 @@ def main() -> None:
     task = from_json(Task, parse_json(lines.get(), "the task"))
     torch.set_num_threads(task.threads)
     requests = (int(line) for line in iter(lines.get, b""))
+    device = torch.device(task.device)
     try:
-        for report in reports(task, torch.device(task.device), requests):
-            _send(report, output)
+        with products_in("fp32", device):
+            for report in reports(task, device, requests):
+                _send(report, output)
     except (ValueError, NotImplementedError) as error:
         _send(Report("failed", words=str(error)), output)
     except (MemoryError, RuntimeError) as error:
@@ -98,14 +103,16 @@ def reports(task: Task, device: torch.device, requests: Iterable[int]) -> Iterat
         deadline = time.monotonic() + task.seconds
         seconds: dict[int, float] = {}
         for batch in _batches(task, seconds, lambda: deadline - time.monotonic()):
-            seconds[batch] = _timed(step_of(batch), device, deadline - time.monotonic())
-            yield Report("batch", batch, seconds[batch], _peak(device))
+            step = step_of(batch)
+            seconds[batch] = _timed(step, device, deadline - time.monotonic())
+            yield Report("batch", batch, seconds[batch], _peak(device), engine=step.engine)
+            del step  # with its images, before the next ones are made
     yield Report("waiting")
     for batch in requests:
         step = step_of(batch)
-        times = [_seconds(step, device) for _ in range(TRIES)]
-        yield Report("batch", batch, times[-1], _peak(device))
-        del step  # with its images, before the next ones are made
+        times = [_seconds(step.run, device) for _ in range(TRIES)]
+        yield Report("batch", batch, times[-1], _peak(device), engine=step.engine)
+        del step
         yield Report("waiting")
 
 
@@ -134,18 +141,18 @@ def _batches(task: Task, seconds: dict[int, float], left: Callable[[], float]) -
 
 def _timed(step: Step, device: torch.device, left: float) -> float:
     """The median time of a step, after one that is not timed; if that takes the time `left`, it is the result."""
-    first = _seconds(step, device)
+    first = _seconds(step.run, device)
     times: list[float] = []
     while sum(times) < ENOUGH or len(times) < REPEATS:
         if first + sum(times) + max(times, default=first) > left or len(times) == MOST_REPEATS:
             break
-        times.append(_seconds(step, device))
+        times.append(_seconds(step.run, device))
     return statistics.median(times) if times else first
 
 
-def _seconds(step: Step, device: torch.device) -> float:
+def _seconds(run: Callable[[], object], device: torch.device) -> float:
     began = time.perf_counter()
-    step()
+    run()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return max(time.perf_counter() - began, 1e-9)

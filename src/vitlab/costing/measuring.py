@@ -17,11 +17,15 @@ CAUTION = 1.5  # a try is made if this many times its expected duration is left
 
 @dataclass(frozen=True)
 class Timing:
-    """A batch with its median time, and the memory of the process at most: on a GPU that of its tensors there."""
+    """A batch with its median time, and the memory of the process at most: on a GPU that of its tensors there.
+
+    `engine` is what computed it: an engine's name, or in training "2 streams" and so on, and "plain" without streams.
+    """
 
     batch: int
     seconds: float
     held: int | None
+    engine: str = ""
 
     @property
     def images_per_second(self) -> float:
@@ -63,7 +67,7 @@ class Measuring:
                     self.flops, self._starting = report.flops, time.monotonic() - began
                     self._deadline = time.monotonic() + self.task.seconds
                 else:
-                    self.timings.append(Timing(report.batch, report.seconds, report.held))
+                    self.timings.append(Timing(report.batch, report.seconds, report.held, report.engine))
                     yield self.timings[-1]
         except TooMuchMemory:
             self._end()

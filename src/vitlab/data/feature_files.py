@@ -170,9 +170,14 @@ class FeatureFolder:
         """Start a folder, or continue one that was started with the same card. Raises ValueError for another card."""
         whole = {**card, "samples": self.samples, "shard": self.shard}
         if (self.path / CARD).is_file():
-            found = {"engine": "plain"} | read_card(self.path)  # earlier versions had no other
+            found = read_card(self.path)
+            engine = engine_of(found)
+            found["engine"] = engine
             others = [name for name in sorted(found.keys() | whole) if found.get(name) != whole.get(name)]
-            require(not others, f"{self.path} holds other features ({', '.join(others)} differ); choose another folder")
+            advice = "choose another folder"
+            if others == ["engine"]:
+                advice = f"give engine={engine!r}, which computed them, or {advice}"
+            require(not others, f"{self.path} holds other features ({', '.join(others)} differ); {advice}")
             return
         write_json(self.path / CARD, whole)
 
@@ -207,6 +212,11 @@ def read_card(path: Path) -> dict[str, Any]:
     whole = isinstance(card, dict) and all(type(card.get(name)) is int for name in ("samples", "shard"))
     require(whole, f"{path / CARD} does not describe features")
     return card
+
+
+def engine_of(card: dict[str, Any]) -> str:
+    """The engine that computed the features of a card; earlier versions had one only and did not say."""
+    return str(card.get("engine", "plain"))
 
 
 def read_folder(path: Path) -> Vectors:

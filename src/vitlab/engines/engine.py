@@ -43,8 +43,9 @@ class Pending:
 
 @dataclass(frozen=True)
 class Engine:
-    """Computes features and logits of a model without gradients; to be opened again after its weights have changed.
+    """Computes features and logits of a model without gradients, with the weights it had when the engine was opened.
 
+    Only the engine `plain` is the model itself and follows its changes; open any other again for the new weights.
     `wide` uses all cores for a batch; `narrow`, if there is one, uses a single core and runs on several at a time.
     Inputs are moved to the `device` and `dtype` of the model. `note` says how an automatic choice came about.
     """

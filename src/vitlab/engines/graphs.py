@@ -39,21 +39,32 @@ def cached_graph(model: Model, *, is_int8: bool = False) -> Path:
     versions = [importlib.metadata.version(package) for package in ("torch", "onnx", "onnxscript")]
     key = "/".join([fingerprint_of(model), str(REVISION), *versions, *(["int8"] if is_int8 else [])])
     folder = cache_folder() / hashlib.sha256(key.encode()).hexdigest()[:32]
+    if _is_whole(folder):
+        with contextlib.suppress(OSError):
+            os.utime(folder)  # the oldest are removed first
+        return folder / GRAPH
+    with contextlib.suppress(OSError):  # not there, or another process is removing it
+        remove_folder(folder)
+    with TemporaryDirectory() as made:
+        write_graph(model, Path(made) / GRAPH)
+        if is_int8:
+            quantise(Path(made) / GRAPH)
+        files = {file.name: partial(shutil.copyfile, file) for file in sorted(Path(made).iterdir())}
+        try:
+            write_folder(folder, files)
+        except OSError:
+            if not _is_whole(folder):  # else another process was faster
+                raise
+    _shrink(cache_folder())
+    return folder / GRAPH
+
+
+def _is_whole(folder: Path) -> bool:
     try:
         verify_folder(folder, [GRAPH])
-        os.utime(folder)
     except (OSError, ValueError):
-        if folder.exists():
-            remove_folder(folder)
-        with TemporaryDirectory() as made:
-            write_graph(model, Path(made) / GRAPH)
-            if is_int8:
-                quantise(Path(made) / GRAPH)
-            files = {file.name: partial(shutil.copyfile, file) for file in sorted(Path(made).iterdir())}
-            with contextlib.suppress(FileExistsError):  # another process was faster
-                write_folder(folder, files)
-        _shrink(cache_folder())
-    return folder / GRAPH
+        return False
+    return True
 
 
 def write_graph(model: Model, path: Path) -> None:
@@ -92,11 +103,25 @@ def _quiet() -> Iterator[None]:
 
 
 def _shrink(folder: Path) -> None:
-    """Remove the graphs that were not used for longest until the rest is small enough."""
-    graphs = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    sizes = [sum(file.stat().st_size for file in path.iterdir()) for path in graphs]
-    for path, _ in zip(graphs[:-1], sizes, strict=False):
-        if sum(sizes) <= LARGEST_CACHE:
+    """Remove the graphs that were not used for longest until the rest is small enough.
+
+    Other processes may write and remove graphs meanwhile: what they write has a hidden name until it is complete, and
+    what they have removed is passed over.
+    """
+    found = [_last_use(path) for path in folder.iterdir() if not path.name.startswith(".")]
+    graphs = sorted(one for one in found if one is not None)
+    total = sum(size for _, size, _ in graphs)
+    for _, size, path in graphs[:-1]:
+        if total <= LARGEST_CACHE:
             return
-        remove_folder(path)
-        sizes.pop(0)
+        with contextlib.suppress(OSError):
+            remove_folder(path)
+        total -= size
+
+
+def _last_use(path: Path) -> tuple[float, int, Path] | None:
+    """When a graph was last used, its bytes and its folder; None for other files and for one that is being removed."""
+    try:
+        return path.stat().st_mtime, sum(file.stat().st_size for file in path.iterdir()), path
+    except OSError:
+        return None

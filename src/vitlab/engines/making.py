@@ -49,8 +49,8 @@ def _new_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
     if engine in GRAPH_ENGINES:
         return _graph_engine(model, engine, weight)
     if engine == "compiled":
-        return Engine(engine, network_function(cast(nn.Module, torch.compile(prepared(model)))), **place)
-    function = network_function(prepared(model, pack=True))
+        return Engine(engine, network_function(cast(nn.Module, torch.compile(prepared(model, own=True)))), **place)
+    function = network_function(prepared(model, pack=True, own=True))
     return Engine(engine, function, function if weight.device.type == "cpu" else None, **place)
 
 
@@ -81,7 +81,8 @@ def _graph_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
     require(is_usual, f"engine {engine!r} computes in float32 on the CPU, and {given}; use engine 'torch'")
     require(model.spec.classes > 0, f"engine {engine!r} needs a model with classes; use engine 'torch'")
     is_int8 = engine == "onnxruntime-int8"
-    made = Engine(engine, *GRAPH_ENGINES[engine](cached_graph(model, is_int8=is_int8), torch.get_num_threads()))
-    found = agreement(made, model, probe(model, 2))
-    require(is_int8 or found.is_exact, f"engine {engine!r} disagrees with the model: {found}; use engine 'torch'")
-    return made
+    wide, narrow = GRAPH_ENGINES[engine](cached_graph(model, is_int8=is_int8), torch.get_num_threads())
+    for function in (wide, narrow):  # each by itself: which one computes a batch depends on its size and the cores
+        found = agreement(Engine(engine, function), model, probe(model, 2))
+        require(is_int8 or found.is_exact, f"engine {engine!r} disagrees with the model: {found}; use engine 'torch'")
+    return Engine(engine, wide, narrow)

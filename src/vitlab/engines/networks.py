@@ -1,11 +1,13 @@
 """Models prepared for inference: no work whose result is not read, no weight computed or laid out again per batch.
 
 The results stay the same up to rounding. The last layer computes only the tokens that the head reads, convolutions are
-standardised once, and dense layers use weights that oneDNN has laid out for this processor.
+standardised once, and dense layers use weights that oneDNN has laid out for this processor. A network shares the other
+weights with the model, or has copies, so that later changes of the model do not reach it.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import pairwise
 from typing import cast
 
@@ -14,19 +16,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitlab.models.axial import AxialResNet
-from vitlab.models.build import Model
+from vitlab.models.build import Model, empty_model
 from vitlab.models.embedding import PatchEmbedding, patchify
 from vitlab.models.merging import MergingBlock, merged, proportional, unmerged
 from vitlab.models.resnet import ResNet, StandardConv, pad_same, standardised
 from vitlab.models.transformer import MLP, Attention, Block
 from vitlab.models.vit import ViT
+from vitlab.spec import ModelSpec
 
 
 class Dense:
     """A dense layer with what follows it: a GELU, or the sum with a residual."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        self.weight, self.bias = weight.detach(), bias.detach()
+        self.weight, self.bias = self.laid_out(weight.detach()), bias.detach()
+
+    @staticmethod
+    def laid_out(weight: Tensor) -> Tensor:
+        """The weight (D', D) in the layout of the product: here as it is."""
+        return weight
 
     def __call__(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., D')."""
@@ -44,18 +52,19 @@ class Dense:
 class PackedDense(Dense):
     """A dense layer whose weights are laid out once for oneDNN, which applies the GELU or the sum in the same pass."""
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        super().__init__(weight, bias)
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous())
+    @staticmethod
+    def laid_out(weight: Tensor) -> Tensor:
+        """The weight (D', D) in oneDNN's layout: a copy."""
+        return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
 
     def gelu(self, x: Tensor, approximate: str) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "gelu", [], approximate)
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "gelu", [], approximate)
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.packed, self.bias, "add")
+        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
 
 
 MakeDense = Callable[[Tensor, Tensor], Dense]
@@ -68,38 +77,85 @@ def can_pack(model: nn.Module) -> bool:
     return has_operators and weight.device.type == "cpu" and weight.dtype == torch.float32
 
 
-def prepared(model: Model, *, pack: bool = False) -> nn.Module:
-    """A module from images (B, 3, H, W) to features (B, D) and logits (B, K), sharing the model's weights.
+def prepared(model: Model, *, pack: bool = False, own: bool = False) -> nn.Module:
+    """A module from images (B, 3, H, W) to features (B, D) and logits (B, K).
 
-    With `pack`, dense layers use oneDNN's operators, which torch.export and other devices do not know.
+    It shares the model's weights where it uses them as they are; with `own` these are copied, so that it computes with
+    the weights of now whatever becomes of the model. With `pack`, dense layers use oneDNN's operators, which
+    torch.export and other devices do not know.
     """
-    shared = {id(weight): weight for weight in [*model.parameters(), *model.buffers()]}
-    frozen = copy.deepcopy(model, shared).eval()  # modules of its own, so that nothing changes in the model
+    is_lean = isinstance(model, ViT) and _is_plain(model)
+    dense = PackedDense if pack and is_lean and can_pack(model) else Dense
+    again = {id(weight) for weight in _laid_out_again(model, is_packed=dense is PackedDense)}
+    weights = [*model.parameters(), *model.buffers()]
+    held = {id(one): _copied(one) if own and id(one) not in again else one for one in weights}
+    frozen = copy.deepcopy(model, held).eval()  # modules of its own, so that nothing changes in the model
     for name, part in list(frozen.named_modules()):
         if isinstance(part, StandardConv):
-            parent, _, own = name.rpartition(".")
-            setattr(frozen.get_submodule(parent), own, FrozenConv(part))
-    if isinstance(frozen, ViT) and _is_plain(frozen):
-        return LeanViT(frozen, PackedDense if pack and can_pack(model) else Dense)
-    return Whole(frozen)
+            parent, _, child = name.rpartition(".")
+            setattr(frozen.get_submodule(parent), child, FrozenConv(part))
+    return LeanViT(cast(ViT, frozen), dense) if is_lean else Whole(frozen)
+
+
+def _laid_out_again(model: Model, *, is_packed: bool) -> Iterator[Tensor]:
+    """Yield the weights that a prepared network holds in another form anyway."""
+    yield from (part.weight for part in model.modules() if isinstance(part, StandardConv))
+    if is_packed:
+        yield cast(ViT, model).patches.weight
+        for block in cast(ViT, model).layers:
+            yield from (layer.weight for layer in _dense_layers(block))
+
+
+def _copied(weight: Tensor) -> Tensor:
+    copied = weight.detach().clone()
+    return nn.Parameter(copied, requires_grad=False) if isinstance(weight, nn.Parameter) else copied
 
 
 def is_untouched(model: nn.Module) -> bool:
-    """Whether a model computes what its class says: no hooks, no replaced methods, no wrapper around it."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks")
-    is_ours = type(model) in (ViT, ResNet, AxialResNet)
-    return is_ours and not any("forward" in vars(m) or any(vars(m)[name] for name in hooks) for m in model.modules())
+    """Whether a model computes what its spec says: no hooks, no replaced parts or methods, no wrapper around it."""
+    if type(model) not in (ViT, ResNet, AxialResNet):
+        return False
+    own = cast(Model, model)
+    return _structure(own) == _structure_of(own.spec) and not any(map(_is_changed, own.modules()))
+
+
+def _is_changed(part: nn.Module) -> bool:
+    """Whether a module has hooks, or an attribute instead of a method of its class."""
+    has_hooks = bool(part._forward_hooks or part._forward_pre_hooks)
+    return has_hooks or any(callable(getattr(type(part), name, None)) for name in vars(part))
+
+
+Structure = dict[str, tuple[type, dict[str, torch.Size]]]
+
+
+def _structure(model: Model) -> Structure:
+    """The type of every part, and the shapes of its own parameters and buffers."""
+
+    def shapes(part: nn.Module) -> dict[str, torch.Size]:
+        own = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
+        return {name: tensor.shape for name, tensor in own}
+
+    return {name: (type(part), shapes(part)) for name, part in model.named_modules(remove_duplicate=False)}
+
+
+@lru_cache(maxsize=64)
+def _structure_of(spec: ModelSpec) -> Structure:
+    """The structure of a new model."""
+    return _structure(empty_model(spec))
 
 
 def _is_plain(model: ViT) -> bool:
     """Whether every layer has full attention without learned biases, and dense layers of torch."""
 
     def is_plain(block: Block) -> bool:
-        dense = (block.attention.qkv, block.attention.out, block.mlp.dense1, block.mlp.dense2)
         kinds = type(block) in (Block, MergingBlock), type(block.attention) is Attention, type(block.mlp) is MLP
-        return all(kinds) and all(type(layer) is nn.Linear for layer in dense)
+        return all(kinds) and all(type(layer) is nn.Linear for layer in _dense_layers(block))
 
     return all(map(is_plain, model.layers))
+
+
+def _dense_layers(block: Block) -> tuple[nn.Linear, nn.Linear, nn.Linear, nn.Linear]:
+    return block.attention.qkv, block.attention.out, block.mlp.dense1, block.mlp.dense2
 
 
 class Whole(nn.Module):
@@ -147,6 +203,7 @@ class LeanViT(nn.Module):
         self.patches = LeanPatches(model.patches, dense)
         *before, last = model.layers
         self.blocks = [*(LeanBlock(block, dense) for block in before), LeanBlock(last, dense, read)]
+        _forget_dense(model)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) -> features (B, D), logits (B, K)."""
@@ -173,6 +230,13 @@ class LeanViT(nn.Module):
             tokens = merged(tokens._replace(z=z), k, before - after, spec.prefix)
             tokens = tokens._replace(z=block.transformed(tokens.z))
         return tokens.spread()
+
+
+def _forget_dense(model: ViT) -> None:
+    """Remove from a copy of a model what lean parts hold by themselves, so that no weight is in memory twice."""
+    model.patches.register_parameter("weight", None)
+    for block in model.layers:
+        del block.attention, block.mlp
 
 
 class LeanPatches:

@@ -18,7 +18,8 @@ def open_engine(model: nn.Module, engine: EngineName = "torch", *, batch: int = 
     `torch` lays out the weights once and computes a batch on one core per chunk of images; `plain` calls the model as
     it is. `compiled`, `onnxruntime` and `openvino` convert the model first, `onnxruntime-int8` also rounds its weights
     to 8 bits. `auto` is the fastest installed one for batches of `batch` images: measured once per model and machine.
-    Open it again after you have changed the weights. A converted model that disagrees with the plain one raises.
+    All but `plain` have copies of the weights: open the engine again after you have changed them. A converted model
+    that disagrees with the plain one raises.
     """
     check_arguments(open_engine, locals())
     check_model(model)

@@ -21,11 +21,12 @@ class Streams(Generic[T, R]):
     def __init__(self, number: int) -> None:
         self.number = number
         self._pool: ThreadPoolExecutor | None = None
+        self._starting = threading.Lock()
 
     def submit(self, function: Callable[[T], R], chunks: Sequence[T]) -> list[Future[R]]:
         """Queue a call for every chunk."""
-        if self._pool is None:
-            self._pool = self._started()
+        with self._starting:  # callers may be threads themselves
+            self._pool = self._pool or self._started()
         return [self._pool.submit(function, chunk) for chunk in chunks]
 
     def _started(self) -> ThreadPoolExecutor:

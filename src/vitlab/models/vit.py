@@ -210,7 +210,7 @@ class HybridEmbedding(PatchEmbedding):
         super().initialise(generator)
 
 
-def make_lean(module: nn.Module) -> None:
+def make_lean(module: nn.Module, *, is_lean: bool = True) -> None:
     """Let the ViTs and MLPs of a module compute and keep less in a training step.
 
     The last layer computes only the tokens that the head reads. An MLP keeps the input of its GELU for the backward
@@ -220,7 +220,7 @@ def make_lean(module: nn.Module) -> None:
     """
     for part in module.modules():
         if isinstance(part, MLP | ViT):
-            part.is_lean = True
+            part.is_lean = is_lean
 
 
 def _attentions(spec: ViTSpec) -> Iterator[Attention]:

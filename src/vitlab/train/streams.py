@@ -5,14 +5,24 @@ per step. A stream's result does not depend on how many others run beside it, an
 the parts, so the bits are the same on any number of threads.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from vitlab.counting import count_spec
+from vitlab.errors import InvalidValue
+from vitlab.recipe import CHOSEN, Execution, Recipe
+from vitlab.spec import ModelSpec, ViTSpec
+from vitlab.world.device import pick_device
+
+MOST = 8  # threads: with more, the streams' own gradients would take too much memory
+LARGEST = 2**28  # numbers in the gradients of all streams that are chosen automatically: 1 GiB
+WORTHWHILE = 10**9  # multiply-accumulates of a part's forward pass: in smaller ones Python takes too much of the time
 Found = tuple[Tensor, tuple[Tensor | None, ...]]  # loss and gradients of a part
 
 
@@ -39,8 +49,8 @@ def add_gradients(
 ) -> list[Tensor]:
     """Add the gradients of every part's loss to the parameters; returns the losses.
 
-    At most `threads` parts are computed at the same time. Call it inside `one_thread`. The losses must not draw random
-    numbers: all threads share torch's generator.
+    At most `threads` parts are computed at the same time, and the gradients of at most one more part than that are in
+    memory. Call it inside `one_thread`. The losses must not draw random numbers: all threads share torch's generator.
     """
 
     def gradients(part: range) -> Found:
@@ -50,10 +60,23 @@ def add_gradients(
 
     losses = []
     with ThreadPoolExecutor(threads) as pool:
-        for loss, found in pool.map(gradients, parts):  # in the order of the parts
+        for loss, found in _in_order(pool, gradients, parts, threads + 1):
             losses.append(loss)
             _add(parameters, found)
     return losses
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, function: Callable[[range], Found], parts: Sequence[range], most: int
+) -> Iterator[Found]:
+    """Yield the results in the order of the parts; at most `most` are being computed or wait for one before them."""
+    begun: deque[Future[Found]] = deque()
+    for part in parts:
+        if len(begun) == most:
+            yield begun.popleft().result()
+        begun.append(pool.submit(function, part))
+    while begun:
+        yield begun.popleft().result()
 
 
 @torch.no_grad()
@@ -80,3 +103,41 @@ def _own(gradient: Tensor, parameter: Tensor, taken: set[int]) -> Tensor:
     if is_alone and gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter).copy_(gradient)
+
+
+# -- How many streams a run has --------------------------------------------------------------------
+
+
+def unfit(model: ModelSpec, execution: Execution, *, ranks: int = 1) -> str:
+    """Why a run cannot have streams; empty if it can."""
+    device = pick_device(execution.device).type
+    if device != "cpu":
+        return f"streams are for the CPU, and the device is {device}"
+    if ranks > 1:
+        return f"streams are for a single rank, and there are {ranks}"
+    if execution.precision != "fp32" or execution.compile or execution.exact_elastic:
+        return "streams do not work with precision='bf16', compile= or exact_elastic="
+    is_random = isinstance(model, ViTSpec) and (model.dropout > 0 or model.stochastic_depth > 0)
+    return "dropout and stochastic depth draw random numbers, which streams would share" if is_random else ""
+
+
+def applied(model: ModelSpec, execution: Execution, *, ranks: int = 1) -> int:
+    """The streams that a run computes with: those that were recorded, if they apply on this device and these ranks."""
+    return 0 if execution.streams < 1 or unfit(model, execution, ranks=ranks) else execution.streams
+
+
+def resolved(model: ModelSpec, recipe: Recipe, execution: Execution) -> int:
+    """The number of streams to record: chosen, or as requested; an InvalidValue if these have no effect."""
+    why = unfit(model, execution)
+    if execution.streams == CHOSEN:
+        return 0 if why else chosen(model, execution.micro_batch or recipe.batch)
+    if execution.streams and why:
+        raise InvalidValue(f"has no effect in this run: {why}", field="streams")
+    return execution.streams
+
+
+def chosen(model: ModelSpec, images: int) -> int:
+    """One stream per thread where that pays; `images` are those of a micro-batch."""
+    threads, size = torch.get_num_threads(), count_spec(model)
+    is_worthwhile = images // threads * size.macs >= WORTHWHILE
+    return threads if 1 < threads <= MOST and is_worthwhile and threads * size.parameters <= LARGEST else 0

@@ -51,7 +51,7 @@ class Step:
 class Update:
     """Update a state by one batch. `prepare` converts inputs, on the device, to what the module takes.
 
-    Streams need a single rank and a module that draws no random numbers (`runs.training.streams` decides).
+    Streams need a single rank and a module that draws no random numbers (`train.streams` decides).
     """
 
     def __init__(

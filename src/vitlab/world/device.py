@@ -17,10 +17,7 @@ TF32_SINCE = 8, 0  # compute capability
 
 
 def pick_device(name: str) -> torch.device:
-    """The device with a name such as `auto`, `cpu`, `cuda`, `cuda:1` or `mps`; raises if it is not available.
-
-    On CUDA this turns TF32 off, which torch allows in convolutions by default: see `products_in`.
-    """
+    """The device with a name such as `auto`, `cpu`, `cuda`, `cuda:1` or `mps`; raises if it is not available."""
     kind = name.partition(":")[0]
     require(kind in DEVICES, f"no device is named {name!r}; known are {', '.join(DEVICES)}")
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -34,8 +31,6 @@ def pick_device(name: str) -> torch.device:
         raise ValueError(f"no device is named {name!r}: {error}") from None
     count = torch.cuda.device_count() if kind == "cuda" else 1
     require((device.index or 0) < count, f"device {name!r} does not exist; there are {count} of its kind")
-    if kind == "cuda":
-        _allow_tf32(is_allowed=False)
     return device
 
 
@@ -56,21 +51,23 @@ def why_not_tf32(device: torch.device) -> str:
 
 @contextmanager
 def products_in(precision: str, device: torch.device) -> Iterator[None]:
-    """Compute float32 products and convolutions inside the block in TF32 if the precision is tf32, else in float32."""
+    """Compute float32 products and convolutions inside the block in TF32 if the precision is tf32, else in float32.
+
+    Torch allows TF32 in convolutions by default. Its flags belong to the process, so they are given back at the end:
+    vitlab may be one library of several.
+    """
     check_precision(precision, device)
-    if device.type == "cuda":
-        _allow_tf32(is_allowed=precision == "tf32")
+    if device.type != "cuda":
+        yield
+        return
+    # Not torch's newer `fp32_precision`: once it is set, reading the flags below raises, which other code does.
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    products.allow_tf32 = convolutions.allow_tf32 = precision == "tf32"
     try:
         yield
     finally:
-        if device.type == "cuda":
-            _allow_tf32(is_allowed=False)
-
-
-def _allow_tf32(*, is_allowed: bool) -> None:
-    # Not torch's newer `fp32_precision`: once it is set, reading the flags below raises, which other code does.
-    torch.backends.cuda.matmul.allow_tf32 = is_allowed
-    torch.backends.cudnn.allow_tf32 = is_allowed
+        products.allow_tf32, convolutions.allow_tf32 = before
 
 
 def attention_kernel(device: torch.device, dtype: torch.dtype, *, has_bias: bool = False) -> str:

@@ -1,5 +1,6 @@
 """`vitlab cost`: its table and figure, sizes that a model cannot take, mistakes, and rows that are kept."""
 
+import importlib.util
 import json
 import signal
 import subprocess
@@ -22,7 +23,11 @@ ROW = Cost(
     (64, 64),
     "inference",
     macs=10**9,
-    timings=(Timing(1, 0.5, 300 * MIB), Timing(2, 0.25, 400 * MIB), Timing(4, 1.0, 500 * MIB)),
+    timings=(
+        Timing(1, 0.5, 300 * MIB, "torch"),
+        Timing(2, 0.25, 400 * MIB, "openvino"),
+        Timing(4, 1.0, 500 * MIB, "torch"),
+    ),
     largest=90,
     limit=10**9,
     matmul=64e9,
@@ -34,6 +39,7 @@ def test_a_row_shows_the_best_batch_its_memory_and_its_speed():
     assert (row["images/s"], row["batch"], row["peak MB"]) == (8, 2, 419)
     assert (row["largest batch"], row["limit MB"], row["GMACs"]) == (90, 1000, 1)
     assert (row["GFLOP/s"], row["of matmul %"]) == (16, 25)
+    assert row["engine"] == "openvino"
 
 
 def test_a_training_step_counts_three_forward_passes():
@@ -52,7 +58,8 @@ def test_the_table_prints_displays_and_saves(tmp_path):
     assert "ViT-Ti/16" in str(found)
     assert "<table" in found._repr_html_()
     found.save(tmp_path)
-    assert json.loads((tmp_path / "cost.json").read_text())[0]["images/s"] == 8
+    (row,) = json.loads((tmp_path / "cost.json").read_text())
+    assert (row["images/s"], row["engine"]) == (8, "openvino")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["cost.csv", "cost.json", "cost.md"]
 
 
@@ -95,6 +102,10 @@ def test_a_size_that_a_model_cannot_take_is_a_row_with_the_reason(tmp_path):
         ({"seconds": "5"}, "seconds is '5'; expected a number"),
         ({"mode": "all"}, "mode is 'all'; expected 'inference', 'training' or 'both'"),
         ({"device": "tpu"}, "no device is named 'tpu'"),
+        (
+            {"mode": "training", "engine": "torch"},
+            "engine is 'torch'; engines compute inference, and mode is 'training'",
+        ),
     ],
 )
 def test_a_mistake_is_found_before_anything_is_measured(given, told):
@@ -119,6 +130,13 @@ def test_a_mistake_on_the_command_line_is_one_line(words, told, capsys):
     shown = capsys.readouterr()
     assert told in shown.err
     assert shown.err.count("\n") == 1
+
+
+def test_an_engine_that_is_not_installed_is_found_before_anything_is_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"engine 'openvino' needs .*pip install 'vitlab\[openvino\]'"):
+        vitlab.cost("ViT-Ti/16", image=[64], engine="openvino", out=tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_with_other_files_is_not_written_to(tmp_path):
@@ -152,6 +170,12 @@ def test_measured_rows_are_kept_and_not_measured_again(tiny, tmp_path, capsys):
     again = vitlab.cost(tiny, **how)
     assert again.rows == first.rows
     assert "4 of 4 rows need no measurement" in capsys.readouterr().err
+    kept = json.loads((tmp_path / "out" / MEASUREMENTS).read_text())
+    kept["rows"][0] |= {"timings": [], "note": "its process ended with exit code 1"}
+    (tmp_path / "out" / MEASUREMENTS).write_text(json.dumps(kept))
+    repaired = vitlab.cost(tiny, **how, quiet=True)
+    assert [bool(row.timings) for row in repaired.rows] == [True, False, True, False]
+    assert repaired.rows[2] == first.rows[2]
     other = vitlab.cost(tiny, **how | {"batch": [1], "mode": "inference", "image": [16]}, quiet=True)
     assert len(other.rows[0].timings) == 1
 

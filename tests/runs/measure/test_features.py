@@ -118,6 +118,19 @@ def test_a_folder_of_other_features_is_refused(tiny, tiny_spec, tmp_path):
             write_features(model, how, source, folder, spec="noise")
 
 
+def test_a_folder_of_an_earlier_version_names_the_engine_that_continues_it(model, tmp_path, capsys):
+    command = ["features", str(model), "--data", SHAPES.format(6, 0), "--out", str(tmp_path / "f"), "--workers", "0"]
+    assert main([*command, "--engine", "plain"]) == 0
+    card = json.loads((tmp_path / "f" / "features.json").read_text())
+    del card["engine"]  # as before there were engines
+    (tmp_path / "f" / "features.json").write_text(json.dumps(card))
+    capsys.readouterr()
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert "(engine differ); give --engine plain, which computed them, or choose another folder" in said
+    assert main([*command, "--engine", "plain"]) == 0
+
+
 class Dated(Noise):
     """Noise in files that were changed at certain times."""
 
@@ -208,6 +221,7 @@ def test_neighbours_and_probe_use_all_samples_and_many_sets_share_their_l2(model
     assert [row["method"] for row in rows] == ["5-shot"] * 2 + ["3 nearest neighbours", "linear probe"] * 2
     assert rows[0]["l2 or rate"] == rows[1]["l2 or rate"]
     assert rows[2]["train"] == 60
+    assert [row["engine"] for row in rows] == ["torch"] * 6
     assert (tmp_path / "out" / "fewshot.csv").read_text().count("\n") == 7
     twice = ["--train", SHAPES.format(60, 0), SHAPES.format(60, 0), *data[3:]]
     assert main([*command, *twice]) == 0
@@ -229,7 +243,14 @@ def test_features_written_once_serve_few_shot_without_a_model(model, tmp_path, c
     train, test = (open_vectors(str(tmp_path / name)) for name in ("train", "test"))
     assert row["accuracy %"] == 100 * vitlab.fewshot(train.x, train.y, test.x, test.y, shots=2, l2=1024.0).accuracy
     assert row["l2 or rate"] == 1024.0
+    assert row["engine"] == "torch"
     assert f" {row['accuracy %']:.2f} " in told.out
+    np.savez(tmp_path / "from-elsewhere.npz", x=train.x, y=train.y)
+    card = json.loads((tmp_path / "test" / "features.json").read_text())
+    (tmp_path / "test" / "features.json").write_text(json.dumps({**card, "engine": "openvino"}))
+    for given, engine in ((tmp_path / "train", "torch, openvino"), (tmp_path / "from-elsewhere.npz", "openvino")):
+        table = vitlab.fewshot_table(str(given), str(tmp_path / "test"), out=tmp_path / "mixed", shots=[2], quiet=True)
+        assert table.rows[0][table.columns.index("engine")] == engine
     same = ["--train", str(tmp_path / "train"), "--test", str(tmp_path / "train"), "--out", str(tmp_path / "same")]
     assert main(["fewshot", *same, "--shots", "2"]) == 0
     assert f"{tmp_path / 'train'} is both training and test set" in capsys.readouterr().err

@@ -14,9 +14,10 @@ from pictures import exif, jpeg, with_exif
 from vitlab import load_model, predict, save_model
 from vitlab.cli import main
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
+from vitlab.engines.making import missing_packages
 from vitlab.models.build import build_from_spec
 from vitlab.runs.measure.inputs import class_names
-from vitlab.runs.measure.prediction import answers, preprocess
+from vitlab.runs.measure.prediction import answers, batch_of, preprocess
 from vitlab.spec import CONVENTIONS, ViTSpec
 
 
@@ -52,6 +53,21 @@ def test_answers_equal_the_model_on_each_picture(model, pictures):
             sorted(expected.tolist(), reverse=True), abs=1e-5
         )
         assert answer.guesses[0].name == model.class_names[answer.guesses[0].index]
+
+
+def test_an_engine_is_chosen_for_the_pictures_that_are_given():
+    pixels = np.zeros((20, 30, 3), np.uint8)
+    known = {1: pixels, 2: [pixels, b"junk"], 4: [pixels] * 3, 8: torch.zeros(5, 3, 16, 16), 16: (pixels,) * 40}
+    assert {size: batch_of(given) for size, given in known.items()} == {size: size for size in known}
+    assert [batch_of(given) for given in (iter([pixels]), "photos", ["a.jpg", pixels], [])] == [16, 16, 16, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing_packages("onnxruntime")), reason="onnxruntime is not installed")
+def test_one_picture_has_the_engine_that_is_fastest_for_one(model, pictures, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path / "engines"))
+    found = predict(model, pictures[0], engine="auto")
+    assert f"engine {found.engine}: auto: fastest for batches of 1, in images/s: " in capsys.readouterr().err
 
 
 def test_a_multi_label_model_answers_with_a_probability_of_each_class(model, pictures, tmp_path, capsys):

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,6 +54,13 @@ def named_pictures(images: Pictures) -> Iterator[Named]:
                 yield Named(str(path), path)
         else:
             yield Named(f"picture {place}", image)
+
+
+def number_of(images: Pictures) -> int | None:
+    """How many pictures these are; None if that is unknown before they are read, as for folders and iterators."""
+    each = _each(images)
+    has_paths = isinstance(each, Sized) and any(isinstance(image, str | Path) for image in each)
+    return len(each) if isinstance(each, Sized) and not has_paths else None
 
 
 def read_picture(picture: Picture, name: str, max_pixels: int | None = None) -> Decoded:

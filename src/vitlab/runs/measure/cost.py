@@ -19,6 +19,7 @@ from vitlab.costing.memory import default_limit, free_memory, parse_memory, show
 from vitlab.costing.search import Largest
 from vitlab.costing.work import Mode
 from vitlab.counting import count_spec
+from vitlab.engines.making import missing_packages
 from vitlab.errors import InvalidValue, printable
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
@@ -37,6 +38,7 @@ from vitlab.world.device import environment, pick_device
 
 SIZES = (64, 128, 224, 384, 512)  # of figure 12
 MEASUREMENTS = "measurements.json"
+REVISION = 2  # of how rows are measured; 1 trained without streams
 STARTING = 5.0  # seconds to start a process and to build a model, about
 FIGURE_12 = "R50x1, R50x2, ViT-B/32, ViT-L/32, ViT-B/16, ViT-L/16, ViT-H/14, R152x4"
 
@@ -50,7 +52,8 @@ class Plan:
     batches: tuple[int, ...]
     memory: int | None  # bytes that the user allows; None for what is free
     environment: dict[str, str]
-    engine: EngineName = "torch"
+    engine: EngineName = "torch"  # of inference
+    revision: int = 1  # of rows that do not say
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def cost(
     seconds: float = 30.0,
     out: str | Path | None = None,
     device: str = "auto",
-    engine: EngineName = "torch",
+    engine: EngineName | None = None,
     console: Console | None = None,
     quiet: bool = False,
 ) -> Costs:
@@ -91,16 +94,18 @@ def cost(
 
     `model` is one or several of: a name such as "ViT-B/16", weights as for `load_model`, or a module; only the
     architecture counts. `image` lists sizes, each one side or a pair (H, W). A training step is forward, backward and
-    AdamW, in fp32; `engine` is what computes inference: see `vitlab.open_engine`. Speed is the best over `batch`, by
-    default powers of two until it falls. `memory` limits each process, in bytes or as text such as "8GiB", by default
-    to what is free now minus a margin; on a GPU it is the memory there. A row takes at most `seconds`, apart from
-    starting its process. A size that a model cannot take is a row with a note.
+    AdamW, in fp32, in the streams that `pretrain` would choose. `engine` is what computes inference, by default
+    "torch": see `vitlab.open_engine`. Speed is the best over `batch`, by default powers of two until it falls. `memory`
+    limits each process, in bytes or as text such as "8GiB", by default to what is free now minus a margin; on a GPU it
+    is the memory there. A row takes at most `seconds`, apart from starting its process. A size that a model cannot take
+    is a row with a note.
 
     Rows are measured in child processes, which are killed when they exceed the memory. They are written to the folder
-    `out` as they come, at the end with the figure if matplotlib is installed; the same call continues there. `quiet`
-    prints no progress.
+    `out` as they come, at the end with the figure if matplotlib is installed; the same call continues there, and tries
+    rows without a measurement again. `quiet` prints no progress.
     """
     check_arguments(cost, locals())
+    chosen = _engine(engine, mode)
     screen = default_console(console, quiet=quiet)
     where = pick_device(device)
     is_known = where.type in ("cpu", "cuda")
@@ -108,7 +113,7 @@ def cost(
     allowed = None if memory is None else parse_memory(memory)
     if where.type == "cpu":
         _check_free(allowed)
-    plan = Plan(str(where), _positive(seconds), _batches(batch), allowed, environment(where), engine)
+    plan = Plan(str(where), _positive(seconds), _batches(batch), allowed, environment(where), chosen, REVISION)
     modes = cast(list[Mode], ["inference", "training"] if mode == "both" else [mode])
     wanted = list(product(modes, _subjects(model), _sizes(image)))
     require(bool(wanted), f"give at least one model and one image size; figure 12 of the paper shows {FIGURE_12}")
@@ -164,6 +169,16 @@ def _batches(given: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(batches)
 
 
+def _engine(given: EngineName | None, mode: str) -> EngineName:
+    """The engine of inference; an error if it has no effect or cannot be used here."""
+    if given is not None and mode == "training":
+        advice = "leave it out; training steps are measured as a run makes them"
+        raise InvalidValue(f"is {given!r}; engines compute inference, and mode is 'training': {advice}", field="engine")
+    if why := missing_packages(given or "torch"):
+        raise ModuleNotFoundError(why)
+    return given or "torch"
+
+
 def _check_free(memory: int | None) -> None:
     free = free_memory()
     if memory is not None and free is not None and memory > free:
@@ -181,11 +196,11 @@ def _positive(seconds: float) -> float:
 
 
 def _read(folder: Path, plan: Plan) -> tuple[Cost, ...]:
-    """The rows of an earlier call with the same plan."""
+    """The rows that an earlier call with the same plan measured; what failed, for want of memory say, may work now."""
     if not (folder / MEASUREMENTS).exists():
         return ()
     kept = from_json(Kept, read_json(folder / MEASUREMENTS), MEASUREMENTS)
-    return kept.rows if kept.plan == plan else ()
+    return tuple(row for row in kept.rows if row.timings) if kept.plan == plan else ()
 
 
 def _key(row: Cost) -> tuple[object, ...]:

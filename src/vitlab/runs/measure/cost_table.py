@@ -10,8 +10,8 @@ from vitlab.drawing.charts import draw_panels
 from vitlab.report.tables import Cell, Results, Tabular
 
 TABLE, FIGURE = "cost", "cost"  # names of files, without suffix
-COLUMNS = ("model", "image", "mode", "images/s", "batch", "peak MB", "largest batch", "limit MB", "GMACs", "GFLOP/s")
-COLUMNS += ("of matmul %", "note")
+COLUMNS = ("model", "image", "mode", "engine", "images/s", "batch", "peak MB", "largest batch", "limit MB", "GMACs")
+COLUMNS += ("GFLOP/s", "of matmul %", "note")
 MB = 1e6
 SPEED, BATCH = "images per second", "largest batch"
 
@@ -72,7 +72,8 @@ class Cost:
         gmacs = round(self.macs / 1e9, 3) if self.macs else None
         batch = None if best is None else best.batch
         measured = (speed, batch, peak, self.largest, limit, gmacs, flops, share)
-        return (self.model, self.size, self.mode, *measured, self.note or None)
+        engine = None if best is None else best.engine
+        return (self.model, self.size, self.mode, engine, *measured, self.note or None)
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,7 +84,7 @@ class Costs(Tabular):
 
     @property
     def table(self) -> Results:
-        """All rows; "peak MB" is the memory at the best batch, "limit MB" that of the largest one."""
+        """All rows; "engine" and "peak MB" are those of the best batch, "limit MB" is the memory of the largest one."""
         return Results(COLUMNS, tuple(row.cells() for row in self.rows))
 
     @property

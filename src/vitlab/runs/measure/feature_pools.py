@@ -13,7 +13,15 @@ import numpy as np
 from rich.console import Console
 
 from vitlab.data.class_names import renumbered
-from vitlab.data.feature_files import FeatureFolder, Vectors, is_vectors, open_vectors, read_card, read_folder
+from vitlab.data.feature_files import (
+    FeatureFolder,
+    Vectors,
+    engine_of,
+    is_vectors,
+    open_vectors,
+    read_card,
+    read_folder,
+)
 from vitlab.data.fingerprint import fingerprint
 from vitlab.data.loading.accounting import SHOWN, Account
 from vitlab.data.source import Source
@@ -124,6 +132,13 @@ class Maker:
         found, _ = self._features(self._source(name), name, account)
         self._name_bad(account, name)
         return found
+
+    def engine_of(self, name: str) -> str | None:
+        """The engine that computed the features of a set that was read; None for files, which do not say."""
+        if not is_vectors(name):
+            return self.reading.engine
+        path = Path(unquote(name))
+        return engine_of(read_card(path)) if path.is_dir() else None
 
     def check(self, train: str, test: str, shots: Shots) -> None:
         """Raise unless both have the same classes, model and preprocessing, and training enough samples for the shots.

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -23,7 +24,7 @@ from vitlab.runs.progress import say
 from vitlab.spec import ConventionName
 from vitlab.store import refuse_strange
 
-COLUMNS = ("data", "method", "seed", "accuracy %", "l2 or rate", "chosen by", "train", "count")
+COLUMNS = ("data", "method", "seed", "accuracy %", "l2 or rate", "chosen by", "train", "count", "engine")
 OPTIMISTIC = (
     "l2 is chosen by accuracy on the test set, as in the paper, which makes the accuracy optimistic; --l2 held-out "
     "chooses it on training samples, and a number fixes it"
@@ -85,47 +86,57 @@ def fewshot_table(
         if not world.leads:
             return Results(COLUMNS, ())
     rows = list(_few_shots(pairs, wanted, l2))
-    for name, (pool, tested) in pairs.items():
-        rows += _others(name, pool, tested, neighbours, probe)
+    for name, pair in pairs.items():
+        rows += _others(name, pair, neighbours, probe)
     table = Results(COLUMNS, tuple(rows))
     table.save(Path(out) / "fewshot")
     return table
 
 
-def _read(maker: Maker, train: list[str], test: list[str], shots: Shots) -> dict[str, tuple[Pool, Vectors]]:
+class _Pair(NamedTuple):
+    """Training samples and a test set, and the engines that computed their features; None if that is unknown."""
+
+    pool: Pool
+    test: Vectors
+    engine: str | None
+
+
+def _read(maker: Maker, train: list[str], test: list[str], shots: Shots) -> dict[str, _Pair]:
     """The features of every pair of sets, by the name that the table gives it."""
     for name, other in zip(train, test, strict=True):
         maker.check(name, other, shots)
     pools = {name: maker.pool(name, shots) for name in train}
     tests = {name: maker.vectors(name) for name in test}
-    pairs = {
-        (name if train.count(name) == 1 else f"{name}, {other}"): (pools[name], tests[other])
-        for name, other in zip(train, test, strict=True)
-    }
-    for name, (pool, tested) in pairs.items():
+    pairs = {}
+    for name, other in zip(train, test, strict=True):
+        engines = dict.fromkeys(engine for engine in map(maker.engine_of, (name, other)) if engine)
+        called = name if train.count(name) == 1 else f"{name}, {other}"
+        pairs[called] = _Pair(pools[name], tests[other], ", ".join(engines) or None)
+    for name, (pool, tested, _) in pairs.items():
         checked(FeatureSet(pool.x, pool.labels[pool.numbers], tested.x, tested.y), name)
     return pairs
 
 
-def _few_shots(pairs: dict[str, tuple[Pool, Vectors]], shots: Shots, l2: ChooseL2) -> Iterable[tuple[Cell, ...]]:
+def _few_shots(pairs: dict[str, _Pair], shots: Shots, l2: ChooseL2) -> Iterable[tuple[Cell, ...]]:
     """A row for each number of shots, seed and pair; the pairs share their l2."""
     for number, seed in itertools.product(shots.numbers, shots.seeds):
         sets = {
             name: FeatureSet(*pool.shots(number, seed, shots.draw), tested.x, tested.y)
-            for name, (pool, tested) in pairs.items()
+            for name, (pool, tested, _) in pairs.items()
         }
         for name, result in fewshot_sets(sets, None, l2=l2).items():
             found = (100 * result.accuracy, result.l2, result.chosen_by, result.train, result.count)
-            yield (name, f"{number}-shot", "first" if seed is None else seed, *found)
+            yield (name, f"{number}-shot", "first" if seed is None else seed, *found, pairs[name].engine)
 
 
-def _others(name: str, pool: Pool, test: Vectors, k: int, steps: int) -> Iterable[tuple[Cell, ...]]:
+def _others(name: str, pair: _Pair, k: int, steps: int) -> Iterable[tuple[Cell, ...]]:
     """Rows of k nearest neighbours and of a linear probe, which use all training samples."""
+    pool, test, engine = pair
     x, y = pool.x, pool.labels[pool.numbers]
     if k:
         right = 100 * float((nearest_neighbours(x, y, test.x, k=k) == test.y).mean())
-        yield name, f"{k} nearest neighbours", None, right, None, None, len(x), len(test.x)
+        yield name, f"{k} nearest neighbours", None, right, None, None, len(x), len(test.x), engine
     if steps:
         result = linear_probe(x, y, test.x, test.y, steps=steps)
         rest = (100 * result.accuracy, result.rate, "held-out samples", result.train, result.count)
-        yield (name, "linear probe", None, *rest)
+        yield (name, "linear probe", None, *rest, engine)

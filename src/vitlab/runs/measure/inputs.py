@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_data, with_max_pixels
-from vitlab.engines.engine import EngineName
+from vitlab.engines.engine import Engine, EngineName
 from vitlab.engines.opening import open_engine
 from vitlab.errors import printable
 from vitlab.models.build import Model
@@ -24,7 +24,7 @@ from vitlab.require import require
 from vitlab.runs.progress import announced, default_console, say
 from vitlab.spec import CONVENTIONS, ConventionName, ViTSpec
 from vitlab.weights.load import load_model
-from vitlab.world.device import pick_device
+from vitlab.world.device import pick_device, products_in
 from vitlab.world.group import World, join
 
 T = TypeVar("T")
@@ -37,8 +37,11 @@ PATIENCE = 600.0  # seconds between two exchanges of the ranks; a slow disk may 
 
 @contextlib.contextmanager
 def measuring(device: str, console: Console | None, *, quiet: bool) -> Iterator[tuple[World, Console]]:
-    """Join the ranks that a launcher such as torchrun started; only rank 0 prints, to standard error by default."""
-    with join(device, PATIENCE) as world:
+    """Join the ranks that a launcher such as torchrun started; only rank 0 prints, to standard error by default.
+
+    Whatever the program allows elsewhere, a GPU computes float32 in float32 inside the block, not in TF32.
+    """
+    with join(device, PATIENCE) as world, products_in("fp32", pick_device(device)):
         yield world, default_console(console, quiet=quiet or not world.leads)
 
 
@@ -102,12 +105,20 @@ def load(given: ModelLike, options: ModelOptions, console: Console) -> tuple[Mod
 
 
 def settled(model: Model, engine: EngineName, batch: int, world: World, console: Console) -> EngineName:
-    """Open the engine and print what computes; of several ranks, rank 0 makes an automatic choice for all."""
+    """Open the engine and print what computes; of several ranks, rank 0 makes an automatic choice, which all open."""
+    if engine != "auto":
+        return opened(model, engine, batch, console).name
+    chosen: EngineName = world.first(lambda: opened(model, engine, batch, console).name)
+    return open_engine(model, chosen, batch=batch).name
+
+
+def opened(model: Model, engine: EngineName, batch: int, console: Console) -> Engine:
+    """Open an engine, and print how an automatic choice came about."""
     with announced(console, f"preparing engine {engine} ...", is_brief=engine == "torch"):
-        opened = open_engine(model, engine, batch=batch)
-    if opened.note:
-        say(console, f"engine {opened.name}: {opened.note}", "dim")
-    return world.gather(opened.name)[0]
+        made = open_engine(model, engine, batch=batch)
+    if made.note:
+        say(console, f"engine {made.name}: {made.note}", "dim")
+    return made
 
 
 def label_of(given: ModelLike, model: Model) -> str:

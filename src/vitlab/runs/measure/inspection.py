@@ -29,6 +29,7 @@ from vitlab.runs.measure.prediction import Prepared, named, prepared
 from vitlab.runs.progress import Images, default_console
 from vitlab.spec import ConventionName, ViTSpec
 from vitlab.store import Writer, json_writer, refuse_existing, refuse_unwritable, write_folder
+from vitlab.world.device import products_in
 
 REPORT = "report.html"
 FILTERS_NAME, POSITIONS_NAME = "principal components of the embedding filters", "similarity of position embeddings"
@@ -134,7 +135,7 @@ def inspect(
     loaded = open_model(model, options, screen)
     if not isinstance(loaded, ViT):
         raise ValueError("this model has no attention between patches; inspect a ViT or a hybrid")
-    with Images(screen, "inspected") as display:
+    with products_in("fp32", next(loaded.parameters()).device), Images(screen, "inspected") as display:
         found = examine(loaded, pictures, maps, max_pixels, display)
     problem = f"none of {len(pictures):,} pictures could be read: {'; '.join(found.bad[:SHOWN_BAD])}"
     require(bool(found.images) or not pictures, problem)

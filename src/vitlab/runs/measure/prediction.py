@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from vitlab.data.images.pictures import KINDS, Named, Pictures, image_files, named_pictures, read_picture
+from vitlab.data.images.pictures import KINDS, Named, Pictures, image_files, named_pictures, number_of, read_picture
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
@@ -26,9 +26,10 @@ from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import check_arguments, require
-from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model
-from vitlab.runs.progress import Images, announced, default_console, say
+from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model, opened
+from vitlab.runs.progress import Images, default_console, say
 from vitlab.spec import ConventionName
+from vitlab.world.device import products_in
 
 BATCH = 16
 COLUMNS = ("picture", "class", "probability %")
@@ -133,17 +134,22 @@ def predict(
     pictures = named(images, screen)
     options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite, merge)
     loaded = open_model(model, options, screen)
-    with announced(screen, f"preparing engine {engine} ...", is_brief=engine == "torch"):
-        opened = open_engine(loaded, engine, batch=BATCH)
-    if opened.note:
-        say(screen, f"engine {opened.name}: {opened.note}", "dim")
-    found = Answers((), loaded, label_of(model, loaded), opened)
-    with Images(screen, "classified") as display:
-        for answer in answers(loaded, pictures, top, max_pixels=max_pixels, engine=opened, console=screen):
+    computing = opened(loaded, engine, batch_of(pictures), screen)
+    found = Answers((), loaded, label_of(model, loaded), computing)
+    with products_in("fp32", computing.device), Images(screen, "classified") as display:
+        for answer in answers(loaded, pictures, top, max_pixels=max_pixels, engine=computing, console=screen):
             found.append(answer)
             display.show(len(found), len(pictures) if isinstance(pictures, list) else 0)
     require(bool(found), NONE_GIVEN)
     return found
+
+
+def batch_of(pictures: Pictures) -> int:
+    """The batch to choose an engine for: fewer pictures than a batch count as the next power of two, so that an
+    automatic choice is measured for a few batches only.
+    """
+    number = number_of(pictures)
+    return BATCH if number is None else min(BATCH, 1 << max(number - 1, 0).bit_length())
 
 
 def answers(

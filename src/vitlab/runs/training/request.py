@@ -38,8 +38,8 @@ from vitlab.run_dir import VERSION, RunSpec
 from vitlab.runs.progress import say
 from vitlab.runs.training.data import TrainingData
 from vitlab.runs.training.state import adapt
-from vitlab.runs.training.streams import resolved, unfit
 from vitlab.spec import ModelSpec, ViTSpec, check_image
+from vitlab.train.streams import resolved, unfit
 from vitlab.weights.load import StartWeights
 from vitlab.world.device import check_precision, default_workers, pick_device
 

@@ -18,12 +18,12 @@ from vitlab.run_dir import CHECKPOINTS, CONTENTS, LARGEST_RECORD, MODEL, REPORT,
 from vitlab.runs.progress import default_console, describe, say
 from vitlab.runs.training.data import Data, named_sources
 from vitlab.runs.training.finishing import read_result
-from vitlab.runs.training.streams import resolved
 from vitlab.runs.training.trainer import InMemory, Watcher, check_watcher, train_or_stop
 from vitlab.store import MANIFEST
 from vitlab.strict_json import read_json
 from vitlab.train.checkpoints.files import STATE
 from vitlab.train.loop import VALIDATION, measure_of
+from vitlab.train.streams import resolved
 from vitlab.user_files import as_path, read_regular
 from vitlab.weights.load import load_model, located
 from vitlab.world.device import differences

@@ -36,13 +36,13 @@ from vitlab.runs.training.objective import Teacher, corruption_of, open_teacher
 from vitlab.runs.training.request import Objective, Request, finetuning_spec, pretraining_spec
 from vitlab.runs.training.run import Run
 from vitlab.runs.training.state import IN_MEMORY, without_storage
-from vitlab.runs.training.streams import unfit
 from vitlab.runs.training.time_estimate import DAY, estimated_seconds
 from vitlab.runs.training.trainer import InMemory, Watcher, check_watcher, train_or_stop
 from vitlab.runs.training.validation import check_pictures
 from vitlab.spec import Image, ViTSpec, image_size
 from vitlab.strict_json import to_json
 from vitlab.train.optimizers import make_optimizer
+from vitlab.train.streams import unfit
 from vitlab.train.update import freeze, recompute_activations
 from vitlab.weights.load import StartWeights, load_start
 from vitlab.world.device import pick_device

@@ -17,10 +17,10 @@ from vitlab.require import require
 from vitlab.run_dir import CHECKPOINTS, RunDir, RunSpec
 from vitlab.runs.progress import say
 from vitlab.runs.training.data import RunData, tell_unused
-from vitlab.runs.training.streams import applied
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
+from vitlab.train.streams import applied
 from vitlab.train.update import freeze
 from vitlab.weights.load import load_start
 from vitlab.world.device import check_precision, differences, environment

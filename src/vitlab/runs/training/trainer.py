@@ -31,11 +31,11 @@ from vitlab.runs.training.exactness import check_unchanged
 from vitlab.runs.training.finishing import finish, is_complete
 from vitlab.runs.training.objective import Teacher, corruption_of, objective_of, open_teacher, student_of, targets_of
 from vitlab.runs.training.state import Session, open_state, restore_or_begin
-from vitlab.runs.training.streams import applied
 from vitlab.runs.training.validation import validate
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.loop import Loop
 from vitlab.train.state import TrainState
+from vitlab.train.streams import applied
 from vitlab.train.tensorboard import tensorboard_writer
 from vitlab.train.update import Examples, Update, recompute_activations
 from vitlab.world.device import products_in
@@ -110,9 +110,11 @@ def train_run(
         if teacher is None and spec.teacher:
             teacher = open_teacher(spec, data.card, command=run.command)
         first = state.progress.step
-        code = Training(session, data, state, checkpoints, on_event).run_loop(teacher)
+        training = Training(session, data, state, checkpoints, on_event)
+        code = training.run_loop(teacher)
         if code == 0:
-            finish(session, data, state, checkpoints, is_shown=state.progress.step > first)
+            with products_in("fp32", training.device):
+                finish(session, data, state, checkpoints, is_shown=state.progress.step > first)
         return code
 
 
