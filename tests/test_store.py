@@ -148,7 +148,7 @@ class TestLock:
         assert not is_locked(tmp_path)
         with locked(tmp_path):
             assert is_locked(tmp_path)
-            check = "import sys\nfrom pathlib import Path\nfrom vitlab.store import *\nassert is_locked(Path(sys.argv[1]))"
+            check = "import sys; from vitlab.store import *; assert is_locked(Path(sys.argv[1]))"
             subprocess.run([sys.executable, "-c", check, str(tmp_path)], check=True)  # asking did not release it
 
     def test_a_lock_that_is_no_plain_file_is_not_held(self, tmp_path):
