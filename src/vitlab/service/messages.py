@@ -15,6 +15,8 @@ from vitlab.strict_json import parse_json
 
 LENGTH = struct.Struct("<I")
 LARGEST_HEADER = 2**26  # bytes: the cards of several models with thousands of class names
+JSON = "application/json"
+Answered = tuple[int, str, bytes]  # what the worker says to one request: status, media type, body
 Message = tuple[dict[str, Any], list[bytes]]  # the header and the parts
 
 

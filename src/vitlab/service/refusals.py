@@ -25,7 +25,6 @@ CODES = {  # code: status, meaning; the documents and the tests read this table
     "worker_lost": (503, "the worker ended while it computed this request"),
     "deadline": (503, "the answer was not ready in time"),
     "out_of_memory": (503, "the worker has not enough memory for this request"),
-    "draining": (503, "the service is shutting down"),
     "wrong_version": (505, "a version of HTTP other than 1.0 and 1.1"),
 }
 

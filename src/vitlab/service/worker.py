@@ -13,14 +13,12 @@ import warnings
 from pathlib import Path
 
 from vitlab.errors import FAILED, INVALID, VitlabError
-from vitlab.service.messages import Channel
+from vitlab.service.messages import JSON, Answered, Channel
 from vitlab.service.refusals import error_body
 from vitlab.weights.files.unpickle import FORBIDDEN, PROGRAMS
 
 GIB = 2**30
 STARTS_PROGRAMS = ("compiled", "auto")  # engines that may call a compiler for a new size of batch
-JSON = "application/json"
-Answered = tuple[int, str, bytes]  # status, media type, body
 
 
 def main() -> None:
