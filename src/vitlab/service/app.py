@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitlab.service.access import PROTECTION, Access
 from vitlab.service.files import File
-from vitlab.service.limits import RETRY_AFTER, Limits
+from vitlab.service.limits import LARGEST_HEADERS, RETRY_AFTER, Limits
 from vitlab.service.metrics import TEXT, Metrics
 from vitlab.service.refusals import CODES, Refused
 from vitlab.service.supervision import Supervisor
@@ -82,6 +82,11 @@ class Service:
 
     async def answer(self, request: Request, kind: Kind, model: str, options: dict[str, Any]) -> Response:
         """Read the body, let the worker answer, and forget the request if its client leaves."""
+        names = [name for name, _ in request.query_params.multi_items()]
+        for name in names:
+            if name not in ("model", *options) or names.count(name) > 1:
+                problem = f"{name!r:.60} is unknown or given twice; there are model, {', '.join(options)}"
+                raise Refused("invalid_value", problem, name)
         model = self.model(model)
         self.waiting.check_room()
         self.waiting.arriving += 1
@@ -287,6 +292,11 @@ class Guard:
             service.metrics.seconds.observe(time.monotonic() - start)
 
     def _check(self, scope: Scope) -> None:
+        # h11 bounds what it keeps of incomplete headers; these may have arrived in one piece.
+        size = len(scope["raw_path"]) + len(scope["query_string"])
+        size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+        if size > LARGEST_HEADERS:
+            raise Refused("headers_too_large", f"the headers have {size:,} bytes; {LARGEST_HEADERS:,} are allowed")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if scope["http_version"] not in ("1.0", "1.1"):
             raise Refused("wrong_version", CODES["wrong_version"][1])
