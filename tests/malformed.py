@@ -65,7 +65,15 @@ def random_bytes(draw: random.Random) -> Attack:
 
 
 def bad_start(draw: random.Random) -> Attack:
-    lines = ("GET", "GET /", "GET / HTTP/9.9", "GET  / HTTP/1.1", "/ GET HTTP/1.1", "GET / HTTP/1.1 x", "GET /\x01 HTTP/1.1")
+    lines = (
+        "GET",
+        "GET /",
+        "GET / HTTP/9.9",
+        "GET  / HTTP/1.1",
+        "/ GET HTTP/1.1",
+        "GET / HTTP/1.1 x",
+        "GET /\x01 HTTP/1.1",
+    )
     line = draw.choice([*lines, "POST /predict HTTP/2.0", "GET / FTP/1.1", "\x16\x03\x01\x02", "GET /\xe9 HTTP/1.1"])
     return attack("start line", request(line), 400, 505)
 
@@ -106,7 +114,9 @@ def wrong_method(draw: random.Random) -> Attack:
 
 
 def foreign_host(draw: random.Random) -> Attack:
-    host = draw.choice(("evil.example", "127.0.0.1.evil.example", "localhost@evil", "[::1", "", "169.254.169.254", "a b"))
+    host = draw.choice(
+        ("evil.example", "127.0.0.1.evil.example", "localhost@evil", "[::1", "", "169.254.169.254", "a b")
+    )
     return attack("host", f"GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n".encode(), 400, 421)
 
 
@@ -138,7 +148,9 @@ def endless_chunks(draw: random.Random) -> Attack:
 
 def bad_chunks(draw: random.Random) -> Attack:
     start = request("POST /predict HTTP/1.1", "Transfer-Encoding: chunked", is_sized=False)
-    broken = draw.choice((b"zz\r\nab\r\n", b"-1\r\n\r\n", b"5\r\nabcdefgh\r\n", b"5;\x00\r\nabcde\r\n", b"f" * 30 + b"\r\n"))
+    broken = draw.choice(
+        (b"zz\r\nab\r\n", b"-1\r\n\r\n", b"5\r\nabcdefgh\r\n", b"5;\x00\r\nabcde\r\n", b"f" * 30 + b"\r\n")
+    )
     return attack("chunks", start + broken + b"0\r\n\r\n", 400, 413, 422, 431)
 
 
@@ -171,7 +183,9 @@ def bad_form(draw: random.Random) -> Attack:
 def nasty_form(draw: random.Random) -> Attack:
     name = draw.choice(("../../x", "/etc/passwd", "..\\..\\x", "<script>", "a" * 2000, "\x01.jpg", "=cmd.png"))
     body = multipart(b"" if draw.random() < 0.5 else _junk(draw), filename=name)
-    return attack("form file", request("POST /predict HTTP/1.1", "Content-Type: multipart/form-data; boundary=XX", body=body), 422)
+    return attack(
+        "form file", request("POST /predict HTTP/1.1", "Content-Type: multipart/form-data; boundary=XX", body=body), 422
+    )
 
 
 def nasty_picture(draw: random.Random) -> Attack:

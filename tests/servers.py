@@ -42,8 +42,8 @@ class Service:
         given = {name: value for name, value in os.environ.items() if name != "VITLAB_TOKEN"} | (environment or {})
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=given)
         self.said: list[str] = []
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
         self.port = 0
         if is_awaited:
             self.wait_for(lambda: self.address())
@@ -58,7 +58,7 @@ class Service:
         for pid in workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._listener.join()
+        self.listener.join()
         self.process.stderr.close()
 
     def address(self) -> bool:

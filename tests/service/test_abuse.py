@@ -15,7 +15,7 @@ import pytest
 
 from malformed import malformed
 from nasty import NASTY
-from servers import PATIENCE, answer_of, resident
+from servers import PATIENCE, Service, answer_of, resident
 from vitlab.service.limits import LARGEST_HEADERS
 from vitlab.service.refusals import CODES
 
@@ -52,7 +52,9 @@ def test_malformed_requests_get_documented_errors_and_break_nothing(service, fil
     assert (service.process.pid, service.workers()) == (pid, workers)  # nothing was restarted
     assert service.get("/health").status == 200
     assert {400, 403, 404, 405, 413, 415, 421, 422, 431} <= set(seen)
-    print(f"\n{REQUESTS} malformed requests: {dict(sorted(seen.items()))}, service and worker alive, answers right")
+    sys.stdout.write(
+        f"\n{REQUESTS} malformed requests: {dict(sorted(seen.items()))}, service and worker alive, answers right\n"
+    )
 
 
 def test_the_requests_are_malformed_and_a_good_one_is_not(service, files):
@@ -172,8 +174,6 @@ def test_too_many_requests_are_refused_and_the_service_recovers(service, files, 
 
 
 def test_bodies_together_are_bounded(models, files):
-    from servers import Service
-
     big = files[0] + bytes(400_000)
     limits = ("--max-body", 500_000, "--max-memory", 1_000_000)
     with Service(models / "small", *limits) as own, own.stopped_worker() as pid, ThreadPoolExecutor(8) as pool:
@@ -197,7 +197,7 @@ def test_memory_stays_flat(service, files):
         body = draw.choice(bad) if draw.random() < 0.1 else draw.choice(files)
         statuses[service.post("/predict", body).status] += 1
     grown = service.memory() - before
-    print(f"\n{LOAD} requests, {statuses[422]} of them refused: memory grew by {grown / 2**20:.1f} MiB")
+    sys.stdout.write(f"\n{LOAD} requests, {statuses[422]} of them refused: memory grew by {grown / 2**20:.1f} MiB\n")
     assert set(statuses) == {200, 422}
     assert grown < GROWTH
     assert service.descriptors() <= descriptors + 2

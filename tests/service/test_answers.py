@@ -1,10 +1,13 @@
 """What the service answers: the same as the command line, alone and together with others."""
 
+import http.client
 import io
 import json
 import os
+import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -141,14 +144,14 @@ def test_an_unknown_model_is_named_with_those_that_there_are(service, files):
 
 def test_the_api_is_described(service):
     described = service.get("/openapi.json").json
-    assert {"/predict", "/explain", "/health", "/ready", "/metrics", "/api/models", "/api/trace"} <= set(described["paths"])
+    assert {"/predict", "/explain", "/health", "/ready", "/metrics", "/api/models", "/api/trace"} <= set(
+        described["paths"]
+    )
     assert "multipart/form-data" in described["paths"]["/predict"]["post"]["requestBody"]["content"]
     assert all("422" not in way["responses"] for path in described["paths"].values() for way in path.values())
 
 
 def test_a_connection_serves_one_request_after_the_other(service, files):
-    import http.client
-
     connection = http.client.HTTPConnection("127.0.0.1", service.port)
     for number in range(3):
         connection.request("POST", "/predict", files[number])
@@ -159,13 +162,11 @@ def test_a_connection_serves_one_request_after_the_other(service, files):
 def test_a_service_whose_model_cannot_be_loaded_ends_with_the_reason(tmp_path):
     with Service(tmp_path / "nothing", is_awaited=False) as started:
         assert started.process.wait(120) == 2
-        started._listener.join()
+        started.listener.join()
         assert "no such file or folder" in started.said[-1]
 
 
 def test_a_damaged_model_is_not_served(models, tmp_path):
-    import shutil
-
     folder = shutil.copytree(models / "small", tmp_path / "model")
     weights = folder / "model.safetensors"
     data = bytearray(weights.read_bytes())
@@ -173,13 +174,11 @@ def test_a_damaged_model_is_not_served(models, tmp_path):
     weights.write_bytes(data)
     with Service(folder, is_awaited=False) as started:
         assert started.process.wait(120) == 2
-        started._listener.join()
+        started.listener.join()
         assert "SHA-256" in started.said[-1] or "hash" in started.said[-1]
 
 
 def test_the_front_process_knows_neither_torch_nor_pillow(service):
-    from pathlib import Path
-
     mapped = Path(f"/proc/{service.process.pid}/maps").read_text()
     assert "libtorch" not in mapped
     assert "_imaging" not in mapped

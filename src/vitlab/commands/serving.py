@@ -1,7 +1,6 @@
 """The command that answers over HTTP: serve."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from vitlab.commands import flags
@@ -11,7 +10,7 @@ from vitlab.commands.terminal import console
 from vitlab.service.limits import Limits
 
 DEFAULT = Limits()
-_TOKEN = "What clients must send as Authorization: Bearer (default: $VITLAB_TOKEN). Other addresses than loopback need it."
+_TOKEN = "What clients send as Authorization: Bearer (default: $VITLAB_TOKEN); needed unless --host is loopback."
 
 
 @dataclass(frozen=True)

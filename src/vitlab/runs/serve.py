@@ -1,5 +1,6 @@
 """Serve models over HTTP: `vitlab.serve`, `vitlab serve`. This process decodes no picture and needs no torch."""
 
+import json
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -17,12 +18,14 @@ from vitlab.spec import ConventionName, EngineName
 if TYPE_CHECKING:
     from vitlab.service.access import Access
     from vitlab.service.app import Service
+    from vitlab.service.files import File
+    from vitlab.service.messages import Message
 
 TOKEN = "VITLAB_TOKEN"
 MISSING = "serving needs FastAPI and uvicorn: pip install 'vitlab[serve]'"
 
 
-class ServiceFailed(VitlabError, RuntimeError):
+class ServiceFailed(VitlabError, RuntimeError):  # noqa: N818 - says what happened
     """The models cannot be served; the message says why."""
 
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
@@ -96,9 +99,7 @@ def serve(
     say(screen, "all accepted requests are answered; stopped", "dim")
 
 
-def _service(
-    setup: dict[str, Any], limits: Limits, access: "Access", runs: Path | None, screen: Console
-) -> "Service":
+def _service(setup: dict[str, Any], limits: Limits, access: "Access", runs: Path | None, screen: Console) -> "Service":
     """The parts of the service, joined."""
     from vitlab.service.app import Service
     from vitlab.service.files import page_files
@@ -108,7 +109,25 @@ def _service(
 
     waiting, metrics = Waiting(limits), Metrics()
     supervisor = Supervisor(setup, limits, waiting, metrics, partial(say, screen, style="yellow"))
-    return Service(limits, access, waiting, supervisor, metrics, Budget(limits.max_memory), page_files())
+    made = Service(limits, access, waiting, supervisor, metrics, Budget(limits.max_memory), page_files())
+    supervisor.on_ready.append(lambda: made.pages.update(_samples(supervisor.ready)))
+    if runs is not None:
+        from vitlab.page.run_api import RunBrowser, routes
+
+        require(runs.is_dir(), f"runs={str(runs)!r} is not a folder; give a folder of runs")
+        browser = RunBrowser(runs)
+        made.routes, made.closing = routes(browser), [browser.close]
+    return made
+
+
+def _samples(ready: "Message | None") -> dict[str, "File"]:
+    """The sample pictures that the worker has drawn, as files of the page."""
+    from vitlab.service.files import TYPES, file_of
+
+    header, parts = ready or ({"samples": []}, [])
+    listed = [{"name": name, "url": f"api/samples/{name}.png"} for name in header["samples"]]
+    files = {one["url"]: file_of(part, TYPES[".png"]) for one, part in zip(listed, parts, strict=True)}
+    return files | {"api/samples": file_of(json.dumps(listed, allow_nan=False).encode(), TYPES[".json"])}
 
 
 def _announce(screen: Console, names: str, address: tuple[Any, ...], access: "Access") -> None:

@@ -5,7 +5,7 @@
 
 import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,12 +26,13 @@ from vitlab.inspection.rollout import explain
 from vitlab.models.build import Model
 from vitlab.models.classifier import class_names
 from vitlab.page.model_card import model_card, unique_slugs
+from vitlab.page.samples import samples
 from vitlab.page.trace import Trace, at_size, trace
 from vitlab.require import require
 from vitlab.run_dir import MODEL
 from vitlab.runs.measure.inputs import ModelOptions, label_of, open_model
-from vitlab.runs.measure.prediction import Answers, Prepared, begun, guesses_of, prepared
 from vitlab.runs.measure.prediction import Answer as Prediction
+from vitlab.runs.measure.prediction import Answers, Prepared, begun, guesses_of, prepared
 from vitlab.service.messages import JSON, Answered
 from vitlab.service.refusals import Refused
 from vitlab.spec import ViTSpec
@@ -140,6 +141,11 @@ class Served:
         """What the front tells clients about the models."""
         return [{"id": one.id, "name": one.label, "card": one.card} for one in self.models.values()]
 
+    def samples(self) -> tuple[list[str], list[bytes]]:
+        """The pictures that the page begins with: their names, and PNG files."""
+        drawn = samples()
+        return [one.name for one in drawn], [one.png for one in drawn]
+
     def answer(self, kind: str, model: str, items: list[dict[str, Any]], bodies: list[bytes]) -> list[Answered]:
         """Answer a batch of requests of one kind to one model."""
         own = self.models[model]
@@ -223,6 +229,6 @@ def _error(refused: Refused) -> Answered:
     return refused.status, JSON, refused.body
 
 
-def _tupled(value: object) -> object:
+def _tupled(value: Any) -> Any:
     """JSON has no tuples."""
-    return tuple(cast(Iterable[object], value)) if isinstance(value, list) else value
+    return tuple(value) if isinstance(value, list) else value

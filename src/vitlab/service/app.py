@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -49,7 +49,11 @@ Model = Annotated[str, Query(description="Id of the model; default: the first.",
 
 @dataclass
 class Service:
-    """Everything that requests share. `pages` are the files of the page by address, `runs` is what shows runs."""
+    """Everything that requests share.
+
+    `pages` are the files of the page by address. `routes` are further paths, such as `api/runs/{id}`, with functions of
+    what was given in path and query, which may take their time. `closing` is called at the end.
+    """
 
     limits: Limits
     access: Access
@@ -58,7 +62,8 @@ class Service:
     metrics: Metrics
     budget: Budget
     pages: dict[str, File] = field(default_factory=dict)
-    runs: Callable[[str], object] | None = None
+    routes: Sequence[tuple[str, Callable[[Mapping[str, str]], Any]]] = ()
+    closing: Sequence[Callable[[], None]] = ()
     unanswered: int = 0
 
     def __post_init__(self) -> None:
@@ -217,8 +222,8 @@ def _add_page(app: FastAPI, service: Service) -> None:
     async def models() -> Response:
         return _json({"models": [model["card"] for model in service.models()]})
 
-    if service.runs is not None:
-        _add_runs(app, service.runs)
+    for address, get in service.routes:
+        _add_route(app, address, get)
 
     @app.get("/{path:path}", include_in_schema=False)
     async def page(request: Request, path: str) -> Response:
@@ -234,11 +239,14 @@ def _add_page(app: FastAPI, service: Service) -> None:
         return Response(file.data, media_type=file.type, headers=headers)
 
 
-def _add_runs(app: FastAPI, runs: Callable[[str], object]) -> None:
-    @app.get("/api/runs", summary="The runs of the folder that the service shows.")
-    @app.get("/api/runs/{path:path}", include_in_schema=False)
-    async def run(path: str = "") -> Response:
-        return _json(await asyncio.to_thread(runs, path))
+def _add_route(app: FastAPI, address: str, get: Callable[[Mapping[str, str]], Any]) -> None:
+    @app.get(f"/{address}", summary="Runs, for the page.")
+    async def route(request: Request) -> Response:
+        said = await asyncio.to_thread(get, {**request.query_params, **request.path_params})
+        if said.status >= 400:
+            code = "not_found" if said.status == 404 else "invalid_value"
+            raise Refused(code, str(json.loads(said.body)["error"]))
+        return Response(said.body, said.status, media_type=said.media_type)
 
 
 def _json(value: object) -> Response:

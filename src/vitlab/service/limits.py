@@ -42,4 +42,4 @@ class Limits:
             if not (math.isfinite(value) and value >= least):
                 raise InvalidValue(f"is {value!r}; expected at least {least}", field=field.name)
         if self.max_memory < self.max_body:
-            raise InvalidValue(f"is {self.max_memory:,}; expected at least max_body={self.max_body}", field="max_memory")
+            raise InvalidValue(f"is {self.max_memory}; expected at least {self.max_body}, one body", field="max_memory")

@@ -81,6 +81,8 @@ def run_server(service: Service, bound: socket.socket) -> None:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError, CannotServe):
                 await running
+            for close in service.closing:
+                close()
 
     def note(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

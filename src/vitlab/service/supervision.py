@@ -58,8 +58,8 @@ class Worker:
 class Supervisor:
     """Keeps one worker running and gives it the jobs that wait.
 
-    `setup` is the worker's first message: which models to load, and how. `ready` are the models that it has loaded, None
-    while there are none. `say` prints a line for whoever runs the service.
+    `setup` is the worker's first message: which models to load, and how. `ready` is its answer when it has loaded them,
+    None while there is no such worker. `say` prints a line for whoever runs the service.
     """
 
     setup: dict[str, Any]
@@ -99,7 +99,9 @@ class Supervisor:
                 code = await worker.end(0.0 if is_stuck else CLOSING)
                 self.problem += f" ({_ending(code)}) and is being started again"
                 if failures >= MOST_FAILURES and not was_ready:
-                    raise CannotServe(f"the worker ended {failures} times while it loaded: {_ending(code)}", 3) from None
+                    raise CannotServe(
+                        f"the worker ended {failures} times while it loaded: {_ending(code)}", 3
+                    ) from None
             finally:
                 self.ready = self.pid = None
                 with contextlib.suppress(Exception):

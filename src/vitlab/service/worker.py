@@ -42,7 +42,8 @@ def main() -> None:
         channel.send({"event": "failed", "text": text, "code": code})
         return
     confine(served.is_on_cpu, may_start_programs=setup["engine"] in STARTS_PROGRAMS)
-    channel.send({"event": "ready", "models": served.described()})
+    names, pictures = served.samples()
+    channel.send({"event": "ready", "models": served.described(), "samples": names}, pictures)
     while (message := channel.receive()) is not None:
         header, parts = message
         try:
@@ -51,7 +52,7 @@ def main() -> None:
             answers = [_failed(503, "out_of_memory", "the worker has not enough memory for this request")] * len(parts)
         except Exception as error:  # of the model or the engine: the service answers the next request all the same
             sys.excepthook(type(error), error, error.__traceback__)
-            answers = [_failed(500, "internal", "the model could not be computed; the service's log says why")] * len(parts)
+            answers = [_failed(500, "internal", "the model failed; the service's log says why")] * len(parts)
         channel.send({"answers": [answer[:2] for answer in answers]}, [answer[2] for answer in answers])
         del message, parts, answers  # before the next one is read
 
