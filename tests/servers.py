@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -37,8 +38,14 @@ class Reply(NamedTuple):
 class Service:
     """`vitlab serve` on a free port of the loopback interface."""
 
-    def __init__(self, *words: object, environment: dict[str, str] | None = None, is_awaited: bool = True) -> None:
-        command = [sys.executable, "-m", "vitlab", "serve", *map(str, words), "--port", "0"]
+    def __init__(
+        self,
+        *words: object,
+        environment: dict[str, str] | None = None,
+        program: Sequence[str] = ("-m", "vitlab"),
+        is_awaited: bool = True,
+    ) -> None:
+        command = [sys.executable, *program, "serve", *map(str, words), "--port", "0"]
         given = {name: value for name, value in os.environ.items() if name != "VITLAB_TOKEN"} | (environment or {})
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=given)
         self.said: list[str] = []

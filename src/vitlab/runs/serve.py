@@ -85,6 +85,7 @@ def serve(
     options = {"conventions": conventions, "image": image, "device": device, "heads": heads, "merge": merge}
     options |= {"allow_partial": allow_partial, "allow_nonfinite": allow_nonfinite}
     setup = {"models": names, "engine": engine, "batch": batch, "max_pixels": max_pixels, "options": options}
+    setup["draws_samples"] = True
     screen = default_console(console, quiet=quiet)
     access = Access(host, token or os.environ.get(TOKEN, ""), hosts)
     with bind(host, port) as bound:
@@ -110,7 +111,13 @@ def _service(setup: dict[str, Any], limits: Limits, access: "Access", runs: Path
     waiting, metrics = Waiting(limits), Metrics()
     supervisor = Supervisor(setup, limits, waiting, metrics, partial(say, screen, style="yellow"))
     made = Service(limits, access, waiting, supervisor, metrics, Budget(limits.max_memory), page_files())
-    supervisor.on_ready.append(lambda: made.pages.update(_samples(supervisor.ready)))
+
+    def keep_samples() -> None:
+        if setup["draws_samples"]:
+            made.pages.update(_samples(supervisor.ready))
+            setup["draws_samples"] = False  # the next worker need not draw them again
+
+    supervisor.on_ready.append(keep_samples)
     if runs is not None:
         from vitlab.page.run_api import RunBrowser, routes
 

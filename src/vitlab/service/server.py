@@ -52,10 +52,8 @@ class Server(uvicorn.Server):
 def bind(host: str, port: int) -> socket.socket:
     """A listening address; raises ValueError if it cannot be had."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except socket.gaierror:
         raise ValueError(f"host={host!r} is not an address of this machine") from None
     except OverflowError:
@@ -63,7 +61,6 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         taken = "is in use; choose another with port=, or port=0 for any" if error.errno == errno.EADDRINUSE else ""
         raise ValueError(f"port {port} of {host} {taken or f'cannot be used: {error.strerror}'}") from None
-    return bound
 
 
 def run_server(service: Service, bound: socket.socket) -> None:

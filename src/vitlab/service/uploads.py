@@ -103,5 +103,5 @@ def _file_of(body: bytes, mark: bytes) -> Upload:
 
 def _base_name(given: bytes) -> str:
     """The last part of a name, for answers and for its suffix."""
-    text = re.sub(r"\\(.)", r"\1", given.decode("utf-8", errors="replace"))
+    text = re.sub(r'\\(["\\])', r"\1", given.decode("utf-8", errors="replace"))
     return re.split(r"[/\\]", text)[-1][-LONGEST_NAME:] or UNNAMED

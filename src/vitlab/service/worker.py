@@ -42,7 +42,7 @@ def main() -> None:
         channel.send({"event": "failed", "text": text, "code": code})
         return
     confine(served.is_on_cpu, may_start_programs=setup["engine"] in STARTS_PROGRAMS)
-    names, pictures = served.samples()
+    names, pictures = served.samples() if setup["draws_samples"] else ([], [])
     channel.send({"event": "ready", "models": served.described(), "samples": names}, pictures)
     while (message := channel.receive()) is not None:
         header, parts = message
