@@ -4,6 +4,7 @@ import base64
 import json
 
 import numpy as np
+import PIL
 import pytest
 
 from agreement import randomised
@@ -45,6 +46,7 @@ def test_preprocessing_is_the_models():
         "antialias": True,
         "mean": [0.5, 0.5, 0.5],
         "std": [0.5, 0.5, 0.5],
+        "pillow": PIL.__version__,
     }
 
 
