@@ -36,7 +36,7 @@ class PageServer:
         size = tuple(map(int, query["size"].split("x")))
         model = self.at(query["model"], size)
         count = size[0] * size[1] * 3
-        pixels = np.frombuffer(body[:count], np.uint8).reshape(*size, 3)
+        pixels = np.frombuffer(body[:count], np.uint8).reshape(*size, 3).copy()
         bits = np.unpackbits(np.frombuffer(body[count:], np.uint8), bitorder="little").astype(bool)
         (card,) = (card for card in self.cards if card["id"] == query["model"])
         patches = size[0] * size[1] // card["patch"] ** 2 if card["patch"] else 0
@@ -60,7 +60,7 @@ class Handler(Quiet):
         path = urlsplit(self.path).path.lstrip("/")
         if path == "api/models":
             self.reply(json.dumps({"models": self.app.cards}).encode(), "application/json")
-        elif path == "api/samples":
+        elif path in ("api/samples", "api/samples.json"):
             listed = [{"name": name, "url": f"api/samples/{name}.png"} for name in self.app.samples]
             self.reply(json.dumps(listed).encode(), "application/json")
         elif path.startswith("api/samples/"):

@@ -20,7 +20,7 @@ export function connectResolution(store, card) {
     const [height, width] = sizes[at];
     const [rows, columns] = gridAt(card(model), sizes[at]);
     $("size-text").textContent = rows ? `${width} × ${height}, ${rows * columns} patches` : `${width} × ${height}`;
-    $("size-label").hidden = sizes.length < 2;
+    $("size-field").hidden = sizes.length < 2;
   };
   store.on(["model", "size"], show);
   show(store.state);
