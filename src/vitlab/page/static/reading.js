@@ -122,7 +122,8 @@ export class Reading {
 
   /** Colours (N, 3) of the patches after a layer, from the first three principal components; and their shares.
    *
-   * Of their directions: a few patches with a large norm would otherwise be all that the components show.
+   * Of their directions: a few patches with a large norm would otherwise be all that the components show. The sign of
+   * a component is such that the border of the picture is dark, so that layers have like colours.
    */
   colours(layer) {
     return this.#once(`colours ${layer}`, () => {
@@ -138,8 +139,18 @@ export class Reading {
       const { scores, share } = maths.principalComponents(vectors, places.length, width, 3);
       const spread = new Float64Array(3 * this.patches);
       places.forEach((place, row) => spread.set(scores.subarray(3 * row, 3 * row + 3), 3 * place));
+      for (let c = 0; c < 3; c++) {
+        const border = places.reduce((total, place) => total + (this.#isBorder(place) ? spread[3 * place + c] : 0), 0);
+        if (border > 0) for (const place of places) spread[3 * place + c] *= -1;
+      }
       return { colours: componentColours(spread, this.patches, this.kept), share };
     });
+  }
+
+  #isBorder(patch) {
+    const [rows, columns] = this.grid;
+    const [row, column] = [Math.floor(patch / columns), patch % columns];
+    return row === 0 || column === 0 || row === rows - 1 || column === columns - 1;
   }
 
   /** Whether `colours` of a layer has been computed, so that it costs nothing. */

@@ -68,7 +68,8 @@ function region(reading, patches, total) {
 
 function rolloutSentence(reading, layer, query, who) {
   const values = reading.rollout(layer, query);
-  const mean = values.reduce((total, value) => total + value, 0) / values.length;
+  const kept = reading.kept.reduce((total, one) => total + one, 0);
+  const mean = values.reduce((total, value) => total + value, 0) / kept;
   const top = largest(values, 1)[0];
   const through = layer === reading.layers ? `all ${layer} layers` : `layers 1 to ${layer}`;
   return (
