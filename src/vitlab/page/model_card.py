@@ -4,6 +4,7 @@ import base64
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from pathlib import PurePath
 
 import PIL
 import torch
@@ -115,10 +116,11 @@ def _base64(values: Tensor) -> str:
 
 
 def _text(model: Model) -> str:
-    """The architecture in the paper's words, and where the weights come from."""
+    """The architecture in the paper's words, and the file that the weights come from, without its folder."""
     parameters = sum(weight.numel() for weight in model.parameters()) / 1e6
-    said = [f"{name_of(model.spec)} with {parameters:.1f} million parameters."]
-    said += [f"{key}: {value}." for key, value in model.provenance.items()]
+    said = f"{name_of(model.spec)} with {parameters:.1f} million parameters."
+    if source := model.provenance.get("source"):
+        said += f" Weights: {PurePath(source).name}."
     if not shows_layers(model.spec):
-        said.append("It has no attention between all patches to show, so the page shows its answers only.")
-    return " ".join(said)
+        said += " It has no attention between all patches to show, so the page shows its answers only."
+    return said
