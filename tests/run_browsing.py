@@ -60,8 +60,9 @@ def served(browser: RunBrowser) -> Iterator[str]:
                 ("Cache-Control", "no-store"),
             ):
                 self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the browser has gone on
+                self.end_headers()
+                self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             pass

@@ -45,6 +45,7 @@ from vitlab.page.run_values import (
     settings_of,
     stamp_of,
     summary,
+    swept,
 )
 from vitlab.recipe import VALIDATION, measure_of
 from vitlab.report.answers import RESULTS
@@ -269,7 +270,7 @@ class RunBrowser:
             **{name: asked.get(name) for name in ("recipe", "data", "test", "validation", "held_out", "search")},
             **{name: choice.get(name) for name in ("judged_on", "rule", "pick", "why")},
             "points": points,
-            **differences([dict(settings_of(spec)) if spec else {} for spec in specs]),
+            **swept([dict(settings_of(spec)) if spec else {} for spec in specs]),
             "seeds": [self._point(one, "test") for one in last],
             "results": results,
         }

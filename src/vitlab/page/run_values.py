@@ -92,6 +92,15 @@ def differences(tables: Sequence[Mapping[str, object]]) -> Values:
     return {"differences": differing, "same": len(rows) - len(differing)}
 
 
+def swept(tables: Sequence[Mapping[str, object]]) -> Values:
+    """The settings in which the points of a sweep differ; those of a model that follow its recipe are left out."""
+    found = differences(tables)
+    tried = {one["setting"]: one["values"] for one in found["differences"]}
+    followed = {name for name in tried if tried[name] == tried.get(f"recipe.{name.removeprefix('model.')}")}
+    kept = [one for one in found["differences"] if one["setting"] not in followed]
+    return {"differences": kept, "same": found["same"]}
+
+
 def answers_on(path: Path, name: str, names: Sequence[str]) -> Values:
     """The classes, confusions and worst mistakes of the last evaluation of a set."""
     answers = from_json(Answers, read_json(path / answers_file(name)), answers_file(name))
