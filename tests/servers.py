@@ -43,9 +43,10 @@ class Service:
         *words: object,
         environment: dict[str, str] | None = None,
         program: Sequence[str] = ("-m", "vitlab"),
+        command: Sequence[str] = (),
         is_awaited: bool = True,
     ) -> None:
-        command = [sys.executable, *program, "serve", *map(str, words), "--port", "0"]
+        command = command or [sys.executable, *program, "serve", *map(str, words), "--port", "0"]
         given = {name: value for name, value in os.environ.items() if name != "VITLAB_TOKEN"} | (environment or {})
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=given)
         self.said: list[str] = []
