@@ -4,7 +4,9 @@ import base64
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from pathlib import PurePath
 
+import PIL
 import torch
 from torch import Tensor
 
@@ -24,7 +26,8 @@ def model_card(model: Model, name: str, sizes: Sequence[Image] = (), *, id: str 
     `sizes` are the image sizes that the page offers; the model's own is always among them. A size that the model cannot
     take raises ValueError. `patch` is the number of pixels along a side of what one token covers, in a hybrid too.
     `filters` are the principal components of the patch embedding as RGB pictures, `positions` the cosine similarity of
-    all pairs of positions, where -1..1 is stored as 0..255; each is None for a model that has none.
+    all pairs of positions, where -1..1 is stored as 0..255; each is None for a model that has none. `preprocessing`
+    also names the version of Pillow, whose order of resizing changed in version 13.
     """
     spec = model.spec
     offered = sorted({spec.image, *map(image_size, sizes)})
@@ -43,7 +46,8 @@ def model_card(model: Model, name: str, sizes: Sequence[Image] = (), *, id: str 
         "names_from": origin,
         "task": model.task,
         "parameters": sum(weight.numel() for weight in model.parameters()),
-        "preprocessing": {key: list(value) if isinstance(value, tuple) else value for key, value in preprocessing},
+        "preprocessing": {key: list(value) if isinstance(value, tuple) else value for key, value in preprocessing}
+        | {"pillow": PIL.__version__},
         "filters": _filters(model),
         "positions": _positions(model),
         "text": _text(model),
@@ -112,10 +116,11 @@ def _base64(values: Tensor) -> str:
 
 
 def _text(model: Model) -> str:
-    """The architecture in the paper's words, and where the weights come from."""
+    """The architecture in the paper's words, and the file that the weights come from, without its folder."""
     parameters = sum(weight.numel() for weight in model.parameters()) / 1e6
-    said = [f"{name_of(model.spec)} with {parameters:.1f} million parameters."]
-    said += [f"{key}: {value}." for key, value in model.provenance.items()]
+    said = f"{name_of(model.spec)} with {parameters:.1f} million parameters."
+    if source := model.provenance.get("source"):
+        said += f" Weights: {PurePath(source).name}."
     if not shows_layers(model.spec):
-        said.append("It has no attention between all patches to show, so the page shows its answers only.")
-    return " ".join(said)
+        said += " It has no attention between all patches to show, so the page shows its answers only."
+    return said

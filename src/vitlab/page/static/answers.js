@@ -79,7 +79,7 @@ export function drawLayers(holder, reading, layer, on) {
         onpointerenter: () => on.hover(at),
         onpointerleave: () => on.hover(null),
       },
-      element("span", { class: "number" }, at === 0 ? "embed" : `${at}`),
+      element("span", { class: "number" }, `${at}`),
       element("span", { class: "stack" }, parts),
       element("span", { class: "name" }, shortName(reading.className(top[0].index))),
       element("span", { class: "percent" }, percent(top[0].value, 0)),

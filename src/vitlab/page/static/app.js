@@ -17,16 +17,16 @@ import { connectPermalink, fromHash } from "./permalink.js";
 import { connectPictures, markSample, openSample } from "./picture_input.js";
 import { hasLayers, overlay, queryName } from "./reading.js";
 import { connectResolution } from "./resolution.js";
-import { place, sentence } from "./sentences.js";
+import { legendText, place, sentence, valueText } from "./sentences.js";
 import { Store } from "./store.js";
 import { Tracing } from "./tracing.js";
 import { drawFilters, PositionTiles } from "./weights_view.js";
 
 const VIEW_NAMES = [
-  { value: "rollout", label: "Where it looks", title: "Attention rollout: all heads and layers together (1)" },
+  { value: "rollout", label: "All heads", title: "Attention rollout: all heads and layers together (1)" },
   { value: "head", label: "One head", title: "The attention of one head of one layer (2)" },
-  { value: "similarity", label: "Similar patches", title: "Cosine similarity to the query after a layer (3)" },
-  { value: "colours", label: "Colours by content", title: "The first three principal components of the patches (4)" },
+  { value: "similarity", label: "Similarity", title: "Cosine similarity to the query after a layer (3)" },
+  { value: "colours", label: "Colours", title: "The first three principal components of the patches (4)" },
   { value: "picture", label: "Picture", title: "Nothing over the picture (5)" },
 ];
 const QUERY_NAMES = [
@@ -45,7 +45,7 @@ const inner = (holder) => {
 async function start() {
   const backend = await openBackend();
   if (!backend.cards.length) throw new Error("there is no model; start `vitlab serve MODEL` with one");
-  const samples = await listSamples();
+  const samples = await listSamples(backend);
   const { sample, ...view } = fromHash(location.hash, backend.cards);
   const store = new Store({
     ...view, picture: null, tool: "look", hover: null, status: { kind: "busy", text: "Loading…" },
@@ -79,12 +79,9 @@ async function start() {
 }
 
 /** The pictures that the page comes with; a page without any still works. */
-async function listSamples() {
-  for (const url of ["api/samples.json", "api/samples"]) {
-    const answer = await fetch(url).catch(() => null);
-    if (answer?.ok) return answer.json();
-  }
-  return [];
+async function listSamples({ where }) {
+  const answer = await fetch(where === "browser" ? "api/samples.json" : "api/samples").catch(() => null);
+  return answer?.ok ? answer.json() : [];
 }
 
 /** Open the sample of the address, or the first one without an address. Own pictures are not part of an address. */
@@ -253,26 +250,23 @@ const answersOnly = (card) => `${card.name} has no attention between all patches
 function readout(reading, { pointed, query }, over) {
   const at = pointed ?? (typeof query === "number" ? query : null);
   if (at === null || !reading.patches) return "";
-  const where = `${place(reading, at)[0].toUpperCase()}${place(reading, at).slice(1)}`;
+  const where = place(reading, at);
   if (!reading.kept[at]) return `${where}: dropped`;
   if (over?.kind !== "values") return where;
-  const value = over.values[at];
-  return over.unit === "cosine" ? `${where}: cosine similarity ${value.toFixed(3)}` : `${where}: ${percent(value, 2)} of the attention`;
+  return `${where}: ${valueText(over, at)}`;
 }
 
 function drawLegend(over) {
   const hasScale = over?.kind === "values";
   $("legend-bar").hidden = !hasScale;
   if (!over) $("legend-text").textContent = "";
-  else if (!hasScale) $("legend-text").textContent = `red, green, blue: components 1, 2, 3 (${over.share.map((one) => percent(one, 0)).join(", ")} of the variance)`;
+  else if (!hasScale) $("legend-text").textContent = "like colours: alike patches";
   else {
     const context = sizedContext($("legend-bar"), 128, 10);
     const image = new ImageData(256, 1);
     for (let i = 0; i < 256; i++) image.data.set([...TABLE.subarray(3 * i, 3 * i + 3), 255], 4 * i);
     context.drawImage(asCanvas(image), 0, 0, 128, 10);
-    $("legend-text").textContent = over.unit === "cosine"
-      ? `cosine similarity, ${over.low.toFixed(2)} to 1`
-      : `share of attention, 0 to ${percent(over.high)}`;
+    $("legend-text").textContent = legendText(over);
   }
 }
 

@@ -48,16 +48,15 @@ export function paintedColours(colours, [rows, columns], kept) {
   return image;
 }
 
-/** Three components (count, 3) as bytes of red, green and blue: each from its smallest to its largest kept value. */
+const CLIPPED = 0.02; // share of the patches at either end of a component that get its extreme colour
+
+/** Three components (count, 3) as bytes of red, green and blue, each over the range of most kept patches. */
 export function componentColours(scores, count, kept) {
   const found = new Uint8ClampedArray(3 * count);
   for (let c = 0; c < 3; c++) {
-    let [low, high] = [Infinity, -Infinity];
-    for (let i = 0; i < count; i++) {
-      if (!kept[i]) continue;
-      low = Math.min(low, scores[3 * i + c]);
-      high = Math.max(high, scores[3 * i + c]);
-    }
+    const sorted = Float64Array.from({ length: count }, (_, i) => scores[3 * i + c]).filter((_, i) => kept[i]).sort();
+    const end = Math.floor(CLIPPED * sorted.length);
+    const [low, high] = [sorted[end], sorted[sorted.length - 1 - end]];
     for (let i = 0; i < count; i++) found[3 * i + c] = high > low ? (255 * (scores[3 * i + c] - low)) / (high - low) : 128;
   }
   return found;

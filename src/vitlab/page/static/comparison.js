@@ -30,6 +30,7 @@ export function connectComparison(store, card, { shown, colour, inner }) {
   const draw = (state) => {
     const { first: one, second: reading, other, edits } = state;
     $("second-panel").hidden = !other;
+    $("main").classList.toggle("comparing", Boolean(other));
     if (!other || !reading || !one || reading.card.id !== other) return;
     const at = secondPlace(shown(state), one, reading);
     $("second-title").textContent = `The same picture in ${reading.card.name}`;
@@ -43,11 +44,15 @@ export function connectComparison(store, card, { shown, colour, inner }) {
     const panel = inner($("second-panel"));
     heads.draw(reading, { ...at, width: panel, isShared: state.isShared, ink: colour("--soft"), accent: colour("--accent") });
   };
-  store.on(["other", "first", "second", "view", "layer", "head", "query", "hover", "opacity", "isShared", "resized"], draw);
-  store.on(["second", "secondOriginal", "layer"], ({ second, secondOriginal, layer }) => {
-    if (!second) return;
+  store.on(["other", "edits", "first", "second", "view", "layer", "head", "query", "hover", "opacity", "isShared", "resized"], draw);
+  store.on(["first", "firstOriginal", "second", "secondOriginal", "layer"], ({ first: one, firstOriginal, second, secondOriginal, layer }) => {
+    if (!one || !second) return;
+    [$("first-name").textContent, $("second-name").textContent] = [one.card.name, second.card.name];
+    drawAnswers($("first-answers"), one, firstOriginal);
     drawAnswers($("second-answers"), second, secondOriginal);
-    drawLayers($("second-layers"), second, Math.min(layer, second.layers), { hover: () => {}, pick: (at) => pick({ layer: firstPlace({ layer: at, head: 0 }).layer }) });
+    drawLayers($("first-layers"), one, layer, { hover: () => {}, pick: (at) => pick({ layer: at }) });
+    const beside = { hover: () => {}, pick: (at) => pick({ layer: firstPlace({ layer: at, head: 0 }).layer }) };
+    drawLayers($("second-layers"), second, secondPlace({ layer, head: 0, query: "class" }, one, second).layer, beside);
   });
 }
 

@@ -25,7 +25,7 @@ export function drawDistances(reading, { layer, head }, on = {}) {
     svg("text", { x: (left + width) / 2, y: height - 4, class: "tick middle" }, "layer"),
     svg("text", { x: 12, y: (height - bottom) / 2, transform: `rotate(-90 12 ${(height - bottom) / 2})`, class: "tick middle" }, "distance in pixels"),
     svg("line", { x1: left, x2: width - right, y1: y(reading.evenDistance), y2: y(reading.evenDistance), class: "even" }),
-    svg("text", { x: width - right, y: y(reading.evenDistance) - 4, class: "tick end" }, "even attention"),
+    svg("text", { x: left + 4, y: y(reading.evenDistance) - 5, class: "tick" }, "even attention"),
   );
   reading.distances.forEach((pixels, number) => {
     const place = { layer: Math.floor(number / reading.heads) + 1, head: number % reading.heads };

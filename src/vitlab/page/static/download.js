@@ -4,7 +4,7 @@ import { asCanvas, element, percent, svg } from "./dom.js";
 import { largest } from "./maths.js";
 import { withAlpha } from "./patch_canvas.js";
 import { overlay } from "./reading.js";
-import { sentence } from "./sentences.js";
+import { legendText, sentence } from "./sentences.js";
 import { shortName } from "./answers.js";
 
 const SIDE = 480;
@@ -71,13 +71,12 @@ function patches(reading, over, height, opacity) {
   return group;
 }
 
-function legend({ low, high, unit }, y) {
+function legend(over, y) {
   const steps = 64;
   const bars = Array.from({ length: steps }, (_, i) =>
     svg("rect", { x: MARGIN + 3 * i, y: y - 9, width: 3.2, height: 10, fill: hex(i, 0, steps - 1) }),
   );
-  const text = unit === "cosine" ? `cosine similarity ${low.toFixed(2)} to 1` : `share of attention 0 to ${percent(high)}`;
-  return [...bars, svg("text", { x: MARGIN + 3 * steps + 8, y }, text)];
+  return [...bars, svg("text", { x: MARGIN + 3 * steps + 8, y }, legendText(over))];
 }
 
 function wrapped(text, width) {

@@ -15,14 +15,14 @@ const LOOKED_AT = 0.2; // share of the patches that "drop what it looks at" take
 
 export function connectEditing(store, card) {
   const press = choice($("tools"), TOOLS, (tool) => store.set({ tool }));
-  store.on(["tool"], ({ tool }) => {
+  const show = ({ tool, edits }) => {
     press(tool);
     $("patches").classList.toggle("brushing", tool !== "look");
-  });
-  store.on(["edits"], ({ edits }) => {
     $("undo-edits").disabled = !isEdited(edits);
     $("edits-text").textContent = isEdited(edits) ? `Edited: ${editsText(edits)}.` : "";
-  });
+  };
+  store.on(["tool", "edits"], show);
+  show(store.state);
   $("shuffle").addEventListener("click", () => {
     const { edits } = store.state;
     store.set({ edits: { ...edits, shuffle: edits.shuffle + 1 } });

@@ -5,7 +5,7 @@ import { most } from "./reading.js";
 
 const GAP = 4;
 const LABEL = { side: 26, top: 18 };
-const WIDEST = 96; // CSS pixels of a map
+const [SMALLEST, WIDEST] = [28, 96]; // CSS pixels of a map
 
 export class HeadGrid {
   #canvas;
@@ -50,26 +50,33 @@ export class HeadGrid {
   }
 }
 
-/** Layers run across where that makes larger maps, else down. */
+/** Layers run across, in as many bands as leave the maps legible, or heads do: whichever is lower. */
 function layout(reading, width) {
-  const [rows, columns] = reading.grid;
-  const fit = (count) => Math.min((width - LABEL.side - GAP * count) / count, WIDEST);
-  const layersAcross = width > 520 || reading.heads > reading.layers;
-  const across = layersAcross ? reading.layers : reading.heads;
-  const down = layersAcross ? reading.heads : reading.layers;
-  const tile = { width: Math.max(Math.floor(fit(across)), 6) };
+  const bands = [1, 2, 3, 4].map((count) => arranged(reading, width, true, Math.ceil(reading.layers / count)));
+  const options = [...bands, arranged(reading, width, false, reading.heads)];
+  const legible = options.filter(({ tile }) => tile.width >= SMALLEST);
+  return legible.length ? legible.reduce((best, one) => (one.height < best.height ? one : best)) : options.at(-1);
+}
+
+function arranged({ grid: [rows, columns], layers, heads }, width, layersAcross, across) {
+  const tile = { width: Math.min(Math.max(Math.floor((width - LABEL.side) / across - GAP), 6), WIDEST) };
   tile.height = Math.max(Math.round((tile.width * rows) / columns), 6);
+  const down = layersAcross ? heads : layers;
+  const [stepX, stepY] = [tile.width + GAP, tile.height + GAP];
+  const band = LABEL.top + down * stepY;
   const place = (layer, head) => {
-    const [column, row] = layersAcross ? [layer - 1, head] : [head, layer - 1];
-    return [LABEL.side + column * (tile.width + GAP), LABEL.top + row * (tile.height + GAP)];
+    const [column, row] = layersAcross ? [(layer - 1) % across, head] : [head, layer - 1];
+    const top = layersAcross ? Math.floor((layer - 1) / across) * band : 0;
+    return [LABEL.side + column * stepX, top + LABEL.top + row * stepY];
   };
   const at = (x, y) => {
-    const column = Math.floor((x - LABEL.side) / (tile.width + GAP));
-    const row = Math.floor((y - LABEL.top) / (tile.height + GAP));
-    if (column < 0 || row < 0 || column >= across || row >= down) return null;
-    return layersAcross ? { layer: column + 1, head: row } : { layer: row + 1, head: column };
+    const [column, above] = [Math.floor((x - LABEL.side) / stepX), Math.floor(y / band)];
+    const row = Math.floor((y - above * band - LABEL.top) / stepY);
+    const found = layersAcross ? { layer: above * across + column + 1, head: row } : { layer: row + 1, head: column };
+    return column < 0 || row < 0 || column >= across || row >= down || found.layer > layers ? null : found;
   };
-  return { tile, place, at, across, down, layersAcross, height: LABEL.top + down * (tile.height + GAP) };
+  const height = (layersAcross ? Math.ceil(layers / across) : 1) * band;
+  return { tile, place, at, across, layersAcross, height };
 }
 
 /** All maps below one another, one pixel per patch. Each is bright at its own maximum, or all at the highest. */
@@ -91,16 +98,18 @@ function sheetOf(maps, reading, highest) {
   return image;
 }
 
-function labels(context, geometry, reading, ink) {
+function labels(context, geometry, { layers, heads }, ink) {
   context.fillStyle = ink;
   context.font = "11px system-ui, sans-serif";
   context.textBaseline = "middle";
-  const { tile, layersAcross } = geometry;
-  for (let layer = 1; layer <= reading.layers; layer++) label(context, geometry.place(layer, 0), tile, layersAcross, `${layer}`);
-  for (let head = 0; head < reading.heads; head++) label(context, geometry.place(1, head), tile, !layersAcross, `h${head + 1}`);
+  const { tile, layersAcross, across } = geometry;
+  for (let layer = 1; layer <= layers; layer++) label(context, geometry.place(layer, 0), tile, layersAcross, `${layer}`);
+  for (let band = 1; band <= (layersAcross ? layers : 1); band += across) {
+    for (let head = 0; head < heads; head++) label(context, geometry.place(band, head), tile, !layersAcross, `h${head + 1}`);
+  }
 }
 
 function label(context, [x, y], tile, isAbove, text) {
   context.textAlign = isAbove ? "center" : "right";
-  context.fillText(text, isAbove ? x + tile.width / 2 : LABEL.side - 6, isAbove ? LABEL.top / 2 : y + tile.height / 2);
+  context.fillText(text, isAbove ? x + tile.width / 2 : x - 6, isAbove ? y - LABEL.top / 2 : y + tile.height / 2);
 }

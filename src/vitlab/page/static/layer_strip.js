@@ -5,10 +5,10 @@ import { overlay } from "./reading.js";
 
 const GAP = 4;
 const LABEL = { top: 18, row: 18 };
-export const ROWS = [
-  { view: "rollout", label: "Rollout: where its information comes from, through this layer" },
-  { view: "similarity", label: "Similarity: which patches are like it after this layer" },
-  { view: "colours", label: "Colours by content: patches alike after this layer have like colours" },
+const ROWS = [
+  { view: "rollout", label: "Rollout", what: "where its information comes from, through this layer" },
+  { view: "similarity", label: "Similarity", what: "which patches are like it after this layer" },
+  { view: "colours", label: "Colours by content", what: "patches alike after this layer have like colours" },
 ];
 
 export class LayerStrip {
@@ -91,16 +91,16 @@ function layout(reading, width) {
     if (row >= ROWS.length || below < 0 || x < 2 || x > 2 + across * (tile.width + GAP) || layer >= count) return null;
     return { layer, view: ROWS[row].view };
   };
-  return { tile, place, at, group, height: ROWS.length * group };
+  return { tile, place, at, group, isWide: width >= 480, height: ROWS.length * group };
 }
 
 function labels(context, geometry, reading, ink) {
   context.fillStyle = ink;
   context.textBaseline = "middle";
-  ROWS.forEach(({ view, label }, row) => {
+  ROWS.forEach(({ view, label, what }, row) => {
     context.textAlign = "left";
     context.font = "12px system-ui, sans-serif";
-    context.fillText(label, 2, row * geometry.group + LABEL.row / 2 + 1);
+    context.fillText(geometry.isWide ? `${label}: ${what}` : label, 2, row * geometry.group + LABEL.row / 2 + 1);
     context.textAlign = "center";
     context.font = "11px system-ui, sans-serif";
     for (let layer = view === "rollout" ? 1 : 0; layer <= reading.layers; layer++) {

@@ -171,13 +171,15 @@ export function principalComponents(vectors, count, width, components) {
   const mean = new Float64Array(width);
   for (let i = 0; i < count; i++) for (let k = 0; k < width; k++) mean[k] += vectors[i * width + k] / count;
   const x = new Float64Array(count * width);
-  let variance = 0;
+  let [variance, squares] = [0, 0];
   for (let i = 0; i < count; i++) {
     for (let k = 0; k < width; k++) {
       x[i * width + k] = vectors[i * width + k] - mean[k];
       variance += x[i * width + k] ** 2;
+      squares += vectors[i * width + k] ** 2;
     }
   }
+  if (variance <= 1e-24 * squares) return { scores: new Float64Array(count * components), share: Array(components).fill(0) };
   const rank = Math.min(components + SPARE, count, width);
   let basis = startingBasis(count, rank); // (rank, count), orthonormal
   let values = new Float64Array(rank);
@@ -197,7 +199,7 @@ export function principalComponents(vectors, count, width, components) {
     for (let i = 0; i < count; i++) if (Math.abs(basis[c * count + i]) > Math.abs(peak)) peak = basis[c * count + i];
     for (let i = 0; i < count; i++) scores[i * components + c] = basis[c * count + i] * size * (peak < 0 ? -1 : 1);
   }
-  const share = Array.from({ length: components }, (_, c) => (variance > 0 && c < rank ? values[c] / variance : 0));
+  const share = Array.from({ length: components }, (_, c) => (c < rank ? values[c] / variance : 0));
   return { scores, share };
 }
 

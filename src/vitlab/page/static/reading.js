@@ -120,7 +120,11 @@ export class Reading {
     });
   }
 
-  /** Colours (N, 3) of the patches after a layer, from their first three principal components; and their shares. */
+  /** Colours (N, 3) of the patches after a layer, from the first three principal components; and their shares.
+   *
+   * Of their directions: a few patches with a large norm would otherwise be all that the components show. The sign of
+   * a component is such that the border of the picture is dark, so that layers have like colours.
+   */
   colours(layer) {
     return this.#once(`colours ${layer}`, () => {
       const { width } = this.card;
@@ -129,13 +133,24 @@ export class Reading {
       const vectors = new Float32Array(places.length * width);
       places.forEach((place, row) => {
         const start = (this.prefix + place) * width;
-        vectors.set(tokens.subarray(start, start + width), row * width);
+        const size = this.norms(layer)[this.prefix + place] || 1;
+        vectors.set(tokens.subarray(start, start + width).map((value) => value / size), row * width);
       });
       const { scores, share } = maths.principalComponents(vectors, places.length, width, 3);
       const spread = new Float64Array(3 * this.patches);
       places.forEach((place, row) => spread.set(scores.subarray(3 * row, 3 * row + 3), 3 * place));
+      for (let c = 0; c < 3; c++) {
+        const border = places.reduce((total, place) => total + (this.#isBorder(place) ? spread[3 * place + c] : 0), 0);
+        if (border > 0) for (const place of places) spread[3 * place + c] *= -1;
+      }
       return { colours: componentColours(spread, this.patches, this.kept), share };
     });
+  }
+
+  #isBorder(patch) {
+    const [rows, columns] = this.grid;
+    const [row, column] = [Math.floor(patch / columns), patch % columns];
+    return row === 0 || column === 0 || row === rows - 1 || column === columns - 1;
   }
 
   /** Whether `colours` of a layer has been computed, so that it costs nothing. */
@@ -188,24 +203,25 @@ export function overlay(reading, { view, layer, head, query }) {
   if (!hasLayers(reading.card) || view === "picture") return null;
   const attending = Math.max(layer, 1);
   if (view === "colours") return { ...reading.colours(layer), kind: "colours" };
-  if (view === "similarity") {
-    const values = reading.similarity(layer, query);
-    return { kind: "values", values, low: Math.min(0, least(values, reading.kept)), high: 1, unit: "cosine" };
-  }
-  const values = view === "head" ? reading.headMap(attending, head, query) : reading.rollout(attending, query);
+  if (view === "similarity") return scaled(reading, reading.similarity(layer, query), "cosine", query);
+  if (view === "rollout") return scaled(reading, reading.rollout(attending, query), "rollout");
+  const values = reading.headMap(attending, head, query);
   return { kind: "values", values, low: 0, high: most(values), unit: "attention" };
+}
+
+/** Values from their smallest to their largest, leaving out dropped patches and the query, which is like itself. */
+function scaled(reading, values, unit, query = null) {
+  let [low, high] = [Infinity, -Infinity];
+  values.forEach((value, i) => {
+    if (!reading.kept[i] || i === query) return;
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  });
+  return { kind: "values", values, low, high, unit };
 }
 
 export function most(values) {
   let found = 0;
   for (const value of values) if (value > found) found = value;
-  return found;
-}
-
-function least(values, kept) {
-  let found = Infinity;
-  values.forEach((value, i) => {
-    if (kept[i] && value < found) found = value;
-  });
   return found;
 }

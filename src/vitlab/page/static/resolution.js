@@ -19,8 +19,8 @@ export function connectResolution(store, card) {
     [slider.max, slider.value] = [sizes.length - 1, at];
     const [height, width] = sizes[at];
     const [rows, columns] = gridAt(card(model), sizes[at]);
-    $("size-text").textContent = rows ? `${width} × ${height} px, ${rows * columns} patches` : `${width} × ${height} px`;
-    $("size-label").hidden = sizes.length < 2;
+    $("size-text").textContent = rows ? `${width} × ${height}, ${rows * columns} patches` : `${width} × ${height}`;
+    $("size-field").hidden = sizes.length < 2;
   };
   store.on(["model", "size"], show);
   show(store.state);

@@ -3,7 +3,7 @@ import { percent } from "./dom.js";
 import { entropy, largest } from "./maths.js";
 import { queryName } from "./reading.js";
 
-const capital = (text) => text[0].toUpperCase() + text.slice(1);
+const signed = (value, digits) => value.toFixed(digits).replace("-", "−");
 
 export function sentence(reading, { view, layer, head, query }) {
   const from = reading.query(query);
@@ -24,7 +24,7 @@ function headSentence(reading, layer, head, query, who) {
   const top = largest(patches, 1)[0];
   said.push(`The brightest patch, ${place(reading, top.index)}, gets ${percent(top.value)} of its attention.`);
   const other = seen[0];
-  if (reading.prefix && other > 0.2) said.push(`${capital(percent(other, 0))} goes to the class token, which is not on the picture.`);
+  if (reading.prefix && other > 0.2) said.push(`${percent(other, 0)} goes to the class token, which is not on the picture.`);
   if (typeof query === "number") {
     const own = patches[query];
     if (own > 0.2) said.push(`${percent(own, 0)} stays on the patch itself.`);
@@ -68,13 +68,14 @@ function region(reading, patches, total) {
 
 function rolloutSentence(reading, layer, query, who) {
   const values = reading.rollout(layer, query);
-  const mean = values.reduce((total, value) => total + value, 0) / values.length;
+  const kept = reading.kept.reduce((total, one) => total + one, 0);
+  const mean = values.reduce((total, value) => total + value, 0) / kept;
   const top = largest(values, 1)[0];
   const through = layer === reading.layers ? `all ${layer} layers` : `layers 1 to ${layer}`;
   return (
-    `Bright patches are where ${who} gets its information from, followed back through ${through} (attention rollout). ` +
-    `The brightest, ${place(reading, top.index)}, contributes ${(top.value / mean).toFixed(1)} times as much as the average patch. ` +
-    "This shows where information can come from, not why the model gives its answer."
+    `Bright patches are where ${who} gets its information from, through ${through} (attention rollout). The brightest, ` +
+    `${place(reading, top.index)}, contributes ${(top.value / mean).toFixed(1)} times as much as the average patch. ` +
+    "This is where information can come from, not why the model answers so."
   );
 }
 
@@ -112,4 +113,15 @@ function neighbours(reading, index) {
     for (let c = Math.max(column - 1, 0); c <= Math.min(column + 1, columns - 1); c++) found.push(r * columns + c);
   }
   return found;
+}
+
+/** The range of a colour scale with its unit. */
+export function legendText({ unit, low, high }) {
+  if (unit === "cosine") return `cosine similarity ${signed(low, 2)} to ${signed(high, 2)}`;
+  return unit === "rollout" ? `rollout ${percent(low, 2)} to ${percent(high, 2)}` : `attention 0 to ${percent(high)}`;
+}
+
+/** One value with its unit. */
+export function valueText({ unit, values }, patch) {
+  return unit === "cosine" ? signed(values[patch], 3) : percent(values[patch], 2);
 }

@@ -113,10 +113,9 @@ export function sizeFor(card, size) {
 }
 
 /** An error as a sentence with what to do. */
-function explained(error) {
-  if (error.status === 503) return "The server is busy. Wait a moment, then try again.";
-  if (error.status === 413) return "The server refused the picture as too large. Choose a smaller size.";
-  if (error.status) return `The server answered with an error (${error.status}): ${error.message}`;
-  if (error instanceof TypeError) return "The server does not answer. Start it again with `vitlab serve`, then try again.";
-  return `The model could not be run: ${error.message}`;
+function explained({ status, message }) {
+  if (status === 503) return "The server is busy. Wait a moment, then try again.";
+  if (status === 413) return "The server refused the picture as too large. Choose a lower resolution.";
+  const said = `${message[0].toUpperCase()}${message.slice(1)}`.replace(/[^.!?]$/, "$&.");
+  return status ? `${said} (Status ${status}.)` : said;
 }
