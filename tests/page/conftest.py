@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from web_runtime import fetched_runtime
+
 CHROMIUM = os.environ.get("VITLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
@@ -137,3 +139,12 @@ def node():
         return done.stdout
 
     return run
+
+
+@pytest.fixture(scope="session")
+def runtime(tmp_path_factory):
+    """A folder with the files of onnxruntime-web."""
+    try:
+        return fetched_runtime(tmp_path_factory)
+    except ValueError as error:
+        missing(f"onnxruntime-web ({error})")

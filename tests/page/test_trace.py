@@ -131,6 +131,13 @@ def test_a_model_without_full_attention_gives_only_its_answer(name):
     assert found.attention.size == found.tokens.size == 0
 
 
+def test_pixels_that_cannot_be_written_to_are_taken():
+    """As those from the bytes of a request; torch would warn."""
+    model, pixels = made(FAMILIES["ViT"]), picture()
+    frozen = np.frombuffer(pixels.tobytes(), np.uint8).reshape(pixels.shape)
+    assert np.array_equal(trace(model, frozen).logits, trace(model, pixels).logits)
+
+
 def test_what_cannot_be_traced_is_refused():
     model = made(FAMILIES["ViT"])
     with pytest.raises(ValueError, match=r"uint8 of 40x32x3; expected uint8 of 32x40x3; at_size"):

@@ -1,6 +1,7 @@
 """onnxruntime-web, which runs a model in the browser: fetched on request, and used only if its hashes are known."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 import tarfile
@@ -43,9 +44,11 @@ OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR
 def runtime_files(folder: Path | None = None) -> dict[str, bytes]:
     """The files of the runtime by name, with its licence, from a folder or, without one, from npm.
 
-    `folder` contains them directly or as npm unpacks the package. Raises ValueError if a file is missing, or is not
-    that of VERSION.
+    `folder`, or else the environment variable VITLAB_WEB_RUNTIME, names a folder that contains them directly or as npm
+    unpacks the package. Raises ValueError if a file is missing, or is not that of VERSION.
     """
+    if folder is None and (own := os.environ.get("VITLAB_WEB_RUNTIME")):
+        folder = Path(own)
     found = _from_folder(folder) if folder is not None else _from_npm()
     for name, expected in HASHES.items():
         digest = hashlib.sha256(found[name]).hexdigest()
@@ -69,6 +72,8 @@ def _from_npm() -> dict[str, bytes]:
     """Fetch the package with npm, and read the files from the archive without unpacking it."""
     npm = shutil.which("npm")
     way = f"run `npm pack {PACKAGE}` elsewhere, unpack it, and give the folder as the runtime"
+    is_offline = os.environ.get("VITLAB_OFFLINE", "") not in ("", "0")
+    require(not is_offline, f"{PACKAGE} would be fetched, but VITLAB_OFFLINE is set; {way}")
     if npm is None:
         raise ValueError(f"npm, which fetches {PACKAGE}, is not installed; install Node.js, or {way}")
     with TemporaryDirectory() as made:

@@ -123,7 +123,7 @@ def trace(model: Model | Trace, pixels: np.ndarray, keep: np.ndarray | None = No
     require(fits, f"pixels are {given}; expected uint8 of {'x'.join(map(str, expected))}; {at}")
     weight = next(traced.model.parameters())
     with torch.inference_mode():
-        images = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None].to(weight.device).float()
+        images = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)[None].to(weight.device).float()
         found = [part.cpu().numpy() for part in traced(images, _kept(traced, keep).to(weight.device))]
     finite = bool(np.isfinite(found[1]).all())
     require(finite, "the model returned NaN or infinity: it diverged in training, or its file is damaged")
