@@ -32,7 +32,7 @@ POLICY = {  # the page's content security policy: nothing from or to another hos
     "form-action": "'none'",
     "frame-ancestors": "'none'",
 }
-SERVED_ONLY = {"runs"}  # folders of the page that need a server
+SERVED_ONLY = {"runs", "runs.html", "runs.css"}  # the run browser needs a server
 CHARSET = '<meta charset="utf-8">'
 PLACE = '// Written by the static export.\nexport const where = "browser";\n'
 README = """This folder is a page that shows {names} from inside. The model runs in the visitor's browser.
@@ -135,7 +135,9 @@ def _page_files() -> Iterator[tuple[str, Writer]]:
 
 def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.is_dir() and entry.name not in SERVED_ONLY:
+        if entry.name in SERVED_ONLY:
+            continue
+        if entry.is_dir():
             yield from _below(entry, f"{prefix}{entry.name}/")
         elif entry.is_file():
             yield f"{prefix}{entry.name}", entry

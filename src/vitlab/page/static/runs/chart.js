@@ -76,7 +76,8 @@ export class Chart {
     if (xs.length <= DOTTED) {
       xs.forEach((x, place) => this.isShown(smooth[place]) && parts.push(svg("circle", { class: `point c${colour % 8}`, r: 2.2, cx: this.toX(x), cy: this.toY(smooth[place]) })));
     }
-    xs.forEach((x, place) => Number.isFinite(ys[place]) || parts.push(svg("text", { class: "tick middle bad", x: this.toX(x), y: MARGIN.top + 4 }, "×")));
+    const bad = xs.filter((_, place) => !Number.isFinite(ys[place]));
+    for (const x of bad.slice(-DOTTED)) parts.push(svg("text", { class: "tick middle bad", x: this.toX(x), y: MARGIN.top + 4 }, svg("title", {}, "not a finite number"), "×"));
     return parts;
   }
 
