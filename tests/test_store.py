@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -11,6 +13,7 @@ from vitlab.store import (
     LOCK,
     MANIFEST,
     Locked,
+    is_locked,
     json_writer,
     locked,
     make_folder,
@@ -128,3 +131,29 @@ class TestLock:
         (tmp_path / LOCK).write_text("99999999999\n")
         with locked(tmp_path):
             assert (tmp_path / LOCK).read_text() == f"{os.getpid()}\n"
+
+    def test_another_process_is_seen_without_taking_its_lock(self, tmp_path):
+        assert not is_locked(tmp_path)
+        code = (
+            "import sys\nfrom pathlib import Path\nfrom vitlab.store import locked\n"
+            "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()"
+        )
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout.readline() == "held\n"
+            assert is_locked(tmp_path)
+            with pytest.raises(Locked, match=str(child.pid)), locked(tmp_path):
+                pass
+            child.stdin.close()
+        assert not is_locked(tmp_path)
+        with locked(tmp_path):
+            assert is_locked(tmp_path)
+            check = "import sys; from vitlab.store import *; assert is_locked(Path(sys.argv[1]))"
+            subprocess.run([sys.executable, "-c", check, str(tmp_path)], check=True)  # asking did not release it
+
+    def test_a_lock_that_is_no_plain_file_is_not_held(self, tmp_path):
+        os.mkfifo(tmp_path / LOCK)
+        assert not is_locked(tmp_path)
+        (tmp_path / LOCK).unlink()
+        (tmp_path / LOCK).symlink_to(tmp_path / "elsewhere")
+        assert not is_locked(tmp_path)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vitlab.runs.measure.fewshot import fewshot_table
     from vitlab.runs.measure.inspection import inspect
     from vitlab.runs.measure.prediction import predict, preprocess
+    from vitlab.runs.serve import serve
     from vitlab.runs.sweep.sweep import sweep
     from vitlab.runs.sweep.transfer import transfer
     from vitlab.runs.training.run import Run, open_run, reproduce
@@ -68,6 +69,7 @@ __all__ = [
     "read_report",
     "reproduce",
     "save_model",
+    "serve",
     "sweep",
     "transfer",
 ]
@@ -117,6 +119,8 @@ def __getattr__(name: str) -> object:
             from vitlab.runs.training import start as home
         case "Run" | "open_run" | "reproduce":
             from vitlab.runs.training import run as home
+        case "serve":
+            from vitlab.runs import serve as home
         case "sweep":
             from vitlab.runs.sweep import sweep as home
         case "transfer":

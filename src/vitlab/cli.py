@@ -20,6 +20,7 @@ from vitlab.commands.command_line import arguments_of, as_shown, read_words
 from vitlab.commands.data import DATA_COMMANDS, data
 from vitlab.commands.evaluation import EVALUATION
 from vitlab.commands.looking import LOOKING
+from vitlab.commands.serving import SERVING
 from vitlab.commands.sweeping import SWEEPING
 from vitlab.commands.terminal import complain, console, explained, load_torch
 from vitlab.commands.training import TRAINING_COMMANDS
@@ -66,6 +67,7 @@ COMMANDS: dict[str, Any] = {
     "demo": demo,
     **WEIGHTS,
     **LOOKING,
+    **SERVING,
     **TRAINING_COMMANDS,
     **SWEEPING,
     "data": data,
@@ -86,7 +88,7 @@ ALSO_CALLED = {  # what other programs call a command
     "benchmark": ("cost",),
     "list": ("models",),
 }
-WITHOUT_TORCH = {"models", "recipes", "report", "data"}
+WITHOUT_TORCH = {"models", "recipes", "report", "data", "serve"}
 # Commands that run on several ranks, under torchrun.
 ON_RANKS = {"pretrain", "finetune", "resume", "evaluate", "features", "fewshot"}
 

@@ -2,6 +2,7 @@
 
 import math
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,13 @@ Parallel = Literal["auto", "ddp", "fsdp"]
 LONGEST_TIMEOUT = 7 * 86_400  # seconds
 SHARDS = 4  # per batch, if sums must not depend on the number of ranks
 AUTHORS_CROP = Augmentation()
+VALIDATION = "validation"  # the event whose numbers decide which weights are best
+MEASURES = ("map", "top1")  # the first of them that it has decides; a multi-label model has no top-1
+
+
+def measure_of(numbers: Mapping[str, object]) -> str:
+    """The name of the number by which validations are compared; higher is better."""
+    return next((name for name in MEASURES if name in numbers), MEASURES[-1])
 
 
 def check_range(spec: object, allowed: str, *names: str) -> None:

@@ -38,6 +38,7 @@ RUN, DATA, EVENTS, QUARANTINE, RESULT = "run.json", "data.json", "events.jsonl",
 CHECKPOINTS, MODEL, TENSORBOARD = "checkpoints", "model", "tensorboard"
 PICTURE, REPORT = "masked-patches.png", "report.html"
 CONTENTS, NOT_EXACT = "contents.npz", "not-exact.json"
+SWEEP, CHOICE, DIVERGED = "sweep.json", "choice.json", "diverged.json"  # of a sweep; the last in the folder of a point
 OBJECT = "dataset:"  # data that is a torch Dataset of the caller, by the name of its class
 LARGEST_RECORD = 2**34  # bytes of the contents; each sample takes a few dozen
 LEARNED = ("kind", "model", "recipe", "seed", "start_sha256", "held_out", "teacher_sha256")  # what decides the weights

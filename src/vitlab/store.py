@@ -9,6 +9,8 @@ import json
 import os
 import re
 import shutil
+import struct
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +22,8 @@ from vitlab.user_files import broken_link, open_regular
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 LEFTOVER = re.compile(r"\..+\.(tmp-\d+|old)")
+# C's struct flock, and the place in it of (type, whence, start, length, process), as the system orders them
+FLOCK, FLOCK_ORDER = ("@qqihh", (2, 3, 4, 0, 1)) if sys.platform == "darwin" else ("@hhqqi4x", (0, 1, 2, 3, 4))
 _held: set[Path] = set()  # record locks do not exclude the process that holds them
 Writer = Callable[[Path], object]
 Entry = dict[str, int | str]  # of a manifest: size and hash of a file
@@ -209,6 +213,24 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         _held.discard(key)
+        os.close(descriptor)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the lock of a folder; it is asked for, never taken."""
+    if folder.resolve() in _held:  # closing a descriptor of our own lock would release it
+        return True
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        asked = (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        found = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(FLOCK, *(asked[place] for place in FLOCK_ORDER)))
+        return struct.unpack(FLOCK, found)[FLOCK_ORDER.index(0)] != fcntl.F_UNLCK
+    except OSError:  # a file system without locks
+        return False
+    finally:
         os.close(descriptor)
 
 

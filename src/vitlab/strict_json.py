@@ -1,6 +1,7 @@
 """JSON checked as strictly as code: bounded, typed, no unknown keys. Standard library only."""
 
 import dataclasses
+import functools
 import json
 import math
 import types
@@ -13,6 +14,7 @@ from vitlab.require import require
 from vitlab.user_files import read_regular
 
 T = TypeVar("T")
+hints_of = functools.cache(typing.get_type_hints)  # of a dataclass; slow, and asked for each of its values
 EXPECTED = {float: "a number", int: "a whole number", bool: "true or false", str: "a string"}
 LARGEST_JSON = 16 * 2**20  # bytes; a 21,843-class label map is under 1 MiB
 
@@ -58,7 +60,7 @@ def from_json(kind: type[T], value: object, of: str = "") -> T:
 
 def check_fields(spec: object) -> None:
     """Raise unless every field of a dataclass holds a value of its annotated type; whole numbers pass as floats."""
-    for name, hint in typing.get_type_hints(type(spec)).items():
+    for name, hint in hints_of(type(spec)).items():
         value = getattr(spec, name)
         if not (isinstance(hint, type) and isinstance(value, hint) and not isinstance(value, bool)):
             try:
@@ -70,7 +72,7 @@ def check_fields(spec: object) -> None:
 def _build(kind: type[T], value: object, path: str) -> T:
     _demand(isinstance(value, dict), path, f"is {value!r:.60}; expected an object")
     given = typing.cast(dict[str, object], value)
-    hints = typing.get_type_hints(kind)
+    hints = hints_of(kind)
     known = {f.name: f for f in dataclasses.fields(typing.cast(typing.Any, kind))}
     unknown = sorted(set(given) - set(known))
     _demand(not unknown, path, f"has unknown keys {unknown!r:.200}; known are {sorted(known)}")
@@ -84,6 +86,8 @@ def _build(kind: type[T], value: object, path: str) -> T:
 
 def _decode(hint: typing.Any, value: object, path: str) -> object:
     """`value` as the annotated type `hint`, or an InvalidValue that names the field."""
+    if type(value) is hint and hint is not float:  # most values; a float may be infinite
+        return value
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is typing.Any:
         return value
@@ -123,7 +127,7 @@ def _chosen(kinds: list[typing.Any], value: object, path: str) -> typing.Any:
     """The one type, or of several dataclasses the one whose `kind` the value has."""
     if len(kinds) == 1:
         return kinds[0]
-    by_kind = {typing.get_args(typing.get_type_hints(kind)["kind"])[0]: kind for kind in kinds}
+    by_kind = {typing.get_args(hints_of(kind)["kind"])[0]: kind for kind in kinds}
     given = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
     if given is None and "vit" in by_kind:  # models saved before there were other families do not say
         given = "vit"

@@ -13,7 +13,7 @@ import pytest
 
 import vitlab
 from vitlab.cli import COMMANDS
-from vitlab.commands import evaluation, looking, sweeping, training
+from vitlab.commands import evaluation, looking, serving, sweeping, training
 from vitlab.commands.data import DATA_COMMANDS
 from vitlab.runs.sweep.sweep import sweep
 from vitlab.runs.sweep.transfer import transfer
@@ -194,6 +194,9 @@ def test_flags_and_printing_pass(tmp_path):
         (looking.predict, vitlab.predict, {"json", "loading"}),
         (looking.inspect, vitlab.inspect, {"loading"}),
         (looking.Loading, vitlab.inspect, set()),
+        (serving.serve, vitlab.serve, {"bounds", "loading"}),
+        (serving.Bounds, vitlab.serve, set()),
+        (looking.Loading, vitlab.serve, set()),
     ],
     ids=lambda given: getattr(given, "__name__", ""),
 )

@@ -65,14 +65,18 @@ Ledger = Annotated[Path | None, Flag("PATH", "Append the results to this ledger.
 Json = Annotated[bool, Flag(help="Print JSON instead of tables.")]
 
 
+GROUPS = {"loading", "bounds"}
+
+
 def arguments(given: dict[str, Any], console: Console | None = None) -> dict[str, Any]:
     """The flags of a command as arguments of the function it calls, which prints to the console.
 
-    Sizes, rates and --set become values, and a group of flags called `loading` its fields.
+    Sizes, rates and --set become values, and the groups of flags in GROUPS their fields.
     """
-    given = given | vars(given["loading"]) if "loading" in given else given
+    for group in GROUPS & set(given):
+        given = given | vars(given[group])
     read = {"image": sizes_of if isinstance(given.get("image"), tuple) else size_of, "rates": numbers, "changes": pairs}
-    values = {name: read[name](value) if name in read else value for name, value in given.items() if name != "loading"}
+    values = {name: read[name](value) if name in read else value for name, value in given.items() if name not in GROUPS}
     return values if console is None else values | {"console": console}
 
 

@@ -1,49 +1,12 @@
 """Details of an evaluation: results by class, the confusion matrix and the worst mistakes."""
 
-import heapq
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from vitlab.metrics.multilabel import AnyScores, MultiLabelScores
-
-MOST = 12  # mistakes kept
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A sample whose prediction is not its label."""
-
-    number: int  # in its source
-    id: str
-    label: int
-    answer: int
-    probability: float  # of the answer
-    loss: float
-
-
-@dataclass(frozen=True)
-class ClassResult:
-    """The result of a class: accuracy, or average precision and F1 with several labels per image."""
-
-    number: int
-    images: int
-    right: int | None = None
-    average_precision: float | None = None
-    f1: float | None = None
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Numbers by name, classes that occur, (label, prediction, count), and the mistakes, the worst first."""
-
-    numbers: dict[str, float]
-    classes: tuple[ClassResult, ...]
-    confusion: tuple[tuple[int, int, int], ...]
-    mistakes: tuple[Mistake, ...]
+from vitlab.report.answers import Answers, ClassResult, Mistake, finite_numbers, worst
 
 
 def mistakes_in(
@@ -64,11 +27,6 @@ def mistakes_in(
     return found
 
 
-def worst(mistakes: Iterable[Mistake], most: int = MOST) -> list[Mistake]:
-    """The mistakes with the largest loss, sorted by loss, then by number."""
-    return heapq.nsmallest(most, mistakes, key=lambda mistake: (-mistake.loss, mistake.number))
-
-
 def answers_of(scores: AnyScores, numbers: Mapping[str, float], mistakes: Iterable[Mistake]) -> Answers:
     """Collect what is kept of an evaluation.
 
@@ -81,8 +39,3 @@ def answers_of(scores: AnyScores, numbers: Mapping[str, float], mistakes: Iterab
     classes = tuple(ClassResult(c, images, right) for c, (right, images) in scores.by_class().items())
     confusion = tuple((label, answer, count) for (label, answer), count in sorted(scores.confusion.items()))
     return Answers(finite_numbers(numbers), classes, confusion, tuple(worst(mistakes)))
-
-
-def finite_numbers(numbers: Mapping[str, float]) -> dict[str, float]:
-    """The numbers that can be written as JSON."""
-    return {name: float(value) for name, value in numbers.items() if math.isfinite(float(value))}

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from vitlab.models.classifier import Classifier, make_head
 from vitlab.models.resnet import StandardConv, group_norm, initialise_all, root_pool
 from vitlab.models.transformer import Attention
+from vitlab.require import require
 from vitlab.spec import AxialResNetSpec, Convolutions, Image, image_size
 
 Axis = Literal["column", "row"]
@@ -30,8 +31,9 @@ class AxialAttention(Attention):
         assert read is None, "there is no class token to read"
         return self._together(super().forward(self._lines(u)))
 
-    def explain(self, u: Tensor) -> tuple[Tensor, Tensor]:
+    def explain(self, u: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(B, N, D) -> the same result, and the probabilities (B, h, N, N), which are 0 between different lines."""
+        require(mask is None, "attention along rows and columns takes no mask; use a model with full attention")
         a, lines = super().explain(self._lines(u))
         rows, columns = self.grid
         lines = lines.unflatten(0, (-1, self._number)).permute(0, 2, 3, 4, 1)  # (B, h, l, l, lines)

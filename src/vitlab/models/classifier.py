@@ -11,6 +11,7 @@ from torch.fx import Proxy
 
 from vitlab.models.embedding import lecun_normal_
 from vitlab.models.transformer import dense
+from vitlab.paper.imagenet import imagenet_classes
 from vitlab.require import require
 from vitlab.spec import AxialResNetSpec, HeadKind, Image, ModelSpec, ResNetSpec, Task, ViTSpec, image_size
 
@@ -198,3 +199,15 @@ def check_model(model: object) -> None:
         return
     given = f"a str, {model!r:.100}" if isinstance(model, str) else f"a {type(model).__name__}"
     raise ValueError(f"model is {given}; give a model from vitlab.load_model(path) or vitlab.build_model(name)")
+
+
+def class_names(
+    model: Classifier[ViTSpec] | Classifier[ResNetSpec] | Classifier[AxialResNetSpec],
+) -> tuple[tuple[str, ...], str]:
+    """The names of the model's classes, and where they come from."""
+    if model.class_names is not None:
+        return model.class_names, "the model"
+    if model.spec.classes == 1000:
+        names = tuple(name for _, name in imagenet_classes())
+        return names, "assumed ImageNet-1k: the model has 1000 classes without names"
+    return tuple(f"class {i}" for i in range(model.spec.classes)), "numbers: the model has no class names"

@@ -48,11 +48,16 @@ class Attention(nn.Module):
         q, k, v = self._project(u) if read is None else self._project_first(u, read)
         return self._merge(F.scaled_dot_product_attention(q, k, v, attn_mask=self._bias(q)))  # Eq. 6-8
 
-    def explain(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, n, D) -> the same result (B, n, D), and the attention probabilities (B, h, n, n) that give it."""
+    def explain(self, u: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(B, n, D) -> the same result (B, n, D), and the attention probabilities (B, h, n, n) that give it.
+
+        `mask`, which broadcasts to (B, h, n, n), is added to the logits: minus infinity leaves a key out.
+        """
         q, k, v = self._project(u)
-        logits, bias = q @ k.mT / self.scale, self._bias(q)  # (B, h, n, n)
-        probabilities = (logits if bias is None else logits + bias).softmax(dim=-1)  # (B, h, n, n)  Eq. 6
+        logits = q @ k.mT / self.scale  # (B, h, n, n)
+        for term in (self._bias(q), mask):
+            logits = logits if term is None else logits + term
+        probabilities = logits.softmax(dim=-1)  # (B, h, n, n)  Eq. 6
         return self._merge(probabilities @ v), probabilities  # Eq. 7, 8
 
     def _project(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -173,9 +178,12 @@ class Block(nn.Module):
             return self._residuals(z, self.attention(self.norm1(z)))
         return self._residuals(z[:, :read], self.attention(self.norm1(z), read))
 
-    def explain(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, n, D) -> the same result (B, n, D), and its attention probabilities (B, h, n, n)."""
-        a, probabilities = self.attention.explain(self.norm1(z))
+    def explain(self, z: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(B, n, D) -> the same result (B, n, D), and its attention probabilities (B, h, n, n).
+
+        `mask` is added to the logits of the attention.
+        """
+        a, probabilities = self.attention.explain(self.norm1(z), mask)
         return self._residuals(z, a), probabilities
 
     def _residuals(self, z: Tensor, a: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import nn
 
 from vitlab.errors import Diverged
 from vitlab.interrupts import Signals
-from vitlab.recipe import Execution, Recipe
+from vitlab.recipe import VALIDATION, Execution, Recipe, measure_of
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.state import Progress, TrainState
 from vitlab.train.update import Examples, Step, Update
@@ -19,8 +19,6 @@ from vitlab.world.group import World
 SAVES, LOGGED = 20, 20_000  # times per run, unless the execution says otherwise; skipped steps are always logged
 SKIPS_ALLOWED = 3  # in a row before the run stops
 ADVICE = "lower the learning rate (schedule.peak=), clip gradients (optimizer.clip=) or check the data"
-VALIDATION = "validation"  # the event whose numbers decide which weights are best
-MEASURES = ("map", "top1")  # the first of them that it has decides; a multi-label model has no top-1
 
 
 @dataclass(frozen=True)
@@ -115,11 +113,6 @@ class Loop:
         self.before_save(state)
         self.checkpoints.save(state, wait=wait)
         self.record("saved", {"step": state.progress.step})
-
-
-def measure_of(numbers: Mapping[str, float]) -> str:
-    """The name of the number by which validations are compared; higher is better."""
-    return next((name for name in MEASURES if name in numbers), MEASURES[-1])
 
 
 def _judge(state: TrainState, measured: float) -> bool:

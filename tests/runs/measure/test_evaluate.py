@@ -29,6 +29,7 @@ from vitlab.metrics.targets import read_real
 from vitlab.models.build import build_from_spec
 from vitlab.paper.finetuning import IMAGE_SETS, REAL_EMPTY
 from vitlab.paper.imagenet import imagenet_classes
+from vitlab.report.answers import MistakeList, mistakes_file
 from vitlab.report.ledger import read
 from vitlab.runs import progress as display
 from vitlab.runs.measure.evaluate import Labels, evaluate, match_classes, truth_of
@@ -36,6 +37,7 @@ from vitlab.runs.measure.inputs import preprocessing_of
 from vitlab.runs.measure.scoring import Reading, outputs
 from vitlab.spec import CONVENTIONS, ViTSpec
 from vitlab.store import Locked
+from vitlab.strict_json import from_json, read_json
 
 CLASSES = ("ape", "bee", "cat")
 
@@ -95,6 +97,27 @@ def test_one_table_for_many_models_and_sets_in_four_forms(photos, tmp_path):
         ]
 
 
+def test_the_worst_mistakes_are_kept_with_their_samples_and_class_names(photos, tmp_path):
+    (row,), _ = run([saved_model(tmp_path / "m")], [f"folder:{photos}"], tmp_path / "out")
+    kept = from_json(MistakeList, read_json(tmp_path / "out" / mistakes_file(1)))
+    wrong = {id for id, answer in _answers(photos, tmp_path / "m").items() if answer != id.split("/")[0]}
+    assert wrong
+    assert kept.data == f"folder:{photos}"
+    assert {one.id for one in kept.mistakes} == wrong
+    assert all(one.label == one.id.split("/")[0] != one.answer for one in kept.mistakes)
+    assert [one.loss for one in kept.mistakes] == sorted((one.loss for one in row.mistakes), reverse=True)
+    (tmp_path / "out" / mistakes_file(2)).write_text("of a longer table")
+    run([tmp_path / "m"], [f"folder:{photos}"], tmp_path / "out")
+    assert not (tmp_path / "out" / mistakes_file(2)).exists()
+
+
+def _answers(photos, model):
+    """The predicted class of every image, by id."""
+    files = sorted(photos.rglob("*.jpg"))
+    found = zip(files, predict(load_model(model), files, top=1), strict=True)
+    return {file.relative_to(photos).as_posix(): answer.guesses[0].name for file, answer in found}
+
+
 def test_a_long_evaluation_tells_how_far_it_is(photos, tmp_path, monkeypatch):
     monkeypatch.setattr(display, "QUIET", -1.0)
     _, said = run([saved_model(tmp_path / "m")], [f"folder:{photos}"], tmp_path / "out")
@@ -145,7 +168,7 @@ def test_an_interrupted_evaluation_of_files_continues_to_the_same_table(photos, 
         rows, _ = run([model], [spec], tmp_path / "out", batch=1)
     assert read == [8]  # what was saved is not scored again
     assert rows[0].scores == whole[0].scores
-    for name in ("results.csv", "results.json", "01-classes.csv", "01-confusion.csv"):
+    for name in ("results.csv", "results.json", "01-classes.csv", "01-confusion.csv", "01-mistakes.json"):
         assert (tmp_path / "out" / name).read_text() == (tmp_path / "whole" / name).read_text()
 
 

@@ -14,8 +14,8 @@ from rich.console import Console
 
 import crashes
 from vitlab.data.sources.digits import DigitsSource
-from vitlab.metrics.answers import Answers, ClassResult
 from vitlab.recipe import AUTOMATIC, Execution
+from vitlab.report.answers import Answers, ClassResult
 from vitlab.run_dir import MODEL, REPORT, RESULT, RunDir, answers_file
 from vitlab.runs.progress import describe
 from vitlab.runs.training import finishing

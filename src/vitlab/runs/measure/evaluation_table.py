@@ -6,13 +6,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vitlab.data.loading.accounting import Account
-from vitlab.metrics.answers import Mistake
 from vitlab.metrics.multilabel import AnyScores, MultiLabelScores
 from vitlab.metrics.scores import Scores
+from vitlab.report.answers import RESULTS, Mistake, MistakeList, NamedMistake, mistakes_file
 from vitlab.report.ledger import Entry, append, check_ledger
 from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import require
 from vitlab.store import write_json, write_text
+from vitlab.strict_json import to_json
 
 TASKS = {  # of the paper, by the kind of data, or of labels
     "cifar10": "CIFAR-10",
@@ -20,7 +21,7 @@ TASKS = {  # of the paper, by the kind of data, or of labels
     "imagenet": "ImageNet",
     "ReaL": "ImageNet ReaL",
 }
-DETAILS = re.compile(r"(\d{2,})-(classes|confusion)\.csv")
+DETAILS = re.compile(r"(\d{2,})-(classes\.csv|confusion\.csv|mistakes\.json)")
 WHAT = ("model", "data", "labels")
 SINGLE = {"top-1 %": "top1", "top-5 %": "top5", "class mean %": "class_mean"}
 MULTI = {"mAP %": "map", "F1 micro %": "f1_micro", "F1 macro %": "f1_macro", "threshold": ""}
@@ -70,6 +71,15 @@ class Row:
         return Results(("class", "name", *shown), tuple(rows))
 
     @property
+    def named_mistakes(self) -> MistakeList:
+        """The worst mistakes with the names of their classes."""
+        found = (
+            NamedMistake(one.number, one.id, self.names[one.label], self.names[one.answer], one.probability, one.loss)
+            for one in self.mistakes
+        )
+        return MistakeList(self.data, tuple(found))
+
+    @property
     def confusion(self) -> Results | None:
         """Pairs of label and prediction with their counts, the most frequent first; None for a multi-label model."""
         if isinstance(self.scores, MultiLabelScores):
@@ -97,14 +107,14 @@ class Evaluation(Tabular):
         return self.rows[0].numbers
 
     def save(self, out: str | Path) -> None:
-        """Write the table (CSV, Markdown, JSON), the classes, the confusion matrices and the unreadable images.
+        """Write the table (CSV, Markdown, JSON), classes, confusion matrices, worst mistakes and unreadable images.
 
         The details of an earlier, longer table in the same folder are removed.
         """
         out, rows = Path(out), self.rows
         write_text(out / "results.csv", self.table.to_csv())
         write_text(out / "results.md", self.table.to_markdown())
-        write_json(out / "results.json", [row.to_json() for row in rows])
+        write_json(out / RESULTS, [row.to_json() for row in rows])
         bad = [(row, sample) for row in rows for sample in row.account.quarantined.values()]
         named = [{"model": row.model, "data": row.data, **asdict(sample)} for row, sample in bad]
         write_json(out / "quarantine.json", named)
@@ -112,8 +122,11 @@ class Evaluation(Tabular):
         details |= {f"{number:02d}-confusion.csv": row.confusion for number, row in enumerate(rows, 1) if row.confusion}
         for name, table in details.items():
             write_text(out / name, table.to_csv())
+        mistakes = {mistakes_file(number): row.named_mistakes for number, row in enumerate(rows, 1) if row.mistakes}
+        for name, found in mistakes.items():
+            write_json(out / name, to_json(found))
         for file in out.iterdir():
-            if DETAILS.fullmatch(file.name) and file.name not in details:
+            if DETAILS.fullmatch(file.name) and file.name not in {*details, *mistakes}:
                 file.unlink()
 
     __repr__ = Tabular.__str__

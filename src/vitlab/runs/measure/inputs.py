@@ -17,7 +17,6 @@ from vitlab.engines.opening import open_engine
 from vitlab.errors import printable
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
-from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.require import require
@@ -139,13 +138,3 @@ def preprocessing_of(model: Model, name: PreprocessingName) -> Preprocessing:
     if name == "few-shot":
         return replace(own, resize="square", fraction=224 / 256)
     return CONVENTIONS[name].preprocessing
-
-
-def class_names(model: Model) -> tuple[tuple[str, ...], str]:
-    """The names of the model's classes, and where they come from."""
-    if model.class_names is not None:
-        return model.class_names, "the model"
-    if model.spec.classes == 1000:
-        names = tuple(name for _, name in imagenet_classes())
-        return names, "assumed ImageNet-1k: the model has 1000 classes without names"
-    return tuple(f"class {i}" for i in range(model.spec.classes)), "numbers: the model has no class names"

@@ -23,10 +23,10 @@ from vitlab.engines.engine import INEXACT, Engine, EngineName, Pending
 from vitlab.engines.opening import open_engine
 from vitlab.errors import printable
 from vitlab.models.build import Model
-from vitlab.models.classifier import check_model
+from vitlab.models.classifier import check_model, class_names
 from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import check_arguments, require
-from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model, opened
+from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, label_of, open_model, opened
 from vitlab.runs.progress import Images, default_console, say
 from vitlab.spec import ConventionName
 from vitlab.world.device import products_in
@@ -172,7 +172,7 @@ def answers(
     engine = engine or open_engine(model, "plain")
     if isinstance(images, Tensor) and images.is_floating_point():
         for start in range(0, len(_checked_batch(images)), BATCH):
-            said = _guesses(model, engine(images[start : start + BATCH]), names, top)
+            said = guesses_of(model, engine(images[start : start + BATCH]), names, top)
             yield from (Answer(f"picture {start + place}", guesses) for place, guesses in enumerate(said, 1))
         return
     pictures = named_pictures(images)
@@ -180,7 +180,7 @@ def answers(
     while batch := list(itertools.islice(pictures, BATCH)):
         read = list(prepared(model, batch, max_pixels))
         pixels = [one.pixels for one in read if isinstance(one, Prepared)]
-        pending.append((read, _begun(model, engine, torch.stack(pixels)) if pixels else None))
+        pending.append((read, begun(model, engine, torch.stack(pixels)) if pixels else None))
         if engine.name in INEXACT and pixels and console is not None:
             inputs = normalised(torch.stack(pixels), model.spec.conventions.preprocessing)
             say(console, f"{engine.name}: {agreement(engine, model, inputs)}", "yellow")
@@ -260,8 +260,8 @@ def _checked_batch(images: Tensor) -> Tensor:
     return images
 
 
-def _begun(model: Model, engine: Engine, pixels: Tensor) -> Pending:
-    """Begin to compute the logits of a batch (B, 3, H, W) of uint8."""
+def begun(model: Model, engine: Engine, pixels: Tensor) -> Pending:
+    """Begin to compute the logits of a batch (B, 3, H, W) of uint8, as `prepared` makes them."""
     return engine.submit(pixels, prepare=partial(normalised, how=model.spec.conventions.preprocessing))
 
 
@@ -269,7 +269,7 @@ def _answers(
     model: Model, read: list[Prepared | BadImage], logits: Pending | None, names: tuple[str, ...], top: int
 ) -> Iterator[Answer]:
     """Yield the answers of a batch; waits for its logits."""
-    guesses = iter(()) if logits is None else iter(_guesses(model, logits.result(), names, top))
+    guesses = iter(()) if logits is None else iter(guesses_of(model, logits.result(), names, top))
     for one in read:
         if isinstance(one, BadImage):
             yield Answer(one.name, reason=str(one.reason), detail=one.detail)
@@ -277,7 +277,7 @@ def _answers(
             yield Answer(one.name, next(guesses), one.notes)
 
 
-def _guesses(model: Model, logits: Tensor, names: tuple[str, ...], top: int) -> list[tuple[Guess, ...]]:
+def guesses_of(model: Model, logits: Tensor, names: tuple[str, ...], top: int) -> list[tuple[Guess, ...]]:
     """(B, K) -> the `top` guesses for each picture."""
     logits = logits.float()
     bad = len(logits) - int(logits.isfinite().all(dim=-1).sum())

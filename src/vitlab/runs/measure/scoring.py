@@ -20,12 +20,13 @@ from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.engines.agreement import Agreement, agreement
 from vitlab.engines.engine import EngineName, Output, Pending
 from vitlab.engines.opening import open_engine
-from vitlab.metrics.answers import Mistake, mistakes_in, worst
+from vitlab.metrics.answers import mistakes_in
 from vitlab.metrics.multilabel import THRESHOLD, AnyScores, any_scores_from_json, empty_scores, merged
 from vitlab.metrics.scores import Scores
 from vitlab.metrics.targets import OWN, Target
 from vitlab.models.build import Model
 from vitlab.pixels import Preprocessing
+from vitlab.report.answers import Mistake, worst
 from vitlab.require import require
 from vitlab.runs.progress import Images
 from vitlab.spec import Task

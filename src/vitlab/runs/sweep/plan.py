@@ -14,19 +14,19 @@ from vitlab.errors import Stopped
 from vitlab.jobs.job import Here, Job, Ray
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.paper.models import name_of
+from vitlab.recipe import measure_of
 from vitlab.require import require
-from vitlab.run_dir import CONTENTS, RESULT, RunSpec, weights_name
+from vitlab.run_dir import CONTENTS, DIVERGED, RESULT, RunSpec, weights_name
 from vitlab.runs.progress import Tally, duration, say
 from vitlab.runs.sweep.grid import Point, SweepOptions, points_of, read_grid
 from vitlab.runs.sweep.point_run import check_same, reached, train_point
 from vitlab.runs.sweep.request import FINGERPRINTS
 from vitlab.runs.sweep.results import Outcome
 from vitlab.runs.sweep.search import corners, read_space, require_optuna, search
-from vitlab.runs.sweep.selection import DIVERGED, METRICS, Judged, divergence, judged, numbers_of
+from vitlab.runs.sweep.selection import METRICS, Judged, divergence, judged, numbers_of
 from vitlab.runs.training.data import RunData, TrainingData, open_training_data, split_data
 from vitlab.runs.training.request import finetuning_spec, unused_settings
 from vitlab.runs.training.time_estimate import DAY, estimated_seconds
-from vitlab.train.loop import measure_of
 from vitlab.weights.load import StartWeights, load_start
 from vitlab.world.device import pick_device
 

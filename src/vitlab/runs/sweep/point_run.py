@@ -10,9 +10,8 @@ from rich.console import Console
 
 from vitlab.data.source import Source
 from vitlab.require import require
-from vitlab.run_dir import RESULT, RUN, RunDir, RunSpec
+from vitlab.run_dir import DIVERGED, RESULT, RUN, RunDir, RunSpec
 from vitlab.runs.progress import describe, say
-from vitlab.runs.sweep.selection import DIVERGED
 from vitlab.runs.training.data import open_run_data
 from vitlab.runs.training.objective import open_teacher
 from vitlab.runs.training.start import create_run

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from vitlab.recipe import measure_of
 from vitlab.report.tables import Results
 from vitlab.require import require
-from vitlab.run_dir import RESULT, RunSpec
+from vitlab.run_dir import CHOICE, DIVERGED, RESULT, RunSpec
 from vitlab.runs.sweep.grid import Point
 from vitlab.store import write_json
 from vitlab.strict_json import read_json
-from vitlab.train.loop import measure_of
 
-CHOICE, DIVERGED = "choice.json", "diverged.json"
 METRICS = {"top1": "top-1", "map": "mAP"}  # names in tables
 TIE = "the smaller learning rate wins, then the earlier point"
 HOPELESS = 10  # times the loss of guessing, ln K or K ln 2: the weights have exploded

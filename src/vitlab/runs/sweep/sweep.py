@@ -26,11 +26,11 @@ from vitlab.paper.finetuning import RUNS
 from vitlab.recipe import AUTOMATIC, Execution
 from vitlab.report.ledger import check_ledger
 from vitlab.require import check_arguments, require
-from vitlab.run_dir import RESULT
+from vitlab.run_dir import RESULT, SWEEP
 from vitlab.runs.progress import default_console, say
 from vitlab.runs.sweep.grid import SweepOptions
 from vitlab.runs.sweep.plan import make_plan
-from vitlab.runs.sweep.request import SWEEP, remember, remember_contents
+from vitlab.runs.sweep.request import remember, remember_contents
 from vitlab.runs.sweep.results import Outcome, record
 from vitlab.runs.sweep.selection import pick, table_of, write_choice
 from vitlab.runs.training.data import NO_SOURCES, Data, named_sources

@@ -14,6 +14,7 @@ from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import Diverged
 from vitlab.models.build import Model
 from vitlab.models.masked import MaskedPatchModel
+from vitlab.recipe import VALIDATION
 from vitlab.require import require
 from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
 from vitlab.runs.progress import describe, say
@@ -26,7 +27,7 @@ from vitlab.store import sha256, verify_folder
 from vitlab.strict_json import read_json
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.checkpoints.files import load_checkpoint, name_of, set_aside, steps_in
-from vitlab.train.loop import ADVICE, VALIDATION
+from vitlab.train.loop import ADVICE
 from vitlab.train.state import TrainState
 from vitlab.weights.files.folder import CARD, WEIGHTS
 from vitlab.weights.save import save_model

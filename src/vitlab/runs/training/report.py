@@ -18,17 +18,17 @@ from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed, thinned
 from vitlab.drawing.page import Card, Section, page
 from vitlab.inspection.captions import ROLLOUT
 from vitlab.inspection.figures import draw_scale
-from vitlab.metrics.answers import Answers, ClassResult, Mistake, finite_numbers
 from vitlab.models.build import Model
+from vitlab.models.classifier import class_names
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
+from vitlab.recipe import VALIDATION
+from vitlab.report.answers import Answers, ClassResult, Mistake, finite_numbers
 from vitlab.run_dir import MODEL, REPORT, RunDir, RunSpec, answers_file, weights_name
-from vitlab.runs.measure.inputs import class_names
 from vitlab.runs.measure.inspection import examine
 from vitlab.runs.progress import describe, say
 from vitlab.runs.training.data import RunData
 from vitlab.strict_json import from_json, read_json
-from vitlab.train.loop import VALIDATION
 from vitlab.weights.load import load_model
 
 DRAWN, LISTED = 20, 50  # classes in the picture of confusions and in the table

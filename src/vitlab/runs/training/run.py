@@ -12,6 +12,7 @@ from rich.console import Console
 
 from vitlab.changes import NO_CHANGES, flattened, with_fields
 from vitlab.models.build import Model
+from vitlab.recipe import VALIDATION, measure_of
 from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, LARGEST_RECORD, MODEL, REPORT, RESULT, RUN, RunDir, RunSpec, check_new
@@ -22,7 +23,6 @@ from vitlab.runs.training.trainer import InMemory, Watcher, check_watcher, train
 from vitlab.store import MANIFEST
 from vitlab.strict_json import read_json
 from vitlab.train.checkpoints.files import STATE
-from vitlab.train.loop import VALIDATION, measure_of
 from vitlab.train.streams import resolved
 from vitlab.user_files import as_path, read_regular
 from vitlab.weights.load import load_model, located

@@ -18,6 +18,7 @@ from vitlab.errors import TooManyBadImages
 from vitlab.metrics.answers import answers_of
 from vitlab.models.build import Model
 from vitlab.models.classifier import evaluating
+from vitlab.recipe import VALIDATION
 from vitlab.run_dir import PICTURE, RunSpec, answers_file
 from vitlab.runs.measure.scoring import Reading, score_source
 from vitlab.runs.progress import Images
@@ -26,7 +27,6 @@ from vitlab.runs.training.objective import corruption_of, prediction_of
 from vitlab.runs.training.state import Session
 from vitlab.spec import Task
 from vitlab.strict_json import to_json
-from vitlab.train.loop import VALIDATION
 from vitlab.train.masking import patches_at
 from vitlab.world.group import ALONE, World
 

@@ -1,0 +1,2 @@
+// Where models run: "server" as installed; the static export writes "browser" here.
+export const where = "server";

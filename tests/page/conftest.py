@@ -1,0 +1,150 @@
+"""A browser, folders served to it with the page's policy, and a watch on what a page requests and reports."""
+
+import functools
+import os
+import shutil
+import subprocess
+import threading
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from web_runtime import fetched_runtime
+
+CHROMIUM = os.environ.get("VITLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+POLICY = (
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' blob: data:; "
+    "connect-src 'self'; worker-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+NOTE_VIOLATIONS = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", e => violations.push(`${e.violatedDirective} ${e.blockedURI}`));
+"""
+
+
+def missing(what: str) -> None:
+    """Skip the test, or let it fail where a browser is promised."""
+    reason = f"{what} is missing, which tests of the page need"
+    if os.environ.get("VITLAB_REQUIRE_BROWSER") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium without a window, shared by all tests; use `page_at` to open a page in it."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("playwright")
+    if not CHROMIUM:
+        missing("chromium")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """A static host with the page's policy that writes no log."""
+
+    def end_headers(self):
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def static_host(folder: Path):
+    """The address of a folder, served on this machine only."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def served(request):
+    """A function that serves a folder and returns its address, until the test ends."""
+
+    def serve(folder: Path) -> str:
+        host = static_host(folder)
+        request.addfinalizer(lambda: host.__exit__(None, None, None))
+        return host.__enter__()
+
+    return serve
+
+
+@pytest.fixture
+def page_at(browser):
+    """A function that opens an address in a new, empty profile.
+
+    Afterwards, the test fails if the page sent a request to another host, broke the policy, or reported an error.
+    `page.requests` are the addresses requested so far, `page.complaints` what is wrong so far; a test that expects a
+    complaint clears it. Keywords, such as `viewport`, are those of playwright's `new_context`.
+    """
+    contexts, pages = [], []
+
+    def open_page(address: str, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        context.add_init_script(NOTE_VIOLATIONS)
+        page = context.new_page()
+        page.requests, page.complaints = [], []
+        host = urlsplit(address).netloc
+        pages.append(page)
+
+        def note_request(request):
+            parts = urlsplit(request.url)
+            page.requests.append(request.url)
+            if parts.scheme not in ("blob", "data") and parts.netloc != host:
+                page.complaints.append(f"request to another host: {request.url}")
+
+        context.on("request", note_request)
+        page.on("pageerror", lambda error: page.complaints.append(f"error: {error}"))
+        page.on("console", lambda said: said.type == "error" and page.complaints.append(f"console: {said.text}"))
+        page.goto(address)
+        return page
+
+    yield open_page
+    found = [complaint for page in pages for complaint in page.complaints]
+    found += [f"policy: {one}" for page in pages for one in page.evaluate("window.violations ?? []")]
+    for context in contexts:
+        context.close()
+    assert not found, "\n".join(found)
+
+
+@pytest.fixture(scope="session")
+def node():
+    """A function that runs a JavaScript module with node and returns what it prints, as bytes."""
+    program = shutil.which("node")
+    if not program:
+        missing("node")
+
+    def run(script: str, data: bytes = b"") -> bytes:
+        command = [program, "--input-type=module", "--eval", script]
+        done = subprocess.run(command, input=data, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def runtime(tmp_path_factory):
+    """A folder with the files of onnxruntime-web."""
+    try:
+        return fetched_runtime(tmp_path_factory)
+    except ValueError as error:
+        missing(f"onnxruntime-web ({error})")
