@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from page.showing import app, opened, page_address  # noqa: F401  fixtures
 from web_runtime import fetched_runtime
 
 CHROMIUM = os.environ.get("VITLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
