@@ -17,6 +17,7 @@ from PIL import Image
 
 from agreement import randomised
 from families import FAMILIES
+from page.showing import app, opened, page_address  # noqa: F401  fixtures
 from vitlab.models.build import build_from_spec
 from vitlab.page.web import NamedModel, write_web
 from web_runtime import fetched_runtime
