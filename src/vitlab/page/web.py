@@ -22,7 +22,7 @@ from vitlab.user_files import open_regular
 
 LARGEST_FILE = 24_000_000  # bytes: some static hosts refuse files of more than 25 MB
 LARGEST_WEIGHTS = 1_500_000_000  # bytes: a browser gives a page up to 4 GB, and weights are in memory twice
-SERVED_ONLY = {"runs"}  # folders of the page that need a server
+SERVED_ONLY = {"runs", "runs.html", "runs.css"}  # the run browser needs a server
 CHARSET = '<meta charset="utf-8">'
 PLACE = '// Written by the static export.\nexport const where = "browser";\n'
 README = """This folder is a page that shows {names} from inside. The model runs in the visitor's browser.
@@ -119,7 +119,9 @@ def _page_files() -> Iterator[tuple[str, Writer]]:
 
 def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.is_dir() and entry.name not in SERVED_ONLY:
+        if entry.name in SERVED_ONLY:
+            continue
+        if entry.is_dir():
             yield from _below(entry, f"{prefix}{entry.name}/")
         elif entry.is_file():
             yield f"{prefix}{entry.name}", entry
