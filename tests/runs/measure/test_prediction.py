@@ -16,7 +16,7 @@ from vitlab.cli import main
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
 from vitlab.engines.making import missing_packages
 from vitlab.models.build import build_from_spec
-from vitlab.models.classifier import class_names
+from vitlab.runs.measure.inputs import class_names
 from vitlab.runs.measure.prediction import answers, batch_of, preprocess
 from vitlab.spec import CONVENTIONS, ViTSpec
 
