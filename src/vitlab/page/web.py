@@ -12,6 +12,7 @@ from typing import NamedTuple
 from vitlab.models.build import Model
 from vitlab.page.graphs import WEIGHTS, write_graphs
 from vitlab.page.model_card import Card, model_card, unique_slugs
+from vitlab.page.policy import policy
 from vitlab.page.runtime import runtime_files
 from vitlab.page.samples import samples
 from vitlab.require import require
@@ -21,17 +22,6 @@ from vitlab.user_files import open_regular
 
 LARGEST_FILE = 24_000_000  # bytes: some static hosts refuse files of more than 25 MB
 LARGEST_WEIGHTS = 1_500_000_000  # bytes: a browser gives a page up to 4 GB, and weights are in memory twice
-POLICY = {  # the page's content security policy: nothing from or to another host
-    "default-src": "'none'",
-    "script-src": "'self' 'wasm-unsafe-eval'",
-    "style-src": "'self'",
-    "img-src": "'self' blob: data:",
-    "connect-src": "'self'",
-    "worker-src": "'self' blob:",
-    "base-uri": "'none'",
-    "form-action": "'none'",
-    "frame-ancestors": "'none'",
-}
 SERVED_ONLY = {"runs"}  # folders of the page that need a server
 CHARSET = '<meta charset="utf-8">'
 PLACE = '// Written by the static export.\nexport const where = "browser";\n'
@@ -112,12 +102,6 @@ def write_web(
         written |= {name: _nested(json_writer(value)) for name, value in values.items()}
         write_folder(out, written)
     return WebPage(out, tuple(cards), {name: (out / name).stat().st_size for name in sorted(written)})
-
-
-def policy(*, is_header: bool = True) -> str:
-    """The content security policy as a header, or for a <meta> element, which cannot say who may embed the page."""
-    rules = {name: value for name, value in POLICY.items() if is_header or name != "frame-ancestors"}
-    return "; ".join(f"{name} {value}" for name, value in rules.items())
 
 
 def _page_files() -> Iterator[tuple[str, Writer]]:
