@@ -7,7 +7,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from vitlab.models.build import Model
 from vitlab.page.graphs import WEIGHTS, write_graphs
@@ -16,7 +16,7 @@ from vitlab.page.policy import policy
 from vitlab.page.runtime import runtime_files
 from vitlab.page.samples import samples
 from vitlab.require import require
-from vitlab.spec import Image, image_size
+from vitlab.spec import Image
 from vitlab.store import Writer, json_writer, refuse_existing, refuse_unwritable, write_folder
 from vitlab.user_files import open_regular
 
@@ -143,7 +143,8 @@ def _model_files(card: Card, model: Model, made: Path) -> dict[str, Writer]:
     own = made / str(card["id"])
     own.mkdir()
     home = f"models/{card['id']}"
-    graphs = write_graphs(model, [image_size(tuple(size)) for size in card["sizes"]], own)  # pyrefly: ignore
+    sizes = [(height, width) for height, width in cast(list[list[int]], card["sizes"])]
+    graphs = write_graphs(model, sizes, own)
     found: dict[str, Writer] = {}
     described = {}
     for (height, width), name in graphs.items():
