@@ -85,7 +85,7 @@ class Shown:
         return [(row.get_attribute("title"), row.locator(".percent").inner_text()) for row in rows]
 
     def state(self) -> dict[str, str]:
-        """The view that the page_address describes, once it is up to date."""
+        """The view that the address describes, once it is up to date."""
         self.page.wait_for_timeout(200)
         return dict(part.split("=") for part in self.page.evaluate("location.hash").lstrip("#").split("&"))
 

@@ -28,7 +28,7 @@ export function drawEquations(holder, reading, { layer, head, query }) {
   const cards = [
     equation("1", "Patches become tokens", start, [
       ["patches N", `${patches} (${reading.grid[0]} × ${reading.grid[1]})`],
-      ["E", `${3 * card.patch ** 2} × ${card.width}`],
+      ...(card.kind === "hybrid" ? [] : [["E", `${3 * card.patch ** 2} × ${card.width}`]]),
       ["z_0", tokens],
       ["mean norm of z_0", reading.mean(reading.norms(0)).toFixed(2)],
     ], card.kind === "hybrid" ? "In a hybrid, patches are cut from the feature map of a ResNet." : ""),

@@ -27,8 +27,8 @@ async function read(blob, kind, name) {
 
 /** Fetch one of the listed samples. */
 export async function openSample({ name, url }) {
-  const answer = await fetch(url);
-  if (!answer.ok) throw new NotAPicture(`The sample picture ${name} could not be loaded (${answer.status}).`);
+  const answer = await fetch(url, { cache: "force-cache" }).catch(() => null); // its button has loaded it already
+  if (!answer?.ok) throw new NotAPicture(`The sample picture ${name} could not be loaded. Is the server still running?`);
   return read(await answer.blob(), "sample", name);
 }
 

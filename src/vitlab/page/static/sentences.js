@@ -22,13 +22,14 @@ function headSentence(reading, layer, head, query, who) {
   const onPatches = patches.reduce((total, share) => total + share, 0);
   const said = [`In layer ${layer}, head ${head + 1}, ${who} looks ${spread(reading, patches, onPatches)}.`];
   const top = largest(patches, 1)[0];
-  said.push(`The brightest patch, ${place(reading, top.index)}, gets ${percent(top.value)} of its attention.`);
+  const beside = typeof query === "number" ? direction(reading, query, top.index) : "";
+  said.push(`The brightest patch, ${beside || place(reading, top.index)}, gets ${percent(top.value)} of its attention.`);
   const other = seen[0];
   if (reading.prefix && other > 0.2) said.push(`${percent(other, 0)} goes to the class token, which is not on the picture.`);
   if (typeof query === "number") {
     const own = patches[query];
-    if (own > 0.2) said.push(`${percent(own, 0)} stays on the patch itself.`);
-    else if (onPatches > 0) {
+    if (own > 0.2 && top.index !== query) said.push(`${percent(own, 0)} stays on the patch itself.`);
+    else if (onPatches > 0 && top.index !== query) {
       const near = neighbours(reading, query).reduce((total, i) => total + patches[i], 0) / onPatches;
       if (near > 0.4) said.push(`It looks at its neighbourhood: ${percent(near, 0)} falls within one patch of it.`);
     }
@@ -36,6 +37,19 @@ function headSentence(reading, layer, head, query, who) {
   const pixels = reading.distances[(layer - 1) * reading.heads + head];
   said.push(`Over all patches, this head reaches ${pixels.toFixed(0)} pixels far on average (even attention: ${reading.evenDistance.toFixed(0)}).`);
   return said.join(" ");
+}
+
+/** "the patch itself", "its neighbour on the right": where a patch is, seen from the query; nothing if it is not near. */
+function direction(reading, query, patch) {
+  const columns = reading.grid[1];
+  const down = Math.floor(patch / columns) - Math.floor(query / columns);
+  const across = (patch % columns) - (query % columns);
+  if (down === 0 && across === 0) return "the patch itself";
+  if (Math.abs(down) > 1 || Math.abs(across) > 1) return "";
+  const vertical = { "-1": "above", 0: "", 1: "below" }[down];
+  const horizontal = { "-1": "left", 0: "", 1: "right" }[across];
+  if (!vertical) return `its neighbour on the ${horizontal}`;
+  return horizontal ? `its neighbour ${vertical} on the ${horizontal}` : `its neighbour ${vertical}`;
 }
 
 /** "almost only at one patch", "at about 12 patches", "almost everywhere": from the entropy on patches. */
