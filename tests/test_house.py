@@ -267,6 +267,7 @@ READ_WHOLE = {
     "weights/released/download.py",
     "jobs/mapping.py",
     "page/web.py",
+    "service/worker.py",
 }
 
 
