@@ -44,6 +44,9 @@ soak: .venv/test.stamp  ## the long proofs; output goes to evidence/
 	@VITLAB_TRIALS=50 $(BIN)/python -m pytest tests/world/test_rank_faults.py -s -o timeout=14400 > .ranks.log
 	@grep -a "trials\|passed" .ranks.log > evidence/ranks.txt && rm .ranks.log
 	@cat evidence/ranks.txt
+	@VITLAB_REQUESTS=10000 VITLAB_LOAD=20000 $(BIN)/python -m pytest tests/service/test_abuse.py -s -o timeout=7200 > .service.log
+	@grep -a "requests\|passed" .service.log > evidence/service.txt && rm .service.log
+	@cat evidence/service.txt
 
 BENCH ?=
 bench: .venv-bench/stamp  ## measure speed and memory against other libraries; BENCH="inference busy" runs only those suites
@@ -70,7 +73,7 @@ clean:  ## remove the virtual environment and what tools left behind
 .venv-bench/stamp: pyproject.toml constraints.txt
 	@echo "installing vitlab with the libraries it is compared with into .venv-bench (once; a few minutes)"
 	@$(PYTHON) -m venv .venv-bench
-	@.venv-bench/bin/pip --disable-pip-version-check install --quiet -c constraints.txt -e ".[demo,peers,onnxruntime,openvino]"
+	@.venv-bench/bin/pip --disable-pip-version-check install --quiet -c constraints.txt -e ".[demo,peers,onnxruntime,openvino,serve]" litserve
 	@touch $@
 
 .venv/demo.stamp: pyproject.toml constraints.txt | .venv/bin/python

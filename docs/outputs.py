@@ -1,6 +1,7 @@
 """Run the commands and the Python of the pages, and write what the commands print below them.
 
 A block of commands (```sh) may be followed by a block ```text that starts with the mark `<!-- output -->` above it.
+`vitlab serve` runs until the page ends, on a free port that the page calls 8000; `curl` asks it.
 `python docs/outputs.py` runs the tutorial and then every how-to page in a temporary folder and fills those blocks in.
 tests/test_documents.py runs the same blocks.
 """
@@ -11,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 MARK = "<!-- output -->\n"
 PASSING = ("loading ", "opening ", "looking ")  # lines that a terminal overwrites
+PORT = "VITLAB_DOCUMENTED_PORT"  # of the service that a page has started
 LONGEST = 24  # lines of output that a page shows
 ELSEWHERE = ("make", "pip")  # programs that are not run here; tests check that what they name exists
 
@@ -52,22 +55,33 @@ def run_blocks(page: str) -> Iterator[tuple[Block, str]]:
     Raises AssertionError with the output if a command fails.
     """
     names: dict[str, Any] = {"__name__": "page"}
-    for block in blocks(page):
-        printed = io.StringIO()
-        if block.language == "python":
-            with contextlib.redirect_stdout(printed):
-                exec(compile(block.text, "a Python block", "exec"), names)  # our own pages
-        elif block.language == "sh":
-            for words in commands(block):
-                _run(words, printed)
-        else:
-            continue
-        yield block, printed.getvalue()
+    with contextlib.ExitStack() as services:
+        for block in blocks(page):
+            printed = io.StringIO()
+            if block.language == "python":
+                with contextlib.redirect_stdout(printed):
+                    exec(compile(block.text, "a Python block", "exec"), names)  # our own pages
+            elif block.language == "sh":
+                for words in commands(block):
+                    _run(words, printed, services)
+            else:
+                continue
+            yield block, printed.getvalue()
 
 
-def _run(words: list[str], printed: io.StringIO) -> None:
+def _run(words: list[str], printed: io.StringIO, services: contextlib.ExitStack) -> None:
     program, *rest = words
     if program in ELSEWHERE:
+        return
+    if words[:2] == ["vitlab", "serve"]:
+        services.enter_context(_serving(rest, printed))
+        return
+    if program == "curl":
+        port = os.environ[PORT]
+        command = ["curl", "--silent", "--show-error", *(word.replace(":8000", f":{port}") for word in rest)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        printed.write(done.stdout.replace(f":{port}", ":8000"))
+        assert done.returncode == 0, f"{shlex.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}"
         return
     if program == "torchrun":
         command = [sys.executable, "-m", "torch.distributed.run", *rest]
@@ -80,6 +94,29 @@ def _run(words: list[str], printed: io.StringIO) -> None:
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         code = main(rest)
     assert code == 0, f"{shlex.join(words)}: {code}\n{printed.getvalue()}"
+
+
+@contextlib.contextmanager
+def _serving(words: list[str], printed: io.StringIO) -> Iterator[None]:
+    """Run `vitlab serve` while the block runs, and let it end by SIGTERM."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "vitlab", *words, "--port", port]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                printed.write(line.replace(f":{port}", ":8000"))
+                if "Ctrl-C" in line:
+                    break
+            else:
+                raise AssertionError(printed.getvalue())
+            os.environ[PORT] = port
+            yield
+        finally:
+            process.terminate()
+            process.stderr.read()
+    assert process.returncode == 0, printed.getvalue()
 
 
 def with_outputs(page: str) -> str:

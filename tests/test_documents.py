@@ -32,6 +32,8 @@ README = ROOT / "README.md"
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "howto").glob("*.md")])
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *PAGES])
 OF_TORCHRUN = {"nproc-per-node", "max-restarts", "nodes"}
+OF_CURL = {"data-binary", "form", "output", "header"}
+OF_DOCKER = {"tag", "publish", "volume", "env", "build-arg"}
 OF_OTHERS = {"lr", "sched", "warmup-epochs", "grad-accum-steps", "amp", "amp-dtype", "grad-checkpointing"} | {
     "model-ema",
     "resume",
@@ -202,7 +204,7 @@ def test_every_flag_exists(document):
     known |= RECIPE_FIELDS | set(Execution.__annotations__) | {"help", "version"}
     for flag in re.findall(r"(?<![\w-])--([a-z][\w.-]*[\w])", document.read_text()):
         name = flag.replace("-", "_").partition(".")[0]
-        assert name in known or flag in OF_TORCHRUN | OF_OTHERS, flag
+        assert name in known or flag in OF_TORCHRUN | OF_OTHERS | OF_CURL | OF_DOCKER, flag
 
 
 @pytest.mark.parametrize("document", [README, *PAGES], ids=name_of)

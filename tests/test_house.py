@@ -270,6 +270,7 @@ READ_WHOLE = {
     "weights/released/download.py",
     "jobs/mapping.py",
     "page/web.py",
+    "service/worker.py",
 }
 
 

@@ -4,10 +4,13 @@ import asyncio
 import re
 import socket
 import threading
+from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 from servers import multipart
+from vitlab.commands import serving
 from vitlab.service import messages
 from vitlab.service.access import Access
 from vitlab.service.limits import Limits
@@ -273,3 +276,14 @@ def test_a_strange_host_is_unknown(host):
 def test_every_code_has_a_status_and_a_meaning():
     assert all(400 <= status < 600 and meaning for status, meaning in CODES.values())
     assert Refused("too_large", "x" * 5000).body.count(b"x") == 1000
+
+
+def test_the_tables_of_the_page_are_those_of_the_code():
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "serve.md").read_text()
+    codes = [f"| `{code}` | {status} | {meaning} |" for code, (status, meaning) in CODES.items()]
+    flags = [
+        f"| `--{name.replace('_', '-')}` | {getattr(serving.USUAL, name):,g} | {kind.__metadata__[0].help} |"
+        for name, kind in get_type_hints(serving.Bounds, include_extras=True).items()
+    ]
+    assert "\n".join(["|---|---|---|", *codes, "", "503"]) in page
+    assert "\n".join(["|---|---|---|", *flags, "", "Request"]) in page
