@@ -56,7 +56,7 @@ MAY_IMPORT = {
         *("strict_json", "recipe", "changes", "counting", "run_dir", "report"),
     },
     "report": {"user_files", "spec", "strict_json", "paper", "store", "drawing"},
-    "service": {"strict_json", "weights"},
+    "service": {"page", "strict_json", "weights"},
     "busy": set(),
     "doctor": {"busy"},
     "interrupts": set(),

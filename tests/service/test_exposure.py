@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import vitlab
 from malformed import PATHS, QUERIES
 from servers import FORM, Service, multipart
 from vitlab.cli import main
-from vitlab.service.access import POLICY
+from vitlab.page.policy import policy
 
 SLOW = [pytest.mark.slow, pytest.mark.timeout(600)]
 TOKEN = "a token of twenty characters"
@@ -134,7 +135,7 @@ class TestReach:
     @pytest.mark.parametrize("path", ["/", "/app.js", "/health", "/nothing", "/api/models", "/api/samples"])
     def test_every_answer_has_the_headers_that_protect_the_page(self, service, path):
         headers = service.get(path).headers
-        assert headers["content-security-policy"] == POLICY
+        assert headers["content-security-policy"] == policy()
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "no-referrer"
         assert "server" not in headers
@@ -192,3 +193,21 @@ def test_the_worker_may_open_no_socket_and_start_no_program():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["PermissionError", "PermissionError", "MemoryError"]
+
+
+@pytest.mark.slow
+def test_runs_are_served_without_a_model(tmp_path):
+    with Service("--runs", tmp_path) as service:
+        page = service.request("GET", "/")
+        assert page.status == 200
+        assert b"<h1>Runs</h1>" in page.body
+        assert service.request("GET", "/api/models").json == {"models": [], "has_runs": True}
+        assert service.request("GET", "/api/runs").status == 200
+        refused = service.request("POST", "/predict", b"x")
+        assert (refused.status, refused.code) == (404, "unknown_model")
+        assert service.stop() == 0
+
+
+def test_nothing_to_serve_is_an_error():
+    with pytest.raises(ValueError, match=r"nothing to serve; give a model.* or runs="):
+        vitlab.serve()

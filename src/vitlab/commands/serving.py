@@ -31,7 +31,7 @@ USUAL = Bounds()
 
 
 def serve(
-    models: flags.Models,
+    models: flags.Models = (),
     host: str = "127.0.0.1",
     port: int = 8000,
     token: Annotated[str, Flag("STR", _TOKEN)] = "",
@@ -47,7 +47,7 @@ def serve(
     Args:
         host: Address to listen on; only this machine can reach the default.
         port: Port to listen on; 0 is any free one.
-        runs: Folder of runs that the page shows.
+        runs: Folder of runs that the page shows; no model is needed then.
     """
     given = flags.arguments(locals(), console(is_error=True))
     from vitlab.runs.serve import serve as run

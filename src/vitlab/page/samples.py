@@ -26,7 +26,9 @@ def backdrop(top: tuple[int, int, int], bottom: tuple[int, int, int], seed: int)
     plain = (1 - ramp) * np.array(top) + ramp * np.array(bottom)
     coarse = np.random.default_rng(seed).normal(0, 9, (12, 12, 3))
     blotches = [Image.fromarray(coarse[..., c].astype(np.float32)).resize((side, side), 3) for c in range(3)]
-    return Image.fromarray((plain + np.stack(blotches, axis=-1)).clip(0, 255).astype(np.uint8))
+    return Image.fromarray(
+        (plain + np.stack([np.asarray(one) for one in blotches], axis=-1)).clip(0, 255).astype(np.uint8)
+    )
 
 
 def clock() -> Image.Image:

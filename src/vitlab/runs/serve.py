@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vitlab.service.messages import Message
 
 TOKEN = "VITLAB_TOKEN"
+RUNS = "runs.html"
 MISSING = "serving needs FastAPI and uvicorn: pip install 'vitlab[serve]'"
 
 
@@ -34,7 +35,7 @@ class ServiceFailed(VitlabError, RuntimeError):  # noqa: N818 - says what happen
 
 
 def serve(
-    models: str | Path | Sequence[str | Path],
+    models: str | Path | Sequence[str | Path] = (),
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -68,13 +69,14 @@ def serve(
 
     The service listens on this machine only. Another `host` requires a `token` (default: the variable VITLAB_TOKEN)
     that clients send as `Authorization: Bearer TOKEN`; `hosts` are further names that they may call the service by.
-    `runs` is a folder whose runs the page shows. See `vitlab.open_engine` for the `engine`, `ModelOptions` for how
+    `runs` is a folder whose runs the page shows, also without any model. See `vitlab.open_engine` for the `engine`, `ModelOptions` for how
     weights are loaded, and `Limits` for what one request and all of them may take. `port` 0 is any free port.
     """
     check_arguments(serve, locals())
     limits = Limits(batch, wait, queue, max_body, max_memory, header_seconds, body_seconds, deadline)
     names = [os.fspath(one) for one in ([models] if isinstance(models, str | Path) else models)]
-    require(bool(names), "no model was given; give a path or a name that `vitlab download` lists")
+    is_something = bool(names) or runs is not None
+    require(is_something, "nothing to serve; give a model, by path or by a name that `vitlab download` lists, or runs=")
     try:
         from vitlab.service.server import CannotServe, bind, run_server
     except ModuleNotFoundError:
@@ -90,9 +92,10 @@ def serve(
     access = Access(host, token or os.environ.get(TOKEN, ""), hosts)
     with bind(host, port) as bound:
         service = _service(setup, limits, access, runs, screen)
-        announce = partial(_announce, screen, printable(", ".join(names)), bound.getsockname(), access)
+        shown = printable(", ".join(names) or f"the runs of {runs}")
+        announce = partial(_announce, screen, shown, bound.getsockname(), access, has_models=bool(names))
         service.supervisor.on_ready.append(announce)
-        say(screen, f"loading {printable(', '.join(names))} ...", "dim")
+        say(screen, f"loading {shown} ...", "dim")
         try:
             run_server(service, bound)
         except CannotServe as error:
@@ -124,6 +127,8 @@ def _service(setup: dict[str, Any], limits: Limits, access: "Access", runs: Path
         require(runs.is_dir(), f"runs={str(runs)!r} is not a folder; give a folder of runs")
         browser = RunBrowser(runs)
         made.routes, made.closing = routes(browser), [browser.close]
+    if not setup["models"]:
+        made.pages[""] = made.pages[RUNS]
     return made
 
 
@@ -137,7 +142,9 @@ def _samples(ready: "Message | None") -> dict[str, "File"]:
     return files | {"api/samples": file_of(json.dumps(listed, allow_nan=False).encode(), TYPES[".json"])}
 
 
-def _announce(screen: Console, names: str, address: tuple[Any, ...], access: "Access") -> None:
+def _announce(
+    screen: Console, names: str, address: tuple[Any, ...], access: "Access", *, has_models: bool = True
+) -> None:
     """Say what is served, where, and how to stop it."""
     host, port = address[:2]
     shown = f"[{host}]" if ":" in host else {"0.0.0.0": "127.0.0.1"}.get(host, host)
@@ -145,5 +152,6 @@ def _announce(screen: Console, names: str, address: tuple[Any, ...], access: "Ac
     bearer = '-H "Authorization: Bearer $VITLAB_TOKEN" ' if access.needs_token else ""
     say(screen, f"serving {names} at {url}")
     say(screen, f"  page     open {url}{'?token=TOKEN' if access.needs_token else ''} in a browser")
-    say(screen, f"  predict  curl {bearer}--data-binary @cat.jpg {url}predict")
+    if has_models:
+        say(screen, f"  predict  curl {bearer}--data-binary @cat.jpg {url}predict")
     say(screen, "  Ctrl-C stops it, after the requests that it has accepted")

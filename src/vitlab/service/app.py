@@ -81,6 +81,8 @@ class Service:
     def model(self, id: str) -> str:
         """The id of a model; the first one's if none is asked for."""
         known = [model["id"] for model in self.models()]
+        if not known:
+            raise Refused("unknown_model", "no model is served here, only runs; start vitlab serve with one", "model")
         if id and id not in known:
             raise Refused("unknown_model", f"no model is called {id!r:.60}; there are {', '.join(known)}", "model")
         return id or known[0]
@@ -220,7 +222,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
 def _add_page(app: FastAPI, service: Service) -> None:
     @app.get("/api/models", summary="What the page shows about each model.")
     async def models() -> Response:
-        return _json({"models": [model["card"] for model in service.models()]})
+        return _json({"models": [model["card"] for model in service.models()], "has_runs": bool(service.routes)})
 
     for address, get in service.routes:
         _add_route(app, address, get)

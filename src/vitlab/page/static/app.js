@@ -114,6 +114,7 @@ function describe(backend, store, card) {
   $("where").textContent = backend.where === "browser"
     ? "The model runs in this browser. Nothing is uploaded."
     : `Pictures are sent to the server at ${location.host}.`;
+  $("runs-link").hidden = !backend.hasRuns;
   $("model").replaceChildren(...backend.cards.map(({ id, name }) => element("option", { value: id }, name)));
   $("model").addEventListener("change", () => chooseModel(store, card($("model").value)));
   const none = element("option", { value: "" }, "none");

@@ -2,8 +2,8 @@
 
 export async function openServed() {
   const answer = await asked("api/models");
-  const { models } = await answer.json();
-  return { cards: models, where: "server", trace };
+  const { models, has_runs: hasRuns } = await answer.json();
+  return { cards: models, where: "server", hasRuns, trace };
 }
 
 async function trace(id, pixels, keep, [height, width]) {

@@ -42,5 +42,13 @@ async function show() {
   }
 }
 
+/** Without a model there is nothing to look inside of. */
+async function hideModels() {
+  const answer = await fetch("api/models").catch(() => null);
+  const { models } = answer?.ok ? await answer.json() : { models: null };
+  document.querySelector("nav .elsewhere").hidden = models?.length === 0;
+}
+
 addEventListener("hashchange", show);
 show();
+hideModels();
