@@ -23,7 +23,7 @@ process.stdout.write(sentence(reading, { view: "head", layer: 1, head: 0, query 
 
 @pytest.fixture
 def said(node):
-    """A function from shares by token, the rest spread evenly, and a query to the sentence; token 0 is the class."""
+    """A function from shares by token, the rest spread evenly, and a query to the sentence. Token 0 is the class."""
 
     def say(shares, query):
         seen = np.full(65, (1 - sum(shares.values())) / (65 - len(shares)))
