@@ -64,7 +64,7 @@ def write_graph(model: Model, path: Path) -> None:
     network = prepared(model)
     images = torch.zeros(2, 3, *model.spec.image, dtype=next(model.parameters()).dtype)  # 1 would be taken as fixed
     batch = {INPUT: {0: torch.export.Dim("batch")}}
-    with _quiet(), torch.no_grad():
+    with quiet(), torch.no_grad():
         program = torch.onnx.export(
             network,
             (images,),
@@ -79,7 +79,7 @@ def write_graph(model: Model, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hide what the converters say about themselves."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
