@@ -3,7 +3,7 @@
 import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from vitlab.spec import ExportOutput, ExportTarget
 from vitlab.store import sha256, verify_folder
 from vitlab.strict_json import parse_json, read_json
 from vitlab.user_files import check_regular
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 Run = Callable[[Tensor], dict[str, Tensor]]  # pictures (B, H, W, 3) of uint8 -> outputs by name
 SUFFIXES = {Path(name).suffix: target for target, name in FILES.items()}
@@ -124,9 +127,7 @@ def _open_alone(path: Path) -> Artefact:
     check_regular(path)
     require(SUFFIXES[path.suffix] == "onnx", f"has no {CARD} beside it; give the folder that vitlab export wrote")
     check_packages("onnx")
-    import onnx
-
-    properties = {one.key: one.value for one in onnx.load(path, load_external_data=False).metadata_props}
+    properties = {one.key: one.value for one in _read_onnx(path).metadata_props}
     unknown = "is not of vitlab export: it does not say how its images are preprocessed and what its classes are"
     require("vitlab" in properties, unknown)
     return Artefact(path, read_card(parse_json(properties["vitlab"].encode(), path.name), path.name), sha256(path))
@@ -151,14 +152,19 @@ def _open_onnx(path: Path, card: Card) -> Run:
     return run
 
 
-def _check_onnx(path: Path) -> None:
-    """Raise unless a graph has operators of ONNX and of its runtime only, and weights in files beside it only."""
+def _read_onnx(path: Path) -> "ModelProto":
+    """Read a graph without the weights beside it."""
     import onnx
 
     try:
-        graph = onnx.load(path, load_external_data=False)
+        return onnx.load(path, load_external_data=False)
     except Exception as error:  # of protobuf
         raise ValueError(f"is no ONNX graph: {error}") from None
+
+
+def _check_onnx(path: Path) -> None:
+    """Raise unless a graph has operators of ONNX and of its runtime only, and weights in files beside it only."""
+    graph = _read_onnx(path)
     strange = {one.domain for one in (*graph.opset_import, *graph.graph.node)} - DOMAINS
     require(
         not strange and not graph.functions, f"has operators of {sorted(strange)!r:.80}, which vitlab does not write"

@@ -1,11 +1,9 @@
 """The outputs of a model that an artefact may have."""
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
-from vitlab.engines.networks import is_untouched, prepared
+from vitlab.engines.networks import frozen, is_untouched, prepared
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.require import require
@@ -38,7 +36,7 @@ class LookedInto(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.model = copy.deepcopy(model).eval()
+        self.model = frozen(model)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """(B, 3, H, W) -> the outputs by name."""

@@ -73,15 +73,21 @@ def prepared(model: Model, *, pack: bool = False) -> nn.Module:
 
     With `pack`, dense layers use oneDNN's operators, which torch.export and other devices do not know.
     """
+    own = frozen(model)
+    if isinstance(own, ViT) and _is_plain(own):
+        return LeanViT(own, PackedDense if pack and can_pack(model) else Dense)
+    return Whole(own)
+
+
+def frozen(model: Model) -> Model:
+    """A copy for inference that shares the model's weights; its convolutions are standardised."""
     shared = {id(weight): weight for weight in [*model.parameters(), *model.buffers()]}
-    frozen = copy.deepcopy(model, shared).eval()  # modules of its own, so that nothing changes in the model
-    for name, part in list(frozen.named_modules()):
+    copied = copy.deepcopy(model, shared).eval()  # modules of its own, so that nothing changes in the model
+    for name, part in list(copied.named_modules()):
         if isinstance(part, StandardConv):
             parent, _, own = name.rpartition(".")
-            setattr(frozen.get_submodule(parent), own, FrozenConv(part))
-    if isinstance(frozen, ViT) and _is_plain(frozen):
-        return LeanViT(frozen, PackedDense if pack and can_pack(model) else Dense)
-    return Whole(frozen)
+            setattr(copied.get_submodule(parent), own, FrozenConv(part))
+    return copied
 
 
 def is_untouched(model: nn.Module) -> bool:
