@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "models": {"spec", "paper"},
     "npz": {"user_files"},
     "engines": {"user_files", "strict_json", "spec", "models", "store"},
+    "artefacts": {"user_files", "strict_json", "pixels", "spec", "models", "engines", "store"},
     "weights": {
         "npz",
         "user_files",
@@ -91,6 +92,7 @@ MAY_IMPORT = {
             "page",
             "service",
             "engines",
+            "artefacts",
             "report",
             "__init__",
         ),

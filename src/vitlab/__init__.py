@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitlab.models.build import build_model
     from vitlab.report.report import read_report
     from vitlab.runs.download import download
+    from vitlab.runs.export import export
     from vitlab.runs.measure.check_data import check_data, data_kinds
     from vitlab.runs.measure.cost import cost
     from vitlab.runs.measure.evaluate import evaluate
@@ -49,6 +50,7 @@ __all__ = [
     "download",
     "evaluate",
     "explain",
+    "export",
     "features",
     "fewshot",
     "fewshot_table",
@@ -87,6 +89,8 @@ def __getattr__(name: str) -> object:
             from vitlab.weights import convert as home
         case "download":
             from vitlab.runs import download as home
+        case "export":
+            from vitlab.runs import export as home
         case "list_releases":
             from vitlab.weights.released import catalogue as home
         case "open_data":

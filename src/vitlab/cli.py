@@ -19,6 +19,7 @@ from vitlab import __version__
 from vitlab.commands.command_line import arguments_of, as_shown, read_words
 from vitlab.commands.data import DATA_COMMANDS, data
 from vitlab.commands.evaluation import EVALUATION
+from vitlab.commands.exporting import EXPORTING
 from vitlab.commands.looking import LOOKING
 from vitlab.commands.serving import SERVING
 from vitlab.commands.sweeping import SWEEPING
@@ -66,6 +67,7 @@ def doctor() -> None:
 COMMANDS: dict[str, Any] = {
     "demo": demo,
     **WEIGHTS,
+    **EXPORTING,
     **LOOKING,
     **SERVING,
     **TRAINING_COMMANDS,

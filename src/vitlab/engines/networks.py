@@ -89,12 +89,21 @@ def prepared(model: Model, *, pack: bool = False, own: bool = False) -> nn.Modul
     again = {id(weight) for weight in _laid_out_again(model, is_packed=dense is PackedDense)}
     weights = [*model.parameters(), *model.buffers()]
     held = {id(one): _copied(one) if own and id(one) not in again else one for one in weights}
-    frozen = copy.deepcopy(model, held).eval()  # modules of its own, so that nothing changes in the model
-    for name, part in list(frozen.named_modules()):
+    ready = frozen(model, held)
+    return LeanViT(cast(ViT, ready), dense) if is_lean else Whole(ready)
+
+
+def frozen(model: Model, held: dict[int, Tensor] | None = None) -> Model:
+    """A copy for inference whose convolutions are standardised; it shares the model's weights, or those of `held` by
+    the id of the model's.
+    """
+    held = held or {id(one): one for one in [*model.parameters(), *model.buffers()]}
+    copied = copy.deepcopy(model, held).eval()  # modules of its own, so that nothing changes in the model
+    for name, part in list(copied.named_modules()):
         if isinstance(part, StandardConv):
             parent, _, child = name.rpartition(".")
-            setattr(frozen.get_submodule(parent), child, FrozenConv(part))
-    return LeanViT(cast(ViT, frozen), dense) if is_lean else Whole(frozen)
+            setattr(copied.get_submodule(parent), child, FrozenConv(part))
+    return copied
 
 
 def _laid_out_again(model: Model, *, is_packed: bool) -> Iterator[Tensor]:

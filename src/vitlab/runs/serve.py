@@ -69,8 +69,9 @@ def serve(
 
     The service listens on this machine only. Another `host` requires a `token` (default: the variable VITLAB_TOKEN)
     that clients send as `Authorization: Bearer TOKEN`; `hosts` are further names that they may call the service by.
-    `runs` is a folder whose runs the page shows, also without any model. See `vitlab.open_engine` for the `engine`, `ModelOptions` for how
-    weights are loaded, and `Limits` for what one request and all of them may take. `port` 0 is any free port.
+    `runs` is a folder whose runs the page shows, also without any model. See `vitlab.open_engine` for the `engine`,
+    `ModelOptions` for how weights are loaded, and `Limits` for what one request and all of them may take. `port` 0 is
+    any free port.
     """
     check_arguments(serve, locals())
     limits = Limits(batch, wait, queue, max_body, max_memory, header_seconds, body_seconds, deadline)

@@ -121,7 +121,7 @@ class ServedModel:
             (guesses,) = guesses_of(self.model, logits[None], class_names(self.model)[0], top)
         except ValueError as error:  # NaN or infinity
             return _error(Refused("internal", str(error)))
-        said = Answers([Prediction(one.name, guesses, one.notes)], self.model, self.label, self.engine)
+        said = Answers([Prediction(one.name, guesses, one.notes)], self.model, self.label, self.engine.name)
         return _json(said.to_json())
 
 

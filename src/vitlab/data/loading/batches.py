@@ -15,7 +15,7 @@ from vitlab.data.loading.workers import RangeReader, Sound, check_workers, read_
 from vitlab.data.source import Sample, Source, decode
 from vitlab.data.transforms.augmentation import draws, training_pixels
 from vitlab.data.transforms.corruption import Corruption, corruption_plan
-from vitlab.data.transforms.evaluation import evaluation_pixels
+from vitlab.data.transforms.evaluation import evaluation_pixels, to_tensor
 from vitlab.data.transforms.resizing import check_result
 from vitlab.pixels import Augmentation, Preprocessing
 from vitlab.require import require
@@ -28,7 +28,8 @@ class Batch:
     """Samples ready for the device: `pixels` (n, 3, H, W) of uint8; n is smaller than asked for if samples are `bad`.
 
     If the source gives float tensors (`Source.is_prepared`), the pixels are those tensors. `plans` (n, 2, M) say which
-    patches to corrupt, for runs that predict masked patches: see `corruption_plan`.
+    patches to corrupt, for runs that predict masked patches: see `corruption_plan`. If nothing was to be prepared, the
+    `pictures` are the decoded ones, (H, W, 3) of any sizes, and there are no pixels.
     """
 
     pixels: Tensor
@@ -39,6 +40,7 @@ class Batch:
     positions: tuple[int, ...]  # in the stream of a training, or in the data set
     bad: tuple[tuple[int, Quarantined], ...]  # with their epochs
     plans: Tensor | None = None
+    pictures: tuple[Tensor, ...] = ()
 
     def one_label(self) -> Tensor:
         """(n,) class numbers, for data sets with exactly one label per sample."""
@@ -102,7 +104,7 @@ def evaluation_batches(
     *,
     batch: int,
     size: tuple[int, int],
-    preprocessing: Preprocessing,
+    preprocessing: Preprocessing | None,
     corruption: Corruption | None = None,
     start: int = 0,
     rank: int = 0,
@@ -118,7 +120,8 @@ def evaluation_batches(
     Each rank gets its share of every batch, so what all ranks have finished is always a prefix of the data set. With
     `in_turn`, ranks take whole batches in turn, with the results of a single rank; a rank's last batch may be empty. A
     bad image raises by default; one that `max_bad` allows is counted in `account`, never replaced. A `corruption` is
-    drawn with seed 0, so that a sample has the same plan in every evaluation.
+    drawn with seed 0, so that a sample has the same plan in every evaluation. Without `preprocessing`, batches have the
+    decoded pictures, for models that prepare them.
     """
     _check(batch, size, rank, ranks, workers)
     require(0 <= start <= len(source), f"start {start} is outside 0..{len(source)}")
@@ -207,7 +210,7 @@ class _BatchReader(RangeReader):
         source: Source,
         workers: int,
         size: tuple[int, int],
-        how: Augmentation | Preprocessing,
+        how: Augmentation | Preprocessing | None,
         corruption: Corruption | None,
         order: Order | None = None,
     ) -> None:
@@ -216,6 +219,8 @@ class _BatchReader(RangeReader):
         self.seed = order.seed if order else 0
         self.repeats = how.repeats if isinstance(how, Augmentation) else 1
         are_pictures = corruption is None or not source.is_prepared
+        need = "the model prepares its pictures, and the data are float tensors; return PIL images or uint8"
+        require(how is not None or not source.is_prepared, need)
         require(are_pictures, "masked patch prediction needs pictures, not float tensors; return PIL images or uint8")
 
     def locate(self, position: int) -> tuple[int, int]:
@@ -226,6 +231,8 @@ class _BatchReader(RangeReader):
     def use(self, sample: Sample, epoch: int, position: int) -> Tensor:
         if not isinstance(sample.data, Tensor):
             image = decode(sample, self.source.max_pixels).image
+            if self.how is None:
+                return shared(to_tensor(image).permute(1, 2, 0).contiguous())
             if isinstance(self.how, Preprocessing):
                 return evaluation_pixels(image, self.size, self.how)
             rng = draws(self.seed, epoch, sample.id, position % self.repeats)
@@ -236,7 +243,10 @@ class _BatchReader(RangeReader):
         return sample.data
 
     def collected(self, good: list[Sound], bad: list[tuple[int, Quarantined]]) -> Batch:
-        stacked = torch.stack([s.kept for s in good]) if good else torch.empty(0, 3, *self.size, dtype=torch.uint8)
+        is_stacked = bool(good) and self.how is not None
+        stacked = (
+            torch.stack([s.kept for s in good]) if is_stacked else torch.empty(0, 3, *self.size, dtype=torch.uint8)
+        )
         return Batch(
             pixels=shared(stacked),
             labels=tuple(s.sample.labels for s in good),
@@ -246,6 +256,7 @@ class _BatchReader(RangeReader):
             positions=tuple(s.position for s in good),
             bad=tuple(bad),
             plans=None if self.corruption is None else self._plans(self.corruption, good),
+            pictures=() if self.how is not None else tuple(s.kept for s in good),
         )
 
     def _plans(self, corruption: Corruption, good: list[Sound]) -> Tensor:

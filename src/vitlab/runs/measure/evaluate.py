@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from torch import nn
 
+from vitlab.artefacts.artefact import Artefact
 from vitlab.busy import Crowding, advice
 from vitlab.data.class_names import are_whole, matched, numbers_of
 from vitlab.data.fingerprint import fingerprint, state
@@ -73,7 +74,7 @@ class Pair:
     """A model and a data set to score it on, each with its name in the table."""
 
     label: str
-    model: Model
+    model: Model | Artefact
     how: Preprocessing
     data: str
     source: Source
@@ -110,11 +111,11 @@ def evaluate(
 ) -> Evaluation:
     """Score one or several models on one or several data sets, every image exactly once.
 
-    `model` is a name of released weights, a path or a module; `data` is a spec such as "folder:photos?split=val", a
-    source, or a map-style torch Dataset. The result holds a row for each pair, with accuracy, loss, calibration,
-    per-class results, confusion matrix and the worst mistakes; a model of several labels per image is scored by mean
-    average precision and F1. With `out`, tables and progress are written to that folder: an interrupted call continues
-    there, and what is finished is not computed again.
+    `model` is a name of released weights, a path, also of what `vitlab.export` wrote, or a module; `data` is a spec
+    such as "folder:photos?split=val", a source, or a map-style torch Dataset. The result holds a row for each pair,
+    with accuracy, loss, calibration, per-class results, confusion matrix and the worst mistakes; a model of several
+    labels per image is scored by mean average precision and F1. With `out`, tables and progress are written to that
+    folder: an interrupted call continues there, and what is finished is not computed again.
 
     `real` is the real.json of the ReaL labels. `label_map` is a JSON file that maps the data's classes to the model's;
     with `restrict` only the mapped classes compete. `by_number` takes the data's class numbers for the model's without
@@ -144,7 +145,7 @@ def evaluate(
             sources = [inputs.open_set(one, max_pixels) for one in sets]
         rows: list[Row] = []
         for given in models:
-            opened, how = inputs.load(given, loading, screen)
+            opened, how = inputs.load_any(given, loading, screen)
             reading = Reading(batch, workers, max_bad, world, inputs.settled(opened, engine, batch, world, screen))
             for name, source in sources:
                 truth = truth_of(opened, source, labels)
@@ -160,7 +161,7 @@ def evaluate(
     return found
 
 
-def truth_of(model: Model, source: Source, given: Labels) -> Truth:
+def truth_of(model: Model | Artefact, source: Source, given: Labels) -> Truth:
     """Return the labels to score against; raises unless model and data have the same classes."""
     is_plain = given.real is None and given.label_map is None
     needs_one = "ReaL labels and label maps are for models that predict one class per image; this one is multi-label"
@@ -183,7 +184,9 @@ def truth_of(model: Model, source: Source, given: Labels) -> Truth:
     return Truth(targets, None, note, numbers)
 
 
-def match_classes(model: Model, data_names: tuple[str, ...], *, by_number: bool) -> tuple[tuple[int, ...], str]:
+def match_classes(
+    model: Model | Artefact, data_names: tuple[str, ...], *, by_number: bool
+) -> tuple[tuple[int, ...], str]:
     """Return the model's class number of each class of the data, and a note on how they were matched.
 
     Classes are matched by name; the data may lack some of the model's. With `by_number`, the data's class numbers are
@@ -293,7 +296,7 @@ def _identity(pair: Pair, labels: Labels) -> dict[str, object]:
     model, numbers = pair.model, pair.truth.numbers
     return {
         "spec": pair.data,
-        "weights": fingerprint_of(model),
+        "weights": model.fingerprint if isinstance(model, Artefact) else fingerprint_of(model),
         "preprocessing": json.loads(json.dumps(to_json(pair.how), allow_nan=False)),
         "data": fingerprint(pair.source),
         "real": sha256(labels.real) if labels.real else "",

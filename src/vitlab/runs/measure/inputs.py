@@ -10,6 +10,7 @@ from rich.console import Console
 from torch import nn
 from torch.utils.data import Dataset
 
+from vitlab.artefacts.artefact import Artefact, is_artefact, open_artefact
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_data, with_max_pixels
 from vitlab.engines.engine import Engine, EngineName
@@ -95,17 +96,40 @@ def open_model(given: ModelLike, options: ModelOptions, console: Console) -> Mod
     return model if options.device == "auto" else model.to(device)
 
 
+def open_any(given: ModelLike, options: ModelOptions, console: Console) -> Model | Artefact:
+    """Open a model as `open_model` does, or an artefact, which is as it was exported."""
+    if not is_artefact(given):
+        return open_model(given, options, console)
+    is_plain = replace(options, device="auto") == ModelOptions() and pick_device(options.device).type == "cpu"
+    fixed = "an artefact runs on the CPU as it was exported; leave conventions, preprocessing, image, merge, heads and"
+    require(is_plain or options == ModelOptions(), f"{fixed} device out, or export the model again with other options")
+    with announced(console, f"loading {printable(str(given))} ...", is_brief=True):
+        return open_artefact(cast(str, given))
+
+
 def load(given: ModelLike, options: ModelOptions, console: Console) -> tuple[Model, Preprocessing]:
     """Open a model, and print what it is and how its images are preprocessed."""
     model = open_model(given, options, console)
+    return model, _introduced(given, model, options, console)
+
+
+def load_any(given: ModelLike, options: ModelOptions, console: Console) -> tuple[Model | Artefact, Preprocessing]:
+    """The same for a model or an artefact."""
+    model = open_any(given, options, console)
+    return model, _introduced(given, model, options, console)
+
+
+def _introduced(given: ModelLike, model: Model | Artefact, options: ModelOptions, console: Console) -> Preprocessing:
     how = preprocessing_of(model, options.preprocessing)
     names = dict.fromkeys((printable(label_of(given, model)), name_of(model.spec)))  # the same for a module
     say(console, f"{': '.join(names)}, preprocessing: {how}", "dim")
-    return model, how
+    return how
 
 
-def settled(model: Model, engine: EngineName, batch: int, world: World, console: Console) -> EngineName:
+def settled(model: Model | Artefact, engine: EngineName, batch: int, world: World, console: Console) -> EngineName:
     """Open the engine and print what computes; of several ranks, rank 0 makes an automatic choice, which all open."""
+    if isinstance(model, Artefact):
+        return own_engine(model, engine)
     if engine != "auto":
         return opened(model, engine, batch, console).name
     chosen: EngineName = world.first(lambda: opened(model, engine, batch, console).name)
@@ -121,14 +145,21 @@ def opened(model: Model, engine: EngineName, batch: int, console: Console) -> En
     return made
 
 
-def label_of(given: ModelLike, model: Model) -> str:
+def own_engine(artefact: Artefact, engine: EngineName) -> EngineName:
+    """The engine of an artefact; raises if another one was asked for. The default, torch, stands for the artefact's."""
+    other = f"engine {engine!r} cannot run {artefact.path}, which is for {artefact.engine}; leave engine out"
+    require(engine in ("torch", "auto", artefact.engine), other)
+    return artefact.engine
+
+
+def label_of(given: ModelLike, model: Model | Artefact) -> str:
     """How tables and messages call a model: by its name or path, a module by its architecture; and what it merges."""
     name = name_of(model.spec) if isinstance(given, nn.Module) else str(given)
     merge = model.spec.merge if isinstance(model.spec, ViTSpec) else 0
     return f"{name}, merge {merge}" if merge else name
 
 
-def preprocessing_of(model: Model, name: PreprocessingName) -> Preprocessing:
+def preprocessing_of(model: Model | Artefact, name: PreprocessingName) -> Preprocessing:
     """The model's own preprocessing, that of another source, or that of the paper's few-shot evaluation.
 
     The latter stretches images to 256 and crops 224 (section 8), with the model's mean and deviation.
@@ -141,6 +172,8 @@ def preprocessing_of(model: Model, name: PreprocessingName) -> Preprocessing:
     return CONVENTIONS[name].preprocessing
 
 
-def class_names(model: Model) -> tuple[tuple[str, ...], str]:
+def class_names(model: Model | Artefact) -> tuple[tuple[str, ...], str]:
     """The names of the model's classes, and where they come from."""
+    if isinstance(model, Artefact):
+        return model.class_names, model.card.class_names_from
     return classifier.class_names(model)

@@ -14,10 +14,11 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from vitlab.artefacts.artefact import Artefact
 from vitlab.data.images.pictures import KINDS, Named, Pictures, image_files, named_pictures, number_of, read_picture
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage
 from vitlab.data.loading.accounting import Excluded
-from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
+from vitlab.data.transforms.evaluation import evaluation_pixels, normalised, to_tensor
 from vitlab.engines.agreement import agreement
 from vitlab.engines.engine import INEXACT, Engine, EngineName, Pending
 from vitlab.engines.opening import open_engine
@@ -32,8 +33,9 @@ from vitlab.runs.measure.inputs import (
     ModelOptions,
     class_names,
     label_of,
-    open_model,
+    open_any,
     opened,
+    own_engine,
 )
 from vitlab.runs.progress import Images, default_console, say
 from vitlab.spec import ConventionName
@@ -85,9 +87,9 @@ class Answer(Tabular):
 class Answers(list[Answer], Tabular):
     """A list of answers, with what their probabilities mean; a notebook displays it as a table."""
 
-    def __init__(self, found: Iterable[Answer], model: Model, label: str, engine: Engine) -> None:
+    def __init__(self, found: Iterable[Answer], model: Model | Artefact, label: str, engine: EngineName) -> None:
         super().__init__(found)
-        self.model, self.task, self.meaning, self.engine = label, model.task, MEANING[model.task], engine.name
+        self.model, self.task, self.meaning, self.engine = label, model.task, MEANING[model.task], engine
         self.preprocessing = str(model.spec.conventions.preprocessing)
         self.names_from = class_names(model)[1]
 
@@ -127,11 +129,11 @@ def predict(
 ) -> Answers:
     """Classify one or several pictures; returns an `Answer` for each, in order.
 
-    `model` is a name of released weights, a path or a module. A picture is a path (also of a folder, or a pattern such
-    as "photos/*.jpg"), the bytes of an image file, a PIL image, an (H, W, 3) array or a (3, H, W) tensor of uint8. A
-    (B, 3, H, W) float tensor is taken as already preprocessed. Images of more than `max_pixels` are rejected; by
-    default each format has its own limit. See `ModelOptions` for how weights are loaded, and `vitlab.open_engine` for
-    the `engine` that computes.
+    `model` is a name of released weights, a path, also of what `vitlab.export` wrote, or a module. A picture is a path
+    (also of a folder, or a pattern such as "photos/*.jpg"), the bytes of an image file, a PIL image, an (H, W, 3) array
+    or a (3, H, W) tensor of uint8. A (B, 3, H, W) float tensor is taken as already preprocessed. Images of more than
+    `max_pixels` are rejected; by default each format has its own limit. See `ModelOptions` for how weights are loaded,
+    and `vitlab.open_engine` for the `engine` that computes.
 
     `answer.guesses` are the `top` classes, most probable first, each with `name`, `index` and `probability`: of a
     softmax over the classes, or of each class by itself for a multi-label model. A picture that cannot be read has no
@@ -141,10 +143,12 @@ def predict(
     screen = default_console(console, quiet=quiet)
     pictures = named(images, screen)
     options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite, merge)
-    loaded = open_model(model, options, screen)
-    computing = opened(loaded, engine, batch_of(pictures), screen)
-    found = Answers((), loaded, label_of(model, loaded), computing)
-    with products_in("fp32", computing.device), Images(screen, "classified") as display:
+    loaded = open_any(model, options, screen)
+    computing = None if isinstance(loaded, Artefact) else opened(loaded, engine, batch_of(pictures), screen)
+    used = own_engine(loaded, engine) if isinstance(loaded, Artefact) else cast(Engine, computing).name
+    found = Answers((), loaded, label_of(model, loaded), used)
+    place = torch.device("cpu") if computing is None else computing.device
+    with products_in("fp32", place), Images(screen, "classified") as display:
         for answer in answers(loaded, pictures, top, max_pixels=max_pixels, engine=computing, console=screen):
             found.append(answer)
             display.show(len(found), len(pictures) if isinstance(pictures, list) else 0)
@@ -161,7 +165,7 @@ def batch_of(pictures: Pictures) -> int:
 
 
 def answers(
-    model: Model,
+    model: Model | Artefact,
     images: Pictures,
     top: int = 5,
     *,
@@ -173,10 +177,14 @@ def answers(
 
     See `vitlab.predict`. How far an inexact engine agrees with the plain model is printed after the first batch.
     """
-    check_model(model)
+    if not isinstance(model, Artefact):
+        check_model(model)
     require(model.spec.classes > 0, "this model has no classes, only features; fine-tune it on labelled images")
     require(top >= 1, f"top {top} must be at least 1")
     names, top = class_names(model)[0], min(top, model.spec.classes)
+    if isinstance(model, Artefact):
+        yield from _artefact_answers(model, images, names, top, max_pixels)
+        return
     engine = engine or open_engine(model, "plain")
     if isinstance(images, Tensor) and images.is_floating_point():
         for start in range(0, len(_checked_batch(images)), BATCH):
@@ -197,6 +205,29 @@ def answers(
             yield from _answers(model, *pending.popleft(), names, top)
     while pending:
         yield from _answers(model, *pending.popleft(), names, top)
+
+
+def _artefact_answers(
+    artefact: Artefact, images: Pictures, names: tuple[str, ...], top: int, max_pixels: int | None
+) -> Iterator[Answer]:
+    """Yield the answers of an artefact, which takes decoded pictures and resizes them itself."""
+    is_prepared = isinstance(images, Tensor) and images.is_floating_point()
+    require(not is_prepared, "an artefact takes pictures, not preprocessed tensors; give files or uint8 pixels")
+    pictures = named_pictures(images)
+    while batch := list(itertools.islice(pictures, BATCH)):
+        read = [_decoded(one, max_pixels) for one in batch]
+        pixels = [one.pixels for one in read if isinstance(one, Prepared)]
+        yield from _answers(artefact, read, artefact.submit(pixels) if pixels else None, names, top)
+
+
+def _decoded(named: Named, max_pixels: int | None) -> "Prepared | BadImage":
+    """A picture as it is, (H, W, 3) of uint8, or the reason why it cannot be read."""
+    try:
+        read = read_picture(named.picture, named.name, max_pixels)
+    except BadImage as bad:
+        return BadImage(bad.reason, bad.detail, named.name)
+    notes, size = tuple(map(str, read.notes)), (read.image.height, read.image.width)
+    return Prepared(named.name, size, notes, to_tensor(read.image).permute(1, 2, 0))
 
 
 def preprocess(model: Model, images: Pictures, *, max_pixels: int | None = None) -> Tensor:
@@ -274,7 +305,7 @@ def begun(model: Model, engine: Engine, pixels: Tensor) -> Pending:
 
 
 def _answers(
-    model: Model, read: list[Prepared | BadImage], logits: Pending | None, names: tuple[str, ...], top: int
+    model: Model | Artefact, read: list[Prepared | BadImage], logits: Pending | None, names: tuple[str, ...], top: int
 ) -> Iterator[Answer]:
     """Yield the answers of a batch; waits for its logits."""
     guesses = iter(()) if logits is None else iter(guesses_of(model, logits.result(), names, top))
@@ -285,7 +316,7 @@ def _answers(
             yield Answer(one.name, next(guesses), one.notes)
 
 
-def guesses_of(model: Model, logits: Tensor, names: tuple[str, ...], top: int) -> list[tuple[Guess, ...]]:
+def guesses_of(model: Model | Artefact, logits: Tensor, names: tuple[str, ...], top: int) -> list[tuple[Guess, ...]]:
     """(B, K) -> the `top` guesses for each picture."""
     logits = logits.float()
     bad = len(logits) - int(logits.isfinite().all(dim=-1).sum())

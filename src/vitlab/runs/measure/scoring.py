@@ -13,12 +13,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from vitlab.artefacts.artefact import Artefact
 from vitlab.data.loading.accounting import Account, Quarantined
 from vitlab.data.loading.batches import Batch, evaluation_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.engines.agreement import Agreement, agreement
-from vitlab.engines.engine import EngineName, Output, Pending
+from vitlab.engines.engine import CPU, EngineName, Output, Pending
 from vitlab.engines.opening import open_engine
 from vitlab.metrics.answers import mistakes_in
 from vitlab.metrics.multilabel import THRESHOLD, AnyScores, any_scores_from_json, empty_scores, merged
@@ -70,7 +71,7 @@ class Reading:
 
 
 def score_source(
-    model: Model,
+    model: Model | Artefact,
     source: Source,
     targets: Mapping[str, Target] = OWN,
     *,
@@ -111,7 +112,7 @@ def score_source(
         display.show(progress.next, len(source))
     last_save = time.monotonic()
     part, done = _Part(deepcopy(empty)), progress.next
-    kept = None if columns is None else torch.tensor(columns, device=next(model.parameters()).device)
+    kept = None if columns is None else torch.tensor(columns, device=device_of(model))
     # The bad images are checked below on all ranks at once: a rank that stopped alone would leave the others waiting.
     lenient, shares = replace(reading, max_bad=1.0), {"rank": world.rank, "ranks": world.ranks, "in_turn": True}
     with closing(outputs(model, source, how, lenient, start=progress.next, **shares)) as made:
@@ -132,8 +133,13 @@ def score_source(
     return progress
 
 
+def device_of(model: Model | Artefact) -> torch.device:
+    """Where a model computes."""
+    return CPU if isinstance(model, Artefact) else next(model.parameters()).device
+
+
 def outputs(
-    model: Model,
+    model: Model | Artefact,
     source: Source,
     how: Preprocessing,
     reading: Reading,
@@ -143,12 +149,20 @@ def outputs(
     """Yield each batch of a source with the output of the model for it; a batch may be empty.
 
     Runs on the device and in the precision of the model's weights, without gradients and without dropout. The next
-    batches are read while the engine computes. `batching` are further arguments of `evaluation_batches`.
+    batches are read while the engine computes. `batching` are further arguments of `evaluation_batches`. An artefact
+    gets the decoded pictures, which it prepares itself.
     """
-    weight, normalise = next(model.parameters()), as_model_input(source, how)
-    engine = open_engine(model, reading.engine, batch=reading.batch)
     batching |= {"batch": reading.batch, "workers": reading.workers, "max_bad": reading.max_bad}
-    batches = evaluation_batches(source, size=model.spec.image, preprocessing=how, device=weight.device, **batching)
+    batching |= {"size": model.spec.image, "device": device_of(model)}
+    if isinstance(model, Artefact):
+        with closing(evaluation_batches(source, preprocessing=None, **batching)) as batches:
+            for batch in batches:
+                empty = torch.empty(0, model.spec.classes if output == "logits" else model.spec.width)
+                yield batch, model.outputs(batch.pictures, output) if batch.pictures else empty
+        return
+    normalise = as_model_input(source, how)
+    engine = open_engine(model, reading.engine, batch=reading.batch)
+    batches = evaluation_batches(source, preprocessing=how, **batching)
     pending: deque[tuple[Batch, Pending]] = deque()
     failure = None
     try:
@@ -175,8 +189,13 @@ def outputs(
             made.cancel()
 
 
-def compared(model: Model, source: Source, how: Preprocessing, reading: Reading) -> Agreement | None:
-    """Compare the engine with the plain model on the first images of a source; None if none can be read."""
+def compared(model: Model | Artefact, source: Source, how: Preprocessing, reading: Reading) -> Agreement | None:
+    """Compare the engine with the plain model on the first images of a source; None if none can be read.
+
+    Also None for an artefact, whose model is not here: its report says how far both agree.
+    """
+    if isinstance(model, Artefact):
+        return None
     batching = {"batch": COMPARED, "max_bad": 1.0, "preprocessing": how, "size": model.spec.image}
     with closing(evaluation_batches(source, **batching)) as batches:
         batch = next((one for one in batches if len(one.ids)), None)

@@ -58,6 +58,7 @@ class Container:
 CONFIGS = ("vitlab.json", "config.json", "preprocessor_config.json")
 INDEX = "model.safetensors.index.json"
 ZIP = b"PK\x03\x04"
+ARTEFACT, EXPORTED = "artefact.json", (".onnx", ".xml", ".pt2")  # what `vitlab export` writes
 
 
 def open_container(path: Path) -> Container:
@@ -82,6 +83,8 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def _open_file(path: Path) -> Container:
+    if path.suffix in EXPORTED:
+        raise WeightsError(_exported(path))
     if is_pickle(path):
         raise WeightsError(_pickled(path))
     start = _start(path)
@@ -94,6 +97,11 @@ def _open_file(path: Path) -> Container:
         return _open_safetensors(path, configs=configs)
     known = ".npz of Google, .safetensors of timm, Hugging Face, torchvision or DeiT, and folders of these or of vitlab"
     raise WeightsError(f"{path.name} contains no weights that vitlab can read; supported are {known}")
+
+
+def _exported(path: Path) -> str:
+    can = "which vitlab predict and vitlab evaluate run"
+    return f"{path} is for another runtime, {can}; for anything else give the model that it was exported from"
 
 
 def _pickled(path: Path) -> str:
@@ -133,6 +141,8 @@ def _cloned(files: Mapping[str, Any], name: str) -> Tensor:
 
 
 def _open_folder(path: Path) -> Container:
+    if (path / ARTEFACT).is_file():
+        raise WeightsError(_exported(path))
     configs = read_configs(path)
     for name in ("weights.safetensors", "model.safetensors"):
         if (path / name).is_file():

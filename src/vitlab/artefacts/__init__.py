@@ -1,0 +1,1 @@
+"""Models as files that other programs run: from decoded pixels to logits, with the preprocessing inside."""

@@ -1,0 +1,138 @@
+"""Write a model and its preprocessing as a graph that other programs run."""
+
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.artefacts.card import FILES, INPUT, Card
+from vitlab.artefacts.network import Outputs
+from vitlab.artefacts.preprocessing import Preprocess
+from vitlab.engines.graphs import quiet
+from vitlab.engines.quantisation import quantise
+from vitlab.models.build import Model
+from vitlab.pixels import Preprocessing
+from vitlab.strict_json import to_json
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from torch.export import ExportedProgram
+
+IMAGES = "images"  # between the preprocessing and the model
+LARGEST_SINGLE = 2**30  # bytes of weights inside an ONNX file; those of a larger model have a file of their own
+SIDES = {0: "batch", 1: "height", 2: "width"}  # of the pictures, that may have any length
+EXAMPLE = (2, 48, 56, 3)  # pictures to trace with; a side of 1 would be taken as fixed
+
+
+def write_artefact(model: Model, card: Card, folder: Path) -> None:
+    """Write the files of the card's target into a folder."""
+    path = folder / FILES[card.target]
+    if card.target == "torch":
+        write_torch(model, card, path)
+    elif card.target == "onnx":
+        write_onnx(model, card, path)
+    else:
+        write_openvino(model, card, path)
+
+
+def write_onnx(model: Model, card: Card, path: Path, precision: torch.dtype = torch.float64) -> None:
+    """Write an ONNX graph that states its card, class names and task; large weights go into a file beside it."""
+    import onnx
+
+    images = torch.zeros(2, 3, *model.spec.image)
+    graph = _traced(Outputs(model, card.outputs), images, IMAGES, {0: "batch"}, card.outputs, is_int8=card.int8)
+    first = onnx.load_from_string(_preprocessing(model.spec.conventions.preprocessing, model.spec.image, precision))
+    graph = _joined(first, graph)
+    texts = {"vitlab": to_json(card), "class_names": card.class_names}
+    texts = {name: json.dumps(value, ensure_ascii=True, allow_nan=False) for name, value in texts.items()}
+    onnx.helper.set_model_props(graph, texts | {"task": card.task, "preprocessing": card.preprocessing})
+    is_large = sum(len(one.raw_data) for one in graph.graph.initializer) > LARGEST_SINGLE
+    onnx.save(graph, path, save_as_external_data=is_large, location=f"{path.name}.data")
+
+
+@cache
+def _preprocessing(how: Preprocessing, size: tuple[int, int], precision: torch.dtype) -> bytes:
+    """The graph from pictures to images, which is the same for many models."""
+    example = torch.zeros(EXAMPLE, dtype=torch.uint8)
+    return _traced(Preprocess(how, size, precision), example, INPUT, SIDES, (IMAGES,)).SerializeToString()
+
+
+def _traced(
+    module: nn.Module,
+    example: Tensor,
+    name: str,
+    sides: dict[int, str],
+    outputs: tuple[str, ...],
+    *,
+    is_int8: bool = False,
+) -> "ModelProto":
+    """The ONNX graph of a module with one input, some of whose sides may have any length."""
+    import onnx
+
+    with quiet(), torch.no_grad(), TemporaryDirectory() as scratch:
+        program = torch.onnx.export(
+            module,
+            (example,),
+            dynamo=True,
+            input_names=[name],
+            output_names=outputs,
+            dynamic_shapes=({place: torch.export.Dim(side, min=1) for place, side in sides.items()},),
+            verbose=False,
+        )
+        assert program is not None
+        path = Path(scratch) / "graph.onnx"
+        program.save(str(path), external_data=True)
+        if is_int8:
+            quantise(path)
+        graph = onnx.load(path)
+    for one in (*graph.graph.node, *graph.graph.initializer, *graph.graph.input, *graph.graph.output):
+        del one.metadata_props[:]  # the exporter's notes, which name source files
+        one.doc_string = ""
+    del graph.graph.value_info[:], graph.graph.metadata_props[:]
+    return graph
+
+
+def _joined(first: "ModelProto", second: "ModelProto") -> "ModelProto":
+    """The second graph with the first in front of it; the output of one is the input of the other."""
+    from onnx import compose
+
+    joined = compose.add_prefix(second, "model/", rename_inputs=False, rename_outputs=False, inplace=True)
+    nodes = [*first.graph.node, *joined.graph.node]
+    del joined.graph.node[:], joined.graph.input[:]
+    joined.graph.node.extend(nodes)
+    joined.graph.initializer.extend(first.graph.initializer)
+    joined.graph.input.extend(first.graph.input)
+    return joined
+
+
+def write_openvino(model: Model, card: Card, path: Path) -> None:
+    """Write OpenVINO's .xml and .bin in float32; its CPU plug-in computes float64 as float32."""
+    import openvino
+
+    with TemporaryDirectory() as scratch:
+        graph = Path(scratch) / FILES["onnx"]
+        write_onnx(model, card, graph, torch.float32)
+        openvino.save_model(openvino.convert_model(graph), path, compress_to_fp16=False)
+
+
+def write_torch(model: Model, card: Card, path: Path) -> None:
+    """Write a program of torch.export."""
+    how = model.spec.conventions.preprocessing
+    network = nn.Sequential(Preprocess(how, model.spec.image), Outputs(model, card.outputs)).requires_grad_(False)
+    sides = {place: torch.export.Dim(side, min=1) for place, side in SIDES.items()}
+    with quiet(), torch.no_grad():
+        program = torch.export.export(network, (torch.zeros(EXAMPLE, dtype=torch.uint8),), dynamic_shapes=(sides,))
+        _strip(program)
+        torch.export.save(program, path)
+
+
+def _strip(program: "ExportedProgram") -> None:
+    """Remove what no run needs: notes on source files, example inputs, and guards, which are Python code."""
+    program._example_inputs, program._guards_code = None, []  # pyrefly: ignore
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            node.meta = {name: value for name, value in node.meta.items() if name == "val"}
