@@ -23,6 +23,7 @@ SaveFormat = Literal["vitlab", "google-npz", "timm", "hf"]
 Task = Literal["single-label", "multi-label"]  # one class per image, or any number
 EngineName = Literal["torch", "plain", "compiled", "onnxruntime", "onnxruntime-int8", "openvino", "auto"]
 ExportTarget = Literal["onnx", "openvino", "torch"]
+ExportTo = Literal["onnx", "openvino", "torch", "web"]
 ExportOutput = Literal["logits", "features", "attention", "tokens"]
 Image = int | tuple[int, int]
 

@@ -33,7 +33,7 @@ def test_every_file_of_the_page_is_there(exported):
     html = (folder / "index.html").read_text()
     assert f'<meta http-equiv="Content-Security-Policy" content="{policy(is_header=False)}">' in html
     assert max(page.sizes.values()) < 25_000_000
-    assert page.bytes == sum((folder / name).stat().st_size for name in page.sizes)
+    assert page.total == sum((folder / name).stat().st_size for name in page.sizes)
     manifest = json.loads((folder / "manifest.json").read_text())
     assert set(manifest) == set(page.sizes)
 

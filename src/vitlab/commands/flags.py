@@ -75,7 +75,12 @@ def arguments(given: dict[str, Any], console: Console | None = None) -> dict[str
     """
     for group in GROUPS & set(given):
         given = given | vars(given[group])
-    read = {"image": sizes_of if isinstance(given.get("image"), tuple) else size_of, "rates": numbers, "changes": pairs}
+    read = {
+        "image": sizes_of if isinstance(given.get("image"), tuple) else size_of,
+        "rates": numbers,
+        "changes": pairs,
+        "sizes": sizes_of,
+    }
     values = {name: read[name](value) if name in read else value for name, value in given.items() if name not in GROUPS}
     return values if console is None else values | {"console": console}
 

@@ -60,8 +60,8 @@ class WebPage:
     sizes: dict[str, int]
 
     @property
-    def bytes(self) -> int:
-        """The size of all files."""
+    def total(self) -> int:
+        """The size of all files together, in bytes."""
         return sum(self.sizes.values())
 
 

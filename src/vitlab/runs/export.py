@@ -1,4 +1,4 @@
-"""Write a model for another runtime, and check it against the original: `vitlab.export`, `vitlab export`."""
+"""Write a model for another runtime or for browsers, and check it against the original: `vitlab.export`."""
 
 import copy
 import importlib.metadata
@@ -28,13 +28,15 @@ from vitlab.errors import FAILED, VitlabError
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model, evaluating
 from vitlab.models.vit import ViT
+from vitlab.page.web import WebPage
 from vitlab.paper.models import name_of
 from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import check_arguments, require
-from vitlab.runs.measure.inputs import ModelLike, ModelOptions, class_names, open_model
+from vitlab.runs.export_web import export_web
+from vitlab.runs.measure.inputs import ModelLike, ModelOptions, as_list, class_names, open_model
 from vitlab.runs.measure.prediction import named
 from vitlab.runs.progress import announced, default_console
-from vitlab.spec import ConventionName, ExportOutput, ExportTarget, Image
+from vitlab.spec import ConventionName, ExportOutput, ExportTarget, ExportTo, Image
 from vitlab.store import json_writer, refuse_existing, refuse_unwritable, write_folder
 from vitlab.strict_json import to_json
 
@@ -135,15 +137,18 @@ class Exported(Tabular):
 
 
 def export(
-    model: ModelLike,
+    model: ModelLike | Sequence[ModelLike],
     out: str | Path,
-    to: ExportTarget = "onnx",
+    to: ExportTo = "onnx",
     *,
     outputs: Sequence[ExportOutput] = ("logits",),
     image: Image | None = None,
     int8: bool = False,
     check: Pictures = (),
     agreement: float = AGREEMENT,
+    sizes: Sequence[Image] = (),
+    samples: str | Path | None = None,
+    runtime: str | Path | None = None,
     conventions: ConventionName | None = None,
     merge: int | None = None,
     heads: int | None = None,
@@ -151,8 +156,8 @@ def export(
     allow_nonfinite: bool = False,
     console: Console | None = None,
     quiet: bool = False,
-) -> Exported:
-    """Write a model as a folder that another runtime runs, from decoded pictures to logits.
+) -> Exported | WebPage:
+    """Write a model as a folder that another runtime runs, from decoded pictures to logits, or as a page.
 
     The graph takes pictures (B, H, W, 3) of uint8, of any height and width, and resizes, crops and normalises them as
     vitlab does; class names and task are inside. `to` is "onnx", "openvino", or "torch" for a program of torch.export.
@@ -163,14 +168,40 @@ def export(
     The artefact is compared with the original on the pictures `check`, or on drawn ones of several sizes. If a number
     differs by more than 1e-4 of the largest, or a top-1 is another, Disagrees is raised and nothing is written. An int8
     artefact must have the same top-1 for the share `agreement` of the pictures. `vitlab.predict` and `vitlab.evaluate`
-    take the folder as a model. See `ModelOptions` for the other options.
+    take the folder as a model.
+
+    "web" writes a page for static hosts that shows one model, or several, from inside, in the visitor's browser. It
+    offers each model at `image` and at the `sizes`; `samples` is a folder of pictures to begin with, besides drawn
+    ones. `runtime` is a folder with onnxruntime-web, which npm fetches otherwise. See `ModelOptions` for the other
+    options.
     """
     check_arguments(export, locals())
+    models = as_list(model)
+    if to == "web":
+        is_plain = not (outputs != ("logits",) or int8 or _is_given(check) or agreement != AGREEMENT or merge)
+        require(is_plain, "outputs, int8, check, agreement and merge have no effect on a page; leave them out")
+        return export_web(
+            models,
+            out,
+            sizes=sizes,
+            samples=samples,
+            runtime=runtime,
+            conventions=conventions,
+            image=image,
+            heads=heads,
+            allow_partial=allow_partial,
+            allow_nonfinite=allow_nonfinite,
+            console=console,
+            quiet=quiet,
+        )
+    require(len(models) == 1, f"{len(models)} models were given; one is exported to {to}, and several to web")
+    is_plain = not (sizes or samples or runtime)
+    require(is_plain, f"sizes, samples and runtime have no effect on an export to {to}; leave them out, or give web")
     screen = default_console(console, quiet=quiet)
     folder, chosen = Path(out), tuple(outputs)
     _check_request(folder, to, chosen, agreement, is_int8=int8)
     own = _opened(
-        model, ModelOptions(conventions, None, "own", "cpu", heads, allow_partial, allow_nonfinite, merge), screen
+        models[0], ModelOptions(conventions, None, "own", "cpu", heads, allow_partial, allow_nonfinite, merge), screen
     )
     if image is not None:
         own.resize(image)

@@ -32,6 +32,7 @@ def export_web(
     image: ImageSize | None = None,
     heads: int | None = None,
     allow_partial: bool = False,
+    allow_nonfinite: bool = False,
     console: Console | None = None,
     quiet: bool = False,
 ) -> WebPage:
@@ -49,7 +50,7 @@ def export_web(
     packages, extra = PACKAGES["onnxruntime"]
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     require(not missing, f"an export to the web needs {', '.join(missing)}: pip install 'vitlab[{extra}]'")
-    options = ModelOptions(conventions, image, "own", "cpu", heads, allow_partial)
+    options = ModelOptions(conventions, image, "own", "cpu", heads, allow_partial, allow_nonfinite)
     own = ModelOptions(device="cpu")
     named = []
     for given in as_list(models):
