@@ -1,7 +1,6 @@
 """What the documents say is what the code does: tables, links, flags, commands, Python."""
 
 import importlib.util
-import inspect
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ from bench import results as speed
 from bench.experiments import scale
 from test_house import LAZY, MAY_IMPORT
 from vitlab.cli import COMMANDS, DATA_COMMANDS
-from vitlab.commands.command_line import RECIPE_FIELDS
+from vitlab.commands.command_line import RECIPE_FIELDS, parameters_of
 from vitlab.data.sources.catalogue import open_source
 from vitlab.models.build import build_from_spec
 from vitlab.recipe import Execution
@@ -200,7 +199,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
 @pytest.mark.parametrize("document", [README, *PAGES], ids=name_of)
 def test_every_flag_exists(document):
     commands = [*COMMANDS.values(), *DATA_COMMANDS.values()]
-    known = {name for command in commands for name in inspect.signature(command).parameters}
+    known = {one.name for command in commands for one in parameters_of(command)}
     known |= RECIPE_FIELDS | set(Execution.__annotations__) | {"help", "version"}
     for flag in re.findall(r"(?<![\w-])--([a-z][\w.-]*[\w])", document.read_text()):
         name = flag.replace("-", "_").partition(".")[0]

@@ -53,10 +53,11 @@ def export(
         runtime: Folder with onnxruntime-web, for a page (default: fetched by npm).
     """
     given = flags.arguments(locals(), console(is_error=True))
+    from vitlab.runs.export import Exported
     from vitlab.runs.export import export as run
 
     found = run(**given)
-    _print_page(found) if to == "web" else _print_artefact(found)
+    _print_artefact(found) if isinstance(found, Exported) else _print_page(found)
 
 
 def _print_page(page: "WebPage") -> None:
