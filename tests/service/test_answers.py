@@ -184,3 +184,15 @@ def test_the_front_process_knows_neither_torch_nor_pillow(service):
     assert "_imaging" not in mapped
     (worker,) = service.workers()
     assert "_imaging" in Path(f"/proc/{worker}/maps").read_text()
+
+
+def test_an_exported_model_is_served_with_the_answers_of_the_model(service, models, files, tmp_path):
+    vitlab.export(models / "small", tmp_path / "shipped", "onnx", quiet=True)
+    with Service(tmp_path / "shipped") as exported:
+        for data in files[:4]:
+            ours, theirs = exported.post("/predict", data).json, service.post("/predict?model=small", data).json
+            assert probabilities(ours) == pytest.approx(probabilities(theirs), rel=1e-4, abs=1e-6)
+            assert ours["engine"] == "onnxruntime"
+        assert exported.get("/api/models").json["models"] == []
+        assert exported.post("/explain", files[0]).code == "no_attention"
+        assert exported.post("/predict", b"no picture").status == 422

@@ -16,23 +16,23 @@ import torch
 from PIL import Image
 from rich.console import Console
 
+from vitlab.artefacts.artefact import Artefact, is_artefact
 from vitlab.data.images.pictures import Named
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.transforms.evaluation import normalised
-from vitlab.engines.engine import Engine
+from vitlab.engines.engine import Engine, EngineName
 from vitlab.engines.opening import open_engine
 from vitlab.inspection.attention import attentive
 from vitlab.inspection.rollout import explain
 from vitlab.models.build import Model
-from vitlab.models.classifier import class_names
 from vitlab.page.model_card import model_card, unique_slugs
 from vitlab.page.samples import samples
 from vitlab.page.trace import Trace, at_size, trace
 from vitlab.require import require
 from vitlab.run_dir import MODEL
-from vitlab.runs.measure.inputs import ModelOptions, label_of, open_model
+from vitlab.runs.measure.inputs import ModelOptions, class_names, label_of, open_any, open_model
 from vitlab.runs.measure.prediction import Answer as Prediction
-from vitlab.runs.measure.prediction import Answers, Prepared, begun, guesses_of, prepared
+from vitlab.runs.measure.prediction import Answers, Prepared, begun, decoded, guesses_of, prepared
 from vitlab.service.messages import JSON, Answered
 from vitlab.service.refusals import Refused
 from vitlab.spec import ViTSpec
@@ -61,7 +61,9 @@ class ServedModel:
         pixels = [one.pixels for one in read if isinstance(one, Prepared)]
         logits = iter(begun(self.model, self.engine, torch.stack(pixels)).result() if pixels else ())
         return [
-            _refused(one) if isinstance(one, BadImage) else self._answered(one, next(logits), item["top"])
+            _refused(one)
+            if isinstance(one, BadImage)
+            else _answer(self.model, self.label, self.engine.name, one, next(logits), item["top"])
             for one, item in zip(read, items, strict=True)
         ]
 
@@ -115,31 +117,56 @@ class ServedModel:
     def _read(self, item: dict[str, Any], body: bytes) -> Prepared | BadImage:
         return next(prepared(self.model, [Named(item["name"], body)], self.max_pixels))
 
-    def _answered(self, one: Prepared, logits: torch.Tensor, top: int) -> Answered:
-        try:
-            top = min(top, self.model.spec.classes)
-            (guesses,) = guesses_of(self.model, logits[None], class_names(self.model)[0], top)
-        except ValueError as error:  # NaN or infinity
-            return _error(Refused("internal", str(error)))
-        said = Answers([Prediction(one.name, guesses, one.notes)], self.model, self.label, self.engine.name)
-        return _json(said.to_json())
+
+@dataclass
+class ServedArtefact:
+    """An exported model: it answers for pictures, and shows nothing of its inside."""
+
+    id: str
+    label: str
+    artefact: Artefact
+    max_pixels: int | None
+    card: None = None  # the page does not show it
+
+    def predict(self, items: list[dict[str, Any]], bodies: list[bytes], pool: ThreadPoolExecutor) -> list[Answered]:
+        """Classify pictures; one that cannot be read does not disturb the others."""
+        named = [Named(item["name"], body) for item, body in zip(items, bodies, strict=True)]
+        read = list(pool.map(lambda one: decoded(one, self.max_pixels), named))
+        pixels = [one.pixels for one in read if isinstance(one, Prepared)]
+        logits = iter(self.artefact.outputs(pixels) if pixels else ())
+        return [
+            _refused(one)
+            if isinstance(one, BadImage)
+            else _answer(self.artefact, self.label, self.artefact.engine, one, next(logits), item["top"])
+            for one, item in zip(read, items, strict=True)
+        ]
+
+    def explain(self, item: dict[str, Any], body: bytes) -> Answered:
+        """Refuse: the rollout needs the model itself."""
+        return _error(Refused("no_attention", "an exported model has no rollout; serve the model itself", "model"))
+
+    trace = explain
 
 
 @dataclass
 class Served:
     """All models of the service, by their ids."""
 
-    models: dict[str, ServedModel]
+    models: dict[str, ServedModel | ServedArtefact]
     pool: ThreadPoolExecutor
 
     @property
     def is_on_cpu(self) -> bool:
         """Whether no model is on a GPU."""
-        return all(one.engine.device.type == "cpu" for one in self.models.values())
+        own = [one for one in self.models.values() if isinstance(one, ServedModel)]
+        return all(one.engine.device.type == "cpu" for one in own)
 
     def described(self) -> list[dict[str, object]]:
         """What the front tells clients about the models."""
-        return [{"id": one.id, "name": one.label, "card": one.card} for one in self.models.values()]
+        return [
+            {"id": one.id, "name": one.card["name"] if one.card else one.id, "card": one.card}
+            for one in self.models.values()
+        ]
 
     def samples(self) -> tuple[list[str], list[bytes]]:
         """The pictures that the page begins with: their names, and PNG files."""
@@ -155,6 +182,18 @@ class Served:
         return [answer(item, body) for item, body in zip(items, bodies, strict=True)]
 
 
+def _answer(
+    model: Model | Artefact, label: str, engine: EngineName, one: Prepared, logits: torch.Tensor, top: int
+) -> Answered:
+    """The answer for a picture, as `vitlab predict --json` prints it."""
+    try:
+        (guesses,) = guesses_of(model, logits[None], class_names(model)[0], min(top, model.spec.classes))
+    except ValueError as error:  # NaN or infinity
+        return _error(Refused("internal", str(error)))
+    said = Answers([Prediction(one.name, guesses, one.notes)], model, label, engine)
+    return _json(said.to_json())
+
+
 def open_served(setup: dict[str, Any], say: Callable[[str], None]) -> Served:
     """Load the models, prepare their engines, and let each answer for a drawn picture.
 
@@ -166,6 +205,11 @@ def open_served(setup: dict[str, Any], say: Callable[[str], None]) -> Served:
     pool = ThreadPoolExecutor(max(torch.get_num_threads(), 1), thread_name_prefix="decode")
     served = Served({}, pool)
     for given, id in zip(names, unique_slugs(map(short_name, names)), strict=True):
+        if is_artefact(given):
+            artefact = cast(Artefact, open_any(given, options, silent))
+            served.models[id] = ServedArtefact(id, label_of(given, artefact), artefact, setup["max_pixels"])
+            _warm_up(served, id, setup["batch"])
+            continue
         model = open_model(given, options, silent)
         require(model.spec.classes > 0, f"{given} has no classes, only features; fine-tune it on labelled images")
         engine = open_engine(model, setup["engine"], batch=setup["batch"])

@@ -211,7 +211,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
     @app.get("/ready", summary="Whether predictions are answered: 503 until the models are loaded.")
     async def ready() -> Response:
-        models = [{"id": model["id"], "name": model["card"]["name"]} for model in service.models()]
+        models = [{"id": model["id"], "name": model["name"]} for model in service.models()]
         return _json({"status": "ready", "models": models})
 
     @app.get("/metrics", summary="Counters in the text format of Prometheus.")
@@ -222,7 +222,12 @@ def _add_state(app: FastAPI, service: Service) -> None:
 def _add_page(app: FastAPI, service: Service) -> None:
     @app.get("/api/models", summary="What the page shows about each model.")
     async def models() -> Response:
-        return _json({"models": [model["card"] for model in service.models()], "has_runs": bool(service.routes)})
+        return _json(
+            {
+                "models": [model["card"] for model in service.models() if model["card"] is not None],
+                "has_runs": bool(service.routes),
+            }
+        )
 
     for address, get in service.routes:
         _add_route(app, address, get)

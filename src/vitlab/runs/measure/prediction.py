@@ -215,12 +215,12 @@ def _artefact_answers(
     require(not is_prepared, "an artefact takes pictures, not preprocessed tensors; give files or uint8 pixels")
     pictures = named_pictures(images)
     while batch := list(itertools.islice(pictures, BATCH)):
-        read = [_decoded(one, max_pixels) for one in batch]
+        read = [decoded(one, max_pixels) for one in batch]
         pixels = [one.pixels for one in read if isinstance(one, Prepared)]
         yield from _answers(artefact, read, artefact.submit(pixels) if pixels else None, names, top)
 
 
-def _decoded(named: Named, max_pixels: int | None) -> "Prepared | BadImage":
+def decoded(named: Named, max_pixels: int | None) -> "Prepared | BadImage":
     """A picture as it is, (H, W, 3) of uint8, or the reason why it cannot be read."""
     try:
         read = read_picture(named.picture, named.name, max_pixels)
