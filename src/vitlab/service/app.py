@@ -243,7 +243,7 @@ def _add_page(app: FastAPI, service: Service) -> None:
         headers = {"etag": file.tag, "cache-control": "no-cache"}
         if request.headers.get("if-none-match") == file.tag:
             return Response(status_code=304, headers=headers)
-        return Response(file.data, media_type=file.type, headers=headers)
+        return Response(file.data, media_type=file.media_type, headers=headers)
 
 
 def _add_route(app: FastAPI, address: str, get: Callable[[Mapping[str, str]], Any]) -> None:

@@ -22,7 +22,7 @@ class File(NamedTuple):
     """A file of the page."""
 
     data: bytes
-    type: str
+    media_type: str
     tag: str  # changes with the content
 
 
@@ -45,6 +45,6 @@ def _below(folder: Traversable, prefix: str) -> list[tuple[str, File]]:
     return found
 
 
-def file_of(data: bytes, type: str) -> File:
+def file_of(data: bytes, media_type: str) -> File:
     """A file with the tag of its content."""
-    return File(data, type, f'"{hashlib.sha256(data).hexdigest()[:20]}"')
+    return File(data, media_type, f'"{hashlib.sha256(data).hexdigest()[:20]}"')

@@ -19,7 +19,7 @@ class Answer(NamedTuple):
     """What the worker says to one request."""
 
     status: int
-    type: str
+    media_type: str
     body: bytes
 
 
