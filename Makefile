@@ -78,7 +78,7 @@ clean:  ## remove the virtual environment and what tools left behind
 
 .venv/demo.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "installing vitlab into .venv (once; a few minutes)"
-	@$(PIP) -e ".[demo]"
+	@$(PIP) -e ".[demo,serve,onnxruntime]"
 	@touch $@
 
 .venv/test.stamp: pyproject.toml constraints.txt | .venv/bin/python

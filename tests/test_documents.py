@@ -236,20 +236,26 @@ RUNNABLE = [page for page in PAGES if any(b.language in ("sh", "python") for b i
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page != outputs.TUTORIAL], ids=name_of)
 def test_the_commands_and_the_python_of_the_page_run(page, after_the_tutorial, tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(shutil.copytree(after_the_tutorial, tmp_path / "work"))
-    if page.stem == "page":  # which exports a model for browsers
-        try:
-            monkeypatch.setenv("VITLAB_WEB_RUNTIME", str(fetched_runtime(tmp_path_factory)))
-        except ValueError as error:
-            if os.environ.get("VITLAB_REQUIRE_BROWSER") == "1":
-                raise
-            pytest.skip(f"onnxruntime-web cannot be fetched: {error}")
+    if page.stem == "page":
+        name_the_web_runtime(tmp_path_factory, monkeypatch)
     monkeypatch.setenv("VITLAB_OFFLINE", "1")
     assert list(outputs.run_blocks(page.read_text()))
 
 
+def name_the_web_runtime(tmp_path_factory, monkeypatch):
+    """Where a document that exports a page for browsers finds onnxruntime-web; skips without one."""
+    try:
+        monkeypatch.setenv("VITLAB_WEB_RUNTIME", str(fetched_runtime(tmp_path_factory)))
+    except ValueError as error:
+        if os.environ.get("VITLAB_REQUIRE_BROWSER") == "1":
+            raise
+        pytest.skip(f"onnxruntime-web cannot be fetched: {error}")
+
+
 @pytest.mark.slow
-def test_the_commands_and_the_python_of_the_readme_run(tmp_path, tiny_spec, monkeypatch):
+def test_the_commands_and_the_python_of_the_readme_run(tmp_path, tmp_path_factory, tiny_spec, monkeypatch):
     """With small things by the names of the README: released weights, photographs, what the demo leaves."""
+    name_the_web_runtime(tmp_path_factory, monkeypatch)
     start = build_from_spec(replace(tiny_spec, image=(32, 32), patch=16))
     vitlab.save_model(start, tmp_path / "cache" / find_release("augreg-Ti_16-i1k-224").file, "google-npz")
     shapes = open_source("shapes?classes=2&images=24&size=40")
@@ -264,6 +270,7 @@ def test_the_commands_and_the_python_of_the_readme_run(tmp_path, tiny_spec, monk
     assert len(list(outputs.run_blocks(README.read_text()))) >= 3
     assert vitlab.load_model("runs/photos/model").class_names == ("cat", "dog")
     assert Path("inside/report.html").exists()
+    assert Path("site/index.html").exists()
 
 
 def test_the_names_of_the_page_on_the_paper_exist():
