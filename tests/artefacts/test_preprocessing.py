@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitlab.artefacts import preprocessing
+from vitlab.artefacts import preprocessing, writing
 from vitlab.artefacts.preprocessing import Preprocess
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised, to_tensor
 from vitlab.pixels import Preprocessing
@@ -139,3 +139,28 @@ def test_an_older_pillow_always_resizes_columns_first(monkeypatch):
     columns_first = Image.fromarray(pixels).resize((40, 300), Image.Resampling.BICUBIC)
     expected = to_tensor(columns_first.resize((40, 32), Image.Resampling.BICUBIC))
     assert torch.equal(Preprocess(how, (32, 40)).pixels(torch.from_numpy(pixels)[None])[0].byte(), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["paper", "timm"])
+def test_runtimes_in_single_precision_give_the_pixels_of_the_gate(name, tmp_path):
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    openvino = pytest.importorskip("openvino", reason="openvino is not installed")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    how, path = CONVENTIONS[name].preprocessing, tmp_path / "pixels.onnx"
+
+    class Pixels(Preprocess):
+        def forward(self, pictures):
+            return self.pixels(pictures)
+
+    example = torch.zeros(writing.EXAMPLE, dtype=torch.uint8)
+    onnx.save(writing._traced(Pixels(how, (32, 40), torch.float32), example, "x", writing.SIDES, ("y",)), path)
+    session = onnxruntime.InferenceSession(path)
+    compiled = openvino.compile_model(openvino.convert_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    wrong = {"onnxruntime": 0, "openvino": 0}
+    for height, width in [*SIZES, (224, 224), (96, 224), (224, 128), (640, 427), (427, 640)]:
+        pixels = picture(height, width)
+        expected = evaluation_pixels(Image.fromarray(pixels), (32, 40), how).numpy()
+        wrong["onnxruntime"] += int((session.run(None, {"x": pixels[None]})[0][0] != expected).sum())
+        wrong["openvino"] += int((compiled({"x": pixels[None]})[0][0] != expected).sum())
+    assert max(wrong.values()) <= 1, wrong  # of 65,280

@@ -13,7 +13,7 @@ import pytest
 
 import vitlab
 from vitlab.cli import COMMANDS
-from vitlab.commands import evaluation, looking, serving, sweeping, training
+from vitlab.commands import evaluation, exporting, looking, serving, sweeping, training
 from vitlab.commands.data import DATA_COMMANDS
 from vitlab.runs.sweep.sweep import sweep
 from vitlab.runs.sweep.transfer import transfer
@@ -191,6 +191,7 @@ def test_flags_and_printing_pass(tmp_path):
         (evaluation.features, vitlab.features, set()),
         (evaluation.fewshot, vitlab.fewshot_table, set()),
         (evaluation.cost, vitlab.cost, set()),
+        (exporting.export, vitlab.export, set()),
         (looking.predict, vitlab.predict, {"json", "loading"}),
         (looking.inspect, vitlab.inspect, {"loading"}),
         (looking.Loading, vitlab.inspect, set()),

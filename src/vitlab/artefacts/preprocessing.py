@@ -171,12 +171,14 @@ def bilinear(pixels: Tensor, down: Axis, across: Axis) -> Tensor:
     """(B, 3, H, W) -> (B, 3, h, w): interpolate between the two old pixels around each new centre, along each axis."""
     above, below, lower = neighbours(down)
     left, right, later = neighbours(across)
-    top, bottom = (pixels.index_select(2, rows) for rows in (above, below))  # (B, 3, h, W)
-    top, bottom = (
-        one.index_select(3, left) * (1 - later) + one.index_select(3, right) * later for one in (top, bottom)
-    )
-    lower = lower[:, None]
-    return (top * (1 - lower) + bottom * lower).round()
+    rows = (pixels.index_select(2, one) for one in (above, below))  # (B, 3, h, W)
+    top, bottom = (between(one.index_select(3, left), one.index_select(3, right), later) for one in rows)
+    return between(top, bottom, lower[:, None]).round()
+
+
+def between(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
+    """The mean of two numbers; `weight` is that of the second."""
+    return first * (1 - weight) + second * weight
 
 
 def neighbours(axis: Axis) -> tuple[Tensor, Tensor, Tensor]:
@@ -185,8 +187,17 @@ def neighbours(axis: Axis) -> tuple[Tensor, Tensor, Tensor]:
     centre = (2 * axis.new + 1) * axis.from_length - axis.to_length  # times `twice`
     centre = torch.minimum(centre.clamp(min=0), last * twice)
     first = centre // twice
-    weight = (centre - first * twice).float() / twice.float()
-    return first, torch.minimum(first + 1, last), weight
+    return first, torch.minimum(first + 1, last), quotient((centre - first * twice).float(), twice.float())
+
+
+def quotient(a: Tensor, b: Tensor) -> Tensor:
+    """a / b for 0 <= a < b, rounded to the nearest float32 also where a runtime multiplies by the reciprocal.
+
+    Many means are halves up to rounding, so that the last bit of a weight decides how they are rounded.
+    """
+    near = a / b
+    high = (near * STEP).floor() / STEP
+    return near + (a - high * b - (near - high) * b) / b
 
 
 def area(pixels: Tensor, down: Axis, across: Axis, precision: torch.dtype) -> Tensor:

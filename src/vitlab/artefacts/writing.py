@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.artefacts.card import FILES, INPUT, Card
-from vitlab.artefacts.network import Outputs
+from vitlab.artefacts.network import PLAIN, Outputs
 from vitlab.artefacts.preprocessing import Preprocess
-from vitlab.engines.graphs import quiet
-from vitlab.engines.quantisation import quantise
+from vitlab.engines.graphs import INPUT as IMAGES
+from vitlab.engines.graphs import cached_graph, quiet
 from vitlab.models.build import Model
 from vitlab.pixels import Preprocessing
 from vitlab.strict_json import to_json
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from onnx import ModelProto
     from torch.export import ExportedProgram
 
-IMAGES = "images"  # between the preprocessing and the model
 LARGEST_SINGLE = 2**30  # bytes of weights inside an ONNX file; those of a larger model have a file of their own
 SIDES = {0: "batch", 1: "height", 2: "width"}  # of the pictures, that may have any length
 EXAMPLE = (2, 48, 56, 3)  # pictures to trace with; a side of 1 would be taken as fixed
@@ -43,15 +42,27 @@ def write_onnx(model: Model, card: Card, path: Path, precision: torch.dtype = to
     """Write an ONNX graph that states its card, class names and task; large weights go into a file beside it."""
     import onnx
 
-    images = torch.zeros(2, 3, *model.spec.image)
-    graph = _traced(Outputs(model, card.outputs), images, IMAGES, {0: "batch"}, card.outputs, is_int8=card.int8)
     first = onnx.load_from_string(_preprocessing(model.spec.conventions.preprocessing, model.spec.image, precision))
-    graph = _joined(first, graph)
+    graph = _joined(first, _model_graph(model, card))
     texts = {"vitlab": to_json(card), "class_names": card.class_names}
     texts = {name: json.dumps(value, ensure_ascii=True, allow_nan=False) for name, value in texts.items()}
     onnx.helper.set_model_props(graph, texts | {"task": card.task, "preprocessing": card.preprocessing})
     is_large = sum(len(one.raw_data) for one in graph.graph.initializer) > LARGEST_SINGLE
     onnx.save(graph, path, save_as_external_data=is_large, location=f"{path.name}.data")
+
+
+def _model_graph(model: Model, card: Card) -> "ModelProto":
+    """The graph from images to the outputs; without attention and tokens it is the one that engines run."""
+    import onnx
+
+    if not set(card.outputs) <= set(PLAIN):
+        images = torch.zeros(2, 3, *model.spec.image)
+        return _traced(Outputs(model, card.outputs), images, IMAGES, {0: "batch"}, card.outputs)
+    graph = onnx.load(cached_graph(model, is_int8=card.int8))
+    offered = {one.name: one for one in graph.graph.output}
+    del graph.graph.output[:]
+    graph.graph.output.extend(offered[name] for name in card.outputs)
+    return _cleaned(graph)
 
 
 @cache
@@ -62,13 +73,7 @@ def _preprocessing(how: Preprocessing, size: tuple[int, int], precision: torch.d
 
 
 def _traced(
-    module: nn.Module,
-    example: Tensor,
-    name: str,
-    sides: dict[int, str],
-    outputs: tuple[str, ...],
-    *,
-    is_int8: bool = False,
+    module: nn.Module, example: Tensor, name: str, sides: dict[int, str], outputs: tuple[str, ...]
 ) -> "ModelProto":
     """The ONNX graph of a module with one input, some of whose sides may have any length."""
     import onnx
@@ -86,11 +91,13 @@ def _traced(
         assert program is not None
         path = Path(scratch) / "graph.onnx"
         program.save(str(path), external_data=True)
-        if is_int8:
-            quantise(path)
-        graph = onnx.load(path)
+        return _cleaned(onnx.load(path))
+
+
+def _cleaned(graph: "ModelProto") -> "ModelProto":
+    """A graph without the exporter's notes, which name source files."""
     for one in (*graph.graph.node, *graph.graph.initializer, *graph.graph.input, *graph.graph.output):
-        del one.metadata_props[:]  # the exporter's notes, which name source files
+        del one.metadata_props[:]
         one.doc_string = ""
     del graph.graph.value_info[:], graph.graph.metadata_props[:]
     return graph
