@@ -104,10 +104,8 @@ def test_the_table_of_speed_has_the_best_of_ours_and_of_the_others(tmp_path):
     speeds(tmp_path, NAMES[:5], [100, 111, 80, 90, 70], unit="MB")
     lines = script("results").speed_table(tmp_path).splitlines()
     assert lines[2:] == [
-        "| inference: ViT-B/16, batch 8 | 2.50 (engine torch) | 2.00 (OpenVINO) | ±5 % | "
-        "`bench/results/inference.md` |",
-        "| inference: ViT-B/16, batch 8, int8 | 5.00 (engine onnxruntime-int8) | 4.00 (ONNX Runtime, int8) | ±5 % | "
-        "`bench/results/inference.md` |",
+        "| inference: ViT-B/16, batch 8 | 2.50 (engine torch) | 2.00 (OpenVINO) | ±5 % |",
+        "| inference: ViT-B/16, batch 8, int8 | 5.00 (engine onnxruntime-int8) | 4.00 (ONNX Runtime, int8) | ±5 % |",
         "| memory: ViT-B/16, batch 8 | 0.70 (the module) | 0.80 (ONNX Runtime) | ±11 % |",
     ]
 
