@@ -15,7 +15,7 @@ from rich.console import Console
 
 import crashes
 import vitlab
-from vitlab.page.run_api import RunBrowser, routes
+from vitlab.page.run_browser.api import RunBrowser, routes
 from vitlab.recipe import Execution, Masking
 from vitlab.run_dir import RunDir, RunSpec
 from vitlab.runs.training.trainer import train_run

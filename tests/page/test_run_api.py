@@ -13,10 +13,12 @@ from PIL import Image
 
 import crashes
 from run_browsing import made_run, step
-from vitlab.page import mistake_pictures, run_events, run_folders
-from vitlab.page.mistake_pictures import Pictures, SampleOf
-from vitlab.page.run_api import PAGE, RunBrowser, routes
-from vitlab.page.run_events import read_events
+from vitlab.page.run_browser import events as run_events
+from vitlab.page.run_browser import folders as run_folders
+from vitlab.page.run_browser import mistakes as mistake_pictures
+from vitlab.page.run_browser.api import PAGE, RunBrowser, routes
+from vitlab.page.run_browser.events import read_events
+from vitlab.page.run_browser.mistakes import Pictures, SampleOf
 from vitlab.report.ledger import Entry, append
 from vitlab.run_dir import RunDir, answers_file
 from vitlab.store import write_json
@@ -414,7 +416,7 @@ def test_a_folder_that_is_too_large_says_so(tmp_path, monkeypatch):
 
 
 def test_nothing_imports_torch():
-    code = "import sys, vitlab.page.run_api; sys.exit('torch' in sys.modules)"
+    code = "import sys, vitlab.page.run_browser.api; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

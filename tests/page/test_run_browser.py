@@ -9,8 +9,8 @@ from playwright.sync_api import expect
 
 import crashes
 from run_browsing import made_run, real_runs, served, step
-from vitlab.page.run_api import PAGE, RunBrowser
-from vitlab.page.run_values import read_object
+from vitlab.page.run_browser.api import PAGE, RunBrowser
+from vitlab.page.run_browser.values import read_object
 from vitlab.report.answers import Answers
 from vitlab.report.ledger import read
 from vitlab.run_dir import RunDir, answers_file

@@ -123,7 +123,7 @@ def _service(setup: dict[str, Any], limits: Limits, access: "Access", runs: Path
 
     supervisor.on_ready.append(keep_samples)
     if runs is not None:
-        from vitlab.page.run_api import RunBrowser, routes
+        from vitlab.page.run_browser.api import RunBrowser, routes
 
         require(runs.is_dir(), f"runs={str(runs)!r} is not a folder; give a folder of runs")
         browser = RunBrowser(runs)

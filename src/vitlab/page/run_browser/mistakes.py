@@ -1,6 +1,6 @@
 """Thumbnails of samples of recorded data sets, decoded by the image gate in a process of their own.
 
-`Pictures` starts `python -m vitlab.page.mistake_pictures` when the first one is wanted. Data sets and samples come from
+`Pictures` starts `python -m vitlab.page.run_browser.mistakes` when the first one is wanted. Data sets and samples come from
 files of runs and evaluations, never from a browser; a sample is shown only if it has the id that was recorded for it.
 """
 
@@ -67,7 +67,7 @@ class Pictures:
     def _ask(self, sample: SampleOf) -> bytes:
         if self._child is None or self._child.poll() is not None:
             self._end()
-            command = [sys.executable, "-m", "vitlab.page.mistake_pictures"]
+            command = [sys.executable, "-m", "vitlab.page.run_browser.mistakes"]
             self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._child.stdin is not None
         try:

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from vitlab.changes import flattened
 from vitlab.counting import count_spec
-from vitlab.page.mistake_pictures import SampleOf
-from vitlab.page.run_events import Tally, measured, number
-from vitlab.page.run_folders import Found
+from vitlab.page.run_browser.events import Tally, measured, number
+from vitlab.page.run_browser.folders import Found
+from vitlab.page.run_browser.mistakes import SampleOf
 from vitlab.paper.models import name_of
 from vitlab.recipe import VALIDATION, measure_of
 from vitlab.report.answers import RESULTS, Answers, MistakeList, mistakes_file

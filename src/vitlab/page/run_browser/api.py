@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 
 from vitlab.errors import printable
-from vitlab.page.mistake_pictures import Pictures
-from vitlab.page.run_events import Tally, measured, number, read_events
-from vitlab.page.run_folders import Folders, Found, Kind
-from vitlab.page.run_values import (
+from vitlab.page.run_browser.events import Tally, measured, number, read_events
+from vitlab.page.run_browser.folders import Folders, Found, Kind
+from vitlab.page.run_browser.mistakes import Pictures
+from vitlab.page.run_browser.values import (
     LISTED,
     SETS,
     Values,

@@ -1,0 +1,1 @@
+"""The run browser: a folder of runs as JSON values and pictures, for a page that follows them."""
