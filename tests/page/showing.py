@@ -109,7 +109,7 @@ class Shown:
     def steps(self, id: str, places) -> np.ndarray:
         """The values 0..255 that the colours at these places stand for."""
         if self.table is None:
-            script = 'async () => Array.from((await import(new URL("colours.js", location.href))).TABLE)'
+            script = 'async () => Array.from((await import(new URL("inside/colours.js", location.href))).TABLE)'
             self.table = np.array(self.page.evaluate(script)).reshape(256, 3)
         is_same = (self.colours(id, places)[:, None] == self.table).all(-1)  # (places, 256)
         assert is_same.any(1).all()  # each is a colour of the map; neighbouring steps may have the same

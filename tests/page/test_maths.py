@@ -41,7 +41,7 @@ def run(node):
 
     def evaluate(body: str, **given):
         arrays = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in given.items()}
-        addresses = [(STATIC / name).as_uri() for name in ("maths.js", "edits.js")]
+        addresses = [(STATIC / "inside" / name).as_uri() for name in ("maths.js", "edits.js")]
         return json.loads(node(RUN % (*addresses, body), json.dumps(arrays).encode()))
 
     return evaluate

@@ -29,7 +29,7 @@ def said(node):
         seen = np.full(65, (1 - sum(shares.values())) / (65 - len(shares)))
         for token, share in shares.items():
             seen[token] = share
-        script = RUN % tuple((STATIC / name).as_uri() for name in ("reading.js", "sentences.js"))
+        script = RUN % tuple((STATIC / "inside" / name).as_uri() for name in ("reading.js", "sentences.js"))
         return node(script, json.dumps({"seen": seen.tolist(), "query": query}).encode()).decode()
 
     return say

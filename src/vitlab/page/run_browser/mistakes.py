@@ -1,7 +1,8 @@
 """Thumbnails of samples of recorded data sets, decoded by the image gate in a process of their own.
 
-`Pictures` starts `python -m vitlab.page.run_browser.mistakes` when the first one is wanted. Data sets and samples come from
-files of runs and evaluations, never from a browser; a sample is shown only if it has the id that was recorded for it.
+`Pictures` starts `python -m vitlab.page.run_browser.mistakes` when the first one is wanted. Data sets and samples come
+from files of runs and evaluations, never from a browser; a sample is shown only if it has the id that was recorded for
+it.
 """
 
 import io

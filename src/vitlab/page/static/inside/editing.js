@@ -1,6 +1,6 @@
 /** Tools that take parts of the picture away: brush, shuffle, drop. */
 import { brushed, dropped, editsText, isEdited, noEdits } from "./edits.js";
-import { $, choice } from "./dom.js";
+import { $, choice } from "../dom.js";
 import { largest, shuffled } from "./maths.js";
 import { gridAt, hasLayers } from "./reading.js";
 import { sizeFor } from "./tracing.js";

@@ -1,6 +1,6 @@
 /** Small multiples: where the query looks in every head of every layer, drawn on one canvas. */
 import { TABLE, step } from "./colours.js";
-import { asCanvas, sizedContext } from "./dom.js";
+import { asCanvas, sizedContext } from "../dom.js";
 import { most } from "./reading.js";
 
 const GAP = 4;

@@ -1,5 +1,5 @@
 /** Attention distance: one dot per head, how far it looks on average, by layer. Click a dot to see that head. */
-import { svg } from "./dom.js";
+import { svg } from "../dom.js";
 
 const SIZE = { width: 460, height: 230, left: 44, right: 8, top: 12, bottom: 34 };
 

@@ -3,7 +3,7 @@
  * Whatever changes while the model computes, only what is wanted at the end is computed next.
  */
 import { editedPixels, isEdited, keptPatches, noEdits, packed } from "./edits.js";
-import { prepare } from "./pixels.js";
+import { prepare } from "../pixels.js";
 import { gridAt, Reading } from "./reading.js";
 
 export class Tracing {

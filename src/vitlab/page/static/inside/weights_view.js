@@ -1,6 +1,6 @@
 /** What the weights show before any picture: filters of the patch embedding, similarity of positions. */
 import { TABLE } from "./colours.js";
-import { asCanvas, sizedContext } from "./dom.js";
+import { asCanvas, sizedContext } from "../dom.js";
 
 function bytes(text) {
   const characters = atob(text);

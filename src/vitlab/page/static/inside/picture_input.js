@@ -1,6 +1,6 @@
 /** Pictures in: samples, a file, a drop, the clipboard, the camera. */
-import { $, element } from "./dom.js";
-import { decode } from "./pixels.js";
+import { $, element } from "../dom.js";
+import { decode } from "../pixels.js";
 
 export const LARGEST_FILE = 50_000_000; // bytes, the limit of vitlab's own image gate
 

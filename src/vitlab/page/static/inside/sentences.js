@@ -1,5 +1,5 @@
 /** What the picture shows, in a sentence or two of plain English, from the numbers behind it. */
-import { percent } from "./dom.js";
+import { percent } from "../dom.js";
 import { entropy, largest } from "./maths.js";
 import { queryName } from "./reading.js";
 

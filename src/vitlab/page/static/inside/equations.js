@@ -1,5 +1,5 @@
 /** Equations 1 to 4 of the paper with the shapes and numbers of this picture. */
-import { element, percent } from "./dom.js";
+import { element, percent } from "../dom.js";
 import { entropy, largest } from "./maths.js";
 import { queryName } from "./reading.js";
 import { shortName } from "./answers.js";

@@ -1,6 +1,6 @@
 /** The current figure as SVG or PNG. A PNG is the SVG drawn on a canvas, so both show the same. */
 import { hex } from "./colours.js";
-import { asCanvas, element, percent, svg } from "./dom.js";
+import { asCanvas, element, percent, svg } from "../dom.js";
 import { largest } from "./maths.js";
 import { withAlpha } from "./patch_canvas.js";
 import { overlay } from "./reading.js";

@@ -1,6 +1,6 @@
 /** The picture with its patches: what a view paints over it, the query, and the edits. Hover previews, a click fixes. */
 import { painted, paintedColours } from "./colours.js";
-import { asCanvas, sizedContext } from "./dom.js";
+import { asCanvas, sizedContext } from "../dom.js";
 
 export class PatchCanvas {
   #canvas;

@@ -1,5 +1,5 @@
 /** The resolution slider: positions are interpolated, the grid of patches grows (section 3.2 of the paper). */
-import { $ } from "./dom.js";
+import { $ } from "../dom.js";
 import { noEdits } from "./edits.js";
 import { gridAt } from "./reading.js";
 import { sizeFor } from "./tracing.js";

@@ -1,5 +1,5 @@
 /** What the model answers: its five most probable classes, beside those of the original picture, and after each layer. */
-import { element, percent } from "./dom.js";
+import { element, percent } from "../dom.js";
 import { largest } from "./maths.js";
 import { hasLayers } from "./reading.js";
 

@@ -1,6 +1,6 @@
 /** A second model on the same picture: the same view, linked with the first by place, depth and head. */
 import { drawAnswers, drawLayers, shortName } from "./answers.js";
-import { $ } from "./dom.js";
+import { $ } from "../dom.js";
 import { isEdited } from "./edits.js";
 import { HeadGrid } from "./head_grid.js";
 import { largest } from "./maths.js";

@@ -1,10 +1,10 @@
 /** The page: opens the back end, restores the view of the address, and connects the views to the state. */
 import { changeText, drawAnswers, drawLayerAnswer, drawLayers, markLayer, settledText } from "./answers.js";
-import { openBackend } from "./backends/index.js";
+import { openBackend } from "../backends/index.js";
 import { TABLE } from "./colours.js";
 import { connectComparison } from "./comparison.js";
 import { drawDistances } from "./distance.js";
-import { $, asCanvas, choice, element, percent, sizedContext } from "./dom.js";
+import { $, asCanvas, choice, element, percent, sizedContext } from "../dom.js";
 import { download } from "./download.js";
 import { brush, connectEditing, fresh } from "./editing.js";
 import { noEdits } from "./edits.js";

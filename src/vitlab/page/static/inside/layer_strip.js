@@ -1,6 +1,6 @@
 /** Layer by layer: rollout, similarity to the query, and colours by content after every layer, on one canvas. */
 import { painted, paintedColours } from "./colours.js";
-import { asCanvas, sizedContext } from "./dom.js";
+import { asCanvas, sizedContext } from "../dom.js";
 import { overlay } from "./reading.js";
 
 const GAP = 4;
