@@ -1,6 +1,7 @@
 """What the documents say is what the code does: tables, links, flags, commands, Python."""
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from vitlab.models.build import build_from_spec
 from vitlab.recipe import Execution
 from vitlab.spec import CONVENTIONS
 from vitlab.weights.released.catalogue import find_release
+from web_runtime import fetched_runtime
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -232,8 +234,15 @@ RUNNABLE = [page for page in PAGES if any(b.language in ("sh", "python") for b i
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page != outputs.TUTORIAL], ids=name_of)
-def test_the_commands_and_the_python_of_the_page_run(page, after_the_tutorial, tmp_path, monkeypatch):
+def test_the_commands_and_the_python_of_the_page_run(page, after_the_tutorial, tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(shutil.copytree(after_the_tutorial, tmp_path / "work"))
+    if page.stem == "page":  # which exports a model for browsers
+        try:
+            monkeypatch.setenv("VITLAB_WEB_RUNTIME", str(fetched_runtime(tmp_path_factory)))
+        except ValueError as error:
+            if os.environ.get("VITLAB_REQUIRE_BROWSER") == "1":
+                raise
+            pytest.skip(f"onnxruntime-web cannot be fetched: {error}")
     monkeypatch.setenv("VITLAB_OFFLINE", "1")
     assert list(outputs.run_blocks(page.read_text()))
 

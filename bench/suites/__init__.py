@@ -9,7 +9,7 @@ from types import ModuleType
 # In the order in which `bench run` runs them and `bench list` names them.
 SUITES = (
     *("startup", "data", "inference", "levers", "merging", "busy"),
-    *("endtoend", "training", "memory", "fewshot", "waiting", "serve"),
+    *("endtoend", "training", "memory", "fewshot", "waiting", "page", "serve"),
 )
 
 

@@ -1,6 +1,7 @@
 """A browser, folders served to it with the page's policy, and a watch on what a page requests and reports."""
 
 import functools
+import io
 import os
 import shutil
 import subprocess
@@ -10,8 +11,15 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from agreement import randomised
+from families import FAMILIES
+from page.showing import app, opened, page_address  # noqa: F401  fixtures
+from vitlab.models.build import build_from_spec
+from vitlab.page.web import NamedModel, write_web
 from web_runtime import fetched_runtime
 
 CHROMIUM = os.environ.get("VITLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -25,6 +33,9 @@ NOTE_VIOLATIONS = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", e => violations.push(`${e.violatedDirective} ${e.blockedURI}`));
 """
+
+
+EMPTY = "<!doctype html><html lang=en><meta charset=utf-8><title>empty</title><link rel=icon href=data:,></html>"
 
 
 def missing(what: str) -> None:
@@ -148,3 +159,40 @@ def runtime(tmp_path_factory):
         return fetched_runtime(tmp_path_factory)
     except ValueError as error:
         missing(f"onnxruntime-web ({error})")
+
+
+def small_model(name):
+    """A model of a family with every parameter random."""
+    return randomised(build_from_spec(FAMILIES[name]))
+
+
+@pytest.fixture(scope="session")
+def models():
+    return {"a ViT": small_model("ViT of timm"), "mean": small_model("mean pooling"), "BiT": small_model("BiT")}
+
+
+@pytest.fixture(scope="session")
+def exported(models, runtime, tmp_path_factory):
+    """A page with three small models, one of them at two sizes, and a photograph-like sample."""
+    pytest.importorskip("onnxruntime")
+    root = tmp_path_factory.mktemp("web")
+    pictures = root / "pictures"
+    pictures.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    smooth = Image.fromarray(pixels).resize((120, 90), Image.Resampling.BICUBIC)
+    smooth.save(pictures / "noise.png")
+    named = [NamedModel(name, model) for name, model in models.items()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitlab.page.web.LARGEST_FILE", 50_000)  # so that weights are in pieces
+        first = write_web(named[:1], root / "one", sizes=[(48, 40)], samples_from=pictures, runtime=runtime)
+        write_web(named[1:], root / "two", samples_from=pictures, runtime=runtime)
+    (root / "one" / "empty.html").write_text(EMPTY)
+    (root / "two" / "empty.html").write_text(EMPTY)
+    (root / "one" / "smooth.jpg").write_bytes(jpeg(smooth))
+    return root, first
+
+
+def jpeg(image):
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=92)
+    return file.getvalue()

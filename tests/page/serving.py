@@ -4,23 +4,23 @@ import functools
 import json
 import threading
 from contextlib import contextmanager
-from http.server import ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
 import vitlab.page
-from page.conftest import Quiet
 from vitlab.page.model_card import model_card
 from vitlab.page.samples import Sample, samples
 from vitlab.page.trace import at_size, trace
+from vitlab.page.web import policy
 
 STATIC = Path(vitlab.page.__file__).parent / "static"
 
 
 class PageServer:
-    """Models by name and what the API says about them. `refusal` is a status that every trace gets instead of an answer."""
+    """Models by name and what the API says about them. Every trace is refused with the status `refusal`, if set."""
 
     def __init__(self, models, sizes=(), pictures: list[Sample] | None = None):
         self.cards = [model_card(model, name, sizes) for name, model in models.items()]
@@ -44,10 +44,20 @@ class PageServer:
         return trace(model, pixels, bits[:patches]).to_bytes()
 
 
-class Handler(Quiet):
+class Handler(SimpleHTTPRequestHandler):
+    """The page's files and API with its policy; writes no log."""
+
     def __init__(self, *args, app: PageServer, **options):
         self.app = app
         super().__init__(*args, directory=str(STATIC), **options)
+
+    def end_headers(self):
+        self.send_header("Content-Security-Policy", policy())
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
+
+    def log_message(self, *_):
+        pass
 
     def reply(self, body: bytes, kind: str, status: int = 200):
         self.send_response(status)

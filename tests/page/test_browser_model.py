@@ -13,12 +13,9 @@ from PIL import Image
 
 import vitlab
 import vitlab.page
-from agreement import randomised
-from families import FAMILIES
-from page.conftest import Quiet
+from page.conftest import EMPTY, Quiet, small_model
 from vitlab.data.images.gate import read_image
 from vitlab.data.transforms.evaluation import evaluation_pixels
-from vitlab.models.build import build_from_spec
 from vitlab.page.model_card import model_card
 from vitlab.page.trace import Traced, at_size, trace
 from vitlab.page.web import NamedModel, write_web
@@ -41,49 +38,10 @@ LOOK = """async ([id, url, size, keep]) => {
   return { ...listed, n: found.n, milliseconds: found.milliseconds };
 }"""
 NAMES = {"logits": "logits", "layer_logits": "layerLogits", "attention": "attention", "tokens": "tokens"}
-EMPTY = "<!doctype html><html lang=en><meta charset=utf-8><title>empty</title><link rel=icon href=data:,></html>"
-
-
-def made(name):
-    return randomised(build_from_spec(FAMILIES[name]))
 
 
 def far(found, expected):
     return np.abs(np.asarray(found, np.float64) - expected.ravel()).max() / np.abs(expected).max()
-
-
-@pytest.fixture(scope="session")
-def models():
-    return {"a ViT": made("ViT of timm"), "mean": made("mean pooling"), "BiT": made("BiT")}
-
-
-@pytest.fixture(scope="session")
-def exported(models, runtime, tmp_path_factory):
-    """A page with three small models, one of them at two sizes, and a photograph-like sample."""
-    pytest.importorskip("onnxruntime")
-    root = tmp_path_factory.mktemp("web")
-    pictures = root / "pictures"
-    pictures.mkdir()
-    pixels = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
-    smooth = Image.fromarray(pixels).resize((120, 90), Image.Resampling.BICUBIC)
-    smooth.save(pictures / "noise.png")
-    named = [NamedModel(name, model) for name, model in models.items()]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitlab.page.web.LARGEST_FILE", 50_000)  # so that weights are in pieces
-        first = write_web(named[:1], root / "one", sizes=[(48, 40)], samples_from=pictures, runtime=runtime)
-        write_web(named[1:], root / "two", samples_from=pictures, runtime=runtime)
-    (root / "one" / "empty.html").write_text(EMPTY)
-    (root / "two" / "empty.html").write_text(EMPTY)
-    (root / "one" / "smooth.jpg").write_bytes(jpeg(smooth))
-    return root, first
-
-
-def jpeg(image):
-    import io
-
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=92)
-    return file.getvalue()
 
 
 def expected_trace(model, path, size, keep=None):
@@ -238,7 +196,7 @@ def server(tmp_path):
         return Api(*args, directory=str(tmp_path))
 
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads, server.model, server.asked, server.folder = True, made("ViT"), [], tmp_path
+        server.daemon_threads, server.model, server.asked, server.folder = True, small_model("ViT"), [], tmp_path
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server
@@ -266,7 +224,7 @@ def test_the_served_model_gets_the_pixels_and_patches_and_its_answer_is_read(ser
 
 def test_attention_of_8_bits_is_read_as_shares(node, tmp_path, monkeypatch):
     monkeypatch.setattr("vitlab.page.trace.LARGEST_EXACT", 0)
-    found = trace(made("ViT"), np.zeros((32, 40, 3), np.uint8))
+    found = trace(small_model("ViT"), np.zeros((32, 40, 3), np.uint8))
     script = """
     import { readFileSync, writeSync } from "node:fs";
     const { arrays } = await import("%s");

@@ -13,7 +13,7 @@ def write(folder, script):
 
 def complaints(page_at, address):
     page = page_at(address)
-    page.wait_for_function("document.title === 'done'")
+    page.wait_for_function("() => document.title === 'done'")
     found = [*page.complaints, *page.evaluate("violations")]
     page.complaints.clear()
     page.evaluate("violations.length = 0")

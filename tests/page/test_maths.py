@@ -137,7 +137,9 @@ def test_dropped_patches_count_for_nothing(run):
 def test_similarity_and_norms_equal_those_of_torch(run):
     vectors = np.random.default_rng(0).normal(size=(9, 6))
     vectors[4] = 0
-    made = run("return [maths.cosineSimilarity(f64(given.v), 9, 6, 2), maths.norms(f64(given.v), 9, 6)];", v=vectors.ravel())
+    made = run(
+        "return [maths.cosineSimilarity(f64(given.v), 9, 6, 2), maths.norms(f64(given.v), 9, 6)];", v=vectors.ravel()
+    )
     expected = torch.cosine_similarity(torch.tensor(vectors), torch.tensor(vectors[2:3]))
     np.testing.assert_allclose(made[0], expected, atol=1e-7)
     np.testing.assert_allclose(made[1], np.linalg.norm(vectors, axis=1), rtol=1e-12)
@@ -170,7 +172,9 @@ def test_vectors_that_are_all_alike_have_no_components(run):
 
 def test_probabilities_equal_those_of_torch(run):
     logits = torch.tensor([1000.0, 998.0, -1000.0, 3.0], dtype=torch.float64)
-    made = run("return ['single-label', 'multi-label'].map((task) => maths.probabilities(f64(given.x), task));", x=logits)
+    made = run(
+        "return ['single-label', 'multi-label'].map((task) => maths.probabilities(f64(given.x), task));", x=logits
+    )
     np.testing.assert_allclose(made[0], logits.softmax(0))
     np.testing.assert_allclose(made[1], logits.sigmoid())
 

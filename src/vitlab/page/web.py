@@ -7,32 +7,22 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from vitlab.models.build import Model
 from vitlab.page.graphs import WEIGHTS, write_graphs
 from vitlab.page.model_card import Card, model_card, unique_slugs
+from vitlab.page.policy import policy
 from vitlab.page.runtime import runtime_files
 from vitlab.page.samples import samples
 from vitlab.require import require
-from vitlab.spec import Image, image_size
+from vitlab.spec import Image
 from vitlab.store import Writer, json_writer, refuse_existing, refuse_unwritable, write_folder
 from vitlab.user_files import open_regular
 
 LARGEST_FILE = 24_000_000  # bytes: some static hosts refuse files of more than 25 MB
 LARGEST_WEIGHTS = 1_500_000_000  # bytes: a browser gives a page up to 4 GB, and weights are in memory twice
-POLICY = {  # the page's content security policy: nothing from or to another host
-    "default-src": "'none'",
-    "script-src": "'self' 'wasm-unsafe-eval'",
-    "style-src": "'self'",
-    "img-src": "'self' blob: data:",
-    "connect-src": "'self'",
-    "worker-src": "'self' blob:",
-    "base-uri": "'none'",
-    "form-action": "'none'",
-    "frame-ancestors": "'none'",
-}
-SERVED_ONLY = {"runs"}  # folders of the page that need a server
+SERVED_ONLY = {"runs", "runs.html", "runs.css"}  # the run browser needs a server
 CHARSET = '<meta charset="utf-8">'
 PLACE = '// Written by the static export.\nexport const where = "browser";\n'
 README = """This folder is a page that shows {names} from inside. The model runs in the visitor's browser.
@@ -114,12 +104,6 @@ def write_web(
     return WebPage(out, tuple(cards), {name: (out / name).stat().st_size for name in sorted(written)})
 
 
-def policy(*, is_header: bool = True) -> str:
-    """The content security policy as a header, or for a <meta> element, which cannot say who may embed the page."""
-    rules = {name: value for name, value in POLICY.items() if is_header or name != "frame-ancestors"}
-    return "; ".join(f"{name} {value}" for name, value in rules.items())
-
-
 def _page_files() -> Iterator[tuple[str, Writer]]:
     """Yield the page's own files, set up for a browser that runs the model."""
     meta = f'{CHARSET}\n<meta http-equiv="Content-Security-Policy" content="{policy(is_header=False)}">'
@@ -135,7 +119,9 @@ def _page_files() -> Iterator[tuple[str, Writer]]:
 
 def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.is_dir() and entry.name not in SERVED_ONLY:
+        if entry.name in SERVED_ONLY:
+            continue
+        if entry.is_dir():
             yield from _below(entry, f"{prefix}{entry.name}/")
         elif entry.is_file():
             yield f"{prefix}{entry.name}", entry
@@ -159,7 +145,8 @@ def _model_files(card: Card, model: Model, made: Path) -> dict[str, Writer]:
     own = made / str(card["id"])
     own.mkdir()
     home = f"models/{card['id']}"
-    graphs = write_graphs(model, [image_size(tuple(size)) for size in card["sizes"]], own)  # pyrefly: ignore
+    sizes = [(height, width) for height, width in cast(list[list[int]], card["sizes"])]
+    graphs = write_graphs(model, sizes, own)
     found: dict[str, Writer] = {}
     described = {}
     for (height, width), name in graphs.items():

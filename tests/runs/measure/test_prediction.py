@@ -15,7 +15,7 @@ from vitlab import load_model, predict, save_model
 from vitlab.cli import main
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
 from vitlab.models.build import build_from_spec
-from vitlab.models.classifier import class_names
+from vitlab.runs.measure.inputs import class_names
 from vitlab.runs.measure.prediction import answers, preprocess
 from vitlab.spec import CONVENTIONS, ViTSpec
 

@@ -10,10 +10,12 @@ const ROWS = [
   { view: "similarity", label: "Similarity", what: "which patches are like it after this layer" },
   { view: "colours", label: "Colours by content", what: "patches alike after this layer have like colours" },
 ];
+const COLOURS = 2; // the row of colours
 
 export class LayerStrip {
   #canvas;
   #drawing = 0;
+  #tiles = new WeakMap();
 
   /** `on` has hover({layer, view} or null) and pick({layer, view}). */
   constructor(canvas, on) {
@@ -39,10 +41,7 @@ export class LayerStrip {
     this.#canvas.geometry = geometry;
     context.imageSmoothingEnabled = false;
     labels(context, geometry, reading, ink);
-    for (let at = 0; at <= reading.layers; at++) {
-      if (at > 0) tile(context, geometry, reading, { view: "rollout", layer: at, query });
-      tile(context, geometry, reading, { view: "similarity", layer: at, query });
-    }
+    maps(context, geometry, reading, query);
     const chosen = ROWS.findIndex((row) => row.view === view);
     if (chosen >= 0) {
       const [x, y] = geometry.place(chosen, view === "rollout" ? Math.max(layer, 1) : layer);
@@ -52,21 +51,42 @@ export class LayerStrip {
     }
     const colourFrom = (at) => {
       if (drawing !== this.#drawing || at > reading.layers) return;
-      tile(context, geometry, reading, { view: "colours", layer: at, query });
+      const [x, y] = geometry.place(COLOURS, at);
+      context.drawImage(this.#colours(reading, at), x, y, geometry.tile.width, geometry.tile.height);
       if (reading.hasColours(at + 1)) colourFrom(at + 1);
       else setTimeout(() => colourFrom(at + 1));
     };
     colourFrom(0);
   }
+
+  /** The colours of a layer, which no query changes, as a canvas. */
+  #colours(reading, layer) {
+    if (!this.#tiles.has(reading)) this.#tiles.set(reading, []);
+    const known = this.#tiles.get(reading);
+    known[layer] ??= asCanvas(paintedColours(reading.colours(layer).colours, reading.grid, reading.kept));
+    return known[layer];
+  }
 }
 
-function tile(context, geometry, reading, shown) {
-  const over = overlay(reading, shown);
-  const image = over.kind === "colours"
-    ? paintedColours(over.colours, reading.grid, reading.kept)
-    : painted(over.values, reading.grid, over.low, over.high, reading.kept);
-  const [x, y] = geometry.place(ROWS.findIndex((row) => row.view === shown.view), shown.layer);
-  context.drawImage(asCanvas(image), x, y, geometry.tile.width, geometry.tile.height);
+/** Draw rollout and similarity of every layer, by way of one sheet with a pixel per patch. */
+function maps(context, geometry, reading, query) {
+  const [rows, columns] = reading.grid;
+  const sheet = document.createElement("canvas");
+  [sheet.width, sheet.height] = [2 * columns, rows * (reading.layers + 1)];
+  const target = sheet.getContext("2d");
+  for (let layer = 0; layer <= reading.layers; layer++) {
+    ["rollout", "similarity"].forEach((view, row) => {
+      if (view === "rollout" && layer === 0) return;
+      const { values, low, high } = overlay(reading, { view, layer, query });
+      target.putImageData(painted(values, reading.grid, low, high, reading.kept), row * columns, layer * rows);
+    });
+  }
+  for (let layer = 0; layer <= reading.layers; layer++) {
+    for (const row of [0, 1]) {
+      const from = [row * columns, layer * rows, columns, rows];
+      if (row || layer) context.drawImage(sheet, ...from, ...geometry.place(row, layer), geometry.tile.width, geometry.tile.height);
+    }
+  }
 }
 
 /** One row per kind of map; two lines of tiles where the page is narrow. */

@@ -20,7 +20,6 @@ from vitlab.errors import printable
 from vitlab.metrics.multilabel import THRESHOLD
 from vitlab.metrics.targets import REAL_CLASSES, OwnLabels, Target, read_label_map, read_real
 from vitlab.models.build import Model
-from vitlab.models.classifier import class_names
 from vitlab.models.fingerprint import fingerprint_of
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
@@ -167,7 +166,7 @@ def truth_of(model: Model, source: Source, given: Labels) -> Truth:
     needs_one = "ReaL labels and label maps are for models that predict one class per image; this one is multi-label"
     require(model.task == "single-label" or is_plain, needs_one)
     if given.label_map is not None:
-        names = class_names(model)[0]
+        names = inputs.class_names(model)[0]
         mapped = read_label_map(given.label_map, source.class_names, names, numbers_of(names))
         note = f"classes by {given.label_map.name}"
         if not given.restrict:
@@ -177,7 +176,7 @@ def truth_of(model: Model, source: Source, given: Labels) -> Truth:
     numbers = () if numbers == tuple(range(len(numbers))) else numbers
     targets: dict[str, Target] = {"own": OwnLabels(numbers)}
     if given.real is not None:
-        is_imagenet = class_names(model)[0] == tuple(name for _, name in imagenet_classes())
+        is_imagenet = inputs.class_names(model)[0] == tuple(name for _, name in imagenet_classes())
         is_by_number = given.by_number and model.spec.classes == REAL_CLASSES
         require(is_imagenet or is_by_number, "ReaL labels need a model of ImageNet's 1000 classes; this one has others")
         targets["ReaL"] = read_real(given.real)
@@ -191,7 +190,7 @@ def match_classes(model: Model, data_names: tuple[str, ...], *, by_number: bool)
     taken for the model's, where a name that is a whole number stands for that number.
     """
     require(model.spec.classes > 0, "this model has no classification head, only features; use vitlab fewshot")
-    names, origin = class_names(model)
+    names, origin = inputs.class_names(model)
     if by_number:
         return _by_number(names, data_names), "classes matched by number, as requested, without comparing names"
     wordnet_ids, imagenet = zip(*imagenet_classes(), strict=True)
@@ -260,7 +259,7 @@ def _score(
         where = "the account of each row" if progress is None else progress.parent / "quarantine.json"
         on = f"{printable(pair.data)}, {printable(pair.label)}"
         say(console, f"{bad:,} of {len(pair.source):,} not evaluated ({on}): {where} names them", "yellow")
-    names, columns = class_names(pair.model)[0], pair.truth.columns
+    names, columns = inputs.class_names(pair.model)[0], pair.truth.columns
     competing = names if columns is None else tuple(names[number] for number in columns)
     about = (str(pair.how), competing)
     for kind, scores in done.scores.items():

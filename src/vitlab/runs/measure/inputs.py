@@ -15,6 +15,7 @@ from vitlab.data.sources.catalogue import open_data, with_max_pixels
 from vitlab.engines.engine import EngineName
 from vitlab.engines.opening import open_engine
 from vitlab.errors import printable
+from vitlab.models import classifier
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.paper.models import name_of
@@ -127,3 +128,8 @@ def preprocessing_of(model: Model, name: PreprocessingName) -> Preprocessing:
     if name == "few-shot":
         return replace(own, resize="square", fraction=224 / 256)
     return CONVENTIONS[name].preprocessing
+
+
+def class_names(model: Model) -> tuple[tuple[str, ...], str]:
+    """The names of the model's classes, and where they come from."""
+    return classifier.class_names(model)

@@ -20,11 +20,11 @@ from vitlab.inspection.attention import batch_size, even_distance
 from vitlab.inspection.merged import merged_picture
 from vitlab.inspection.rollout import look, rendered
 from vitlab.inspection.weights import as_pictures, likeness, neighbour_agreement, position_similarity, principal_filters
-from vitlab.models.classifier import class_names, evaluating
+from vitlab.models.classifier import evaluating
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
 from vitlab.require import check_arguments, require
-from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, label_of, open_model
+from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model
 from vitlab.runs.measure.prediction import Prepared, named, prepared
 from vitlab.runs.progress import Images, default_console
 from vitlab.spec import ConventionName, ViTSpec

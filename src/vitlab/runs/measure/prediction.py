@@ -23,10 +23,10 @@ from vitlab.engines.engine import INEXACT, Engine, EngineName, Pending
 from vitlab.engines.opening import open_engine
 from vitlab.errors import printable
 from vitlab.models.build import Model
-from vitlab.models.classifier import check_model, class_names
+from vitlab.models.classifier import check_model
 from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import check_arguments, require
-from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, label_of, open_model
+from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model
 from vitlab.runs.progress import Images, announced, default_console, say
 from vitlab.spec import ConventionName
 

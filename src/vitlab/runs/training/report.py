@@ -19,12 +19,12 @@ from vitlab.drawing.page import Card, Section, page
 from vitlab.inspection.captions import ROLLOUT
 from vitlab.inspection.figures import draw_scale
 from vitlab.models.build import Model
-from vitlab.models.classifier import class_names
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
 from vitlab.recipe import VALIDATION
 from vitlab.report.answers import Answers, ClassResult, Mistake, finite_numbers
 from vitlab.run_dir import MODEL, REPORT, RunDir, RunSpec, answers_file, weights_name
+from vitlab.runs.measure.inputs import class_names
 from vitlab.runs.measure.inspection import examine
 from vitlab.runs.progress import describe, say
 from vitlab.runs.training.data import RunData
