@@ -51,7 +51,10 @@ MAY_IMPORT = {
     "drawing": set(),
     "costing": {"engines", "busy", "spec", "recipe", "strict_json", "models", "train"},
     "inspection": {"spec", "strict_json", "models", "drawing"},
-    "page": {"user_files", "spec", "paper", "models", "store", "data", "engines", "inspection"},
+    "page": {
+        *("user_files", "spec", "paper", "models", "store", "data", "engines", "inspection"),
+        *("strict_json", "recipe", "changes", "counting", "run_dir", "report"),
+    },
     "report": {"user_files", "spec", "strict_json", "paper", "store", "drawing"},
     "service": {"strict_json", "weights"},
     "busy": set(),

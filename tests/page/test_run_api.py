@@ -151,15 +151,15 @@ def test_a_line_without_end_is_passed_over(tmp_path):
 
 
 def test_a_file_that_was_replaced_is_read_again(tmp_path):
-    run = made_run(tmp_path / "run", events=[step(number) for number in range(1, 9)])
+    run = made_run(tmp_path / "run", events=[VALIDATION, *(step(number) for number in range(1, 9))])
     browser = RunBrowser(tmp_path)
     id = browser.list()["runs"][0]["id"]
     before = browser.events(id)
-    assert browser.list()["runs"][0]["step"] == 8
+    assert [browser.list()["runs"][0][name] for name in ("step", "best")] == [8, 0.5]
     (run.path / "events.jsonl").write_text("".join(json.dumps(step(n, 5.0, time=5.0 + n)) + "\n" for n in range(1, 12)))
     after = browser.events(id, before["next"])
     assert after["stream"] != before["stream"]  # then the page begins again
-    assert browser.list()["runs"][0]["step"] == 11
+    assert [browser.list()["runs"][0][name] for name in ("step", "best")] == [11, None]
     (run.path / "events.jsonl").write_text(json.dumps(step(1, 5.0, time=6.0)) + "\n")
     assert browser.events(id, before["next"])["start"] == 0
     assert browser.list()["runs"][0]["step"] == 1

@@ -125,7 +125,7 @@ def test_values_are_read_with_keys_and_pointer_and_scales_change(lab, at):
     page.get_by_role("button", name="Log scale").first.click()
     assert page.locator("path.line").first.get_attribute("d") != before
     page.get_by_label("Smoothing").fill("0.8")
-    assert page.locator("path.line.faint").count() == 2  # loss and gradient norm
+    expect(page.locator("path.line.faint")).to_have_count(2)  # loss and gradient norm
     page.keyboard.press("Tab")
     page.get_by_role("button", name="by time").click()
     assert "after" in said.inner_text()

@@ -63,7 +63,9 @@ def evaluate(
 
     found = run(**given)
     console().print(found.table.terminal())
-    console().print(_where(out, "results", "the classes and confusion matrix of each row"), soft_wrap=True)
+    console().print(
+        _where(out, "results", "the classes, confusion matrix and worst mistakes of each row"), soft_wrap=True
+    )
     return 0
 
 

@@ -16,7 +16,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -153,7 +153,7 @@ class RunBrowser:
         require(after >= 0, f"after is {after}; it is a number of bytes, from 0")
         read = read_events(found.path, after)
         about = self._get(id)[2]
-        return {**asdict(read), "events": [flat(event) for event in read.events], "about": about}
+        return {**vars(read), "events": [flat(event) for event in read.events], "about": about}
 
     def compare(self, ids: Sequence[str]) -> Values:
         """Several runs, and the settings in which they differ: one value for each run."""
@@ -370,11 +370,12 @@ def dumped(value: object) -> bytes:
 
 def _plain(value: object) -> object:
     if isinstance(value, str):
-        return printable(value if len(value) <= LONGEST else f"{value[:LONGEST]} ...")
+        text = value if len(value) <= LONGEST else f"{value[:LONGEST]} ..."
+        return text if text.isprintable() else printable(text)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {printable(str(name)[:LONGEST]): _plain(one) for name, one in value.items()}
+        return {_plain(str(name)): _plain(one) for name, one in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, bytes):
         return [_plain(one) for one in value]
     return value

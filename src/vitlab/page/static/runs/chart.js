@@ -4,7 +4,7 @@ import { element, svg } from "../dom.js";
 import { duration, short } from "./words.js";
 
 const HEIGHT = 230;
-const MARGIN = { left: 54, right: 14, top: 12, bottom: 28 };
+const MARGIN = { left: 54, right: 24, top: 12, bottom: 28 };
 const ROWS = 200; // of the table of values
 const DOTTED = 60; // points that are also drawn as dots, at most
 
@@ -62,6 +62,7 @@ export class Chart {
     for (const value of ticks(...this.toX.domain, false, Math.max(2, Math.floor(width / 110)))) {
       parts.push(svg("text", { class: "tick middle", x: this.toX(value), y: HEIGHT - 9 }, this.x === "time" ? duration(value) : short(value)));
     }
+    for (const one of this.series) if (this.smoothing && one.smooth !== one.ys) parts.push(svg("path", { class: `line c${one.colour % 8} faint${this.series.length > 3 ? " many" : ""}`, d: this.path(one.xs, one.ys) }));
     for (const one of this.series) parts.push(...this.curve(one));
     this.mark = svg("g", { class: "mark" });
     this.svg.replaceChildren(...parts, this.mark);
@@ -70,13 +71,12 @@ export class Chart {
 
   curve({ xs, ys, smooth, colour, isDashed }) {
     const look = `line c${colour % 8}${isDashed ? " dashed" : ""}`;
-    const parts = [];
-    if (this.smoothing && smooth !== ys) parts.push(svg("path", { class: `${look} faint`, d: this.path(xs, ys) }));
-    parts.push(svg("path", { class: look, d: this.path(xs, smooth) }));
+    const parts = [svg("path", { class: look, d: this.path(xs, smooth) })];
     if (xs.length <= DOTTED) {
       xs.forEach((x, place) => this.isShown(smooth[place]) && parts.push(svg("circle", { class: `point c${colour % 8}`, r: 2.2, cx: this.toX(x), cy: this.toY(smooth[place]) })));
     }
-    xs.forEach((x, place) => Number.isFinite(ys[place]) || parts.push(svg("text", { class: "tick middle bad", x: this.toX(x), y: MARGIN.top + 4 }, "×")));
+    const bad = xs.filter((_, place) => !Number.isFinite(ys[place]));
+    for (const x of bad.slice(-DOTTED)) parts.push(svg("text", { class: "tick middle bad", x: this.toX(x), y: MARGIN.top + 4 }, svg("title", {}, "not a finite number"), "×"));
     return parts;
   }
 

@@ -31,7 +31,7 @@ export class CurvePanel {
     slider.addEventListener("input", () => {
       this.smoothing = Number(slider.value);
       strength.textContent = this.smoothing ? this.smoothing.toFixed(2) : "off";
-      this.draw();
+      this.request();
     });
     const tools = element("div", { class: "row tools" }, axes, element("label", { class: "row" }, "Smoothing ", slider, strength));
     this.waiting = element("p", { class: "nothing panel" }, "No step has been recorded yet.");
