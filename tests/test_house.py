@@ -56,7 +56,7 @@ MAY_IMPORT = {
         *("strict_json", "recipe", "changes", "counting", "run_dir", "report"),
     },
     "report": {"user_files", "spec", "strict_json", "paper", "store", "drawing"},
-    "service": {"strict_json", "weights"},
+    "service": {"strict_json", "weights", "page"},
     "busy": set(),
     "doctor": {"busy"},
     "interrupts": set(),

@@ -12,9 +12,12 @@ import pytest
 from malformed import PATHS, QUERIES
 from servers import FORM, Service, multipart
 from vitlab.cli import main
-from vitlab.service.access import POLICY
 
 SLOW = [pytest.mark.slow, pytest.mark.timeout(600)]
+POLICY = (
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' blob: data:; "
+    "connect-src 'self'; worker-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 TOKEN = "a token of twenty characters"
 AUDITED = """
 import sys

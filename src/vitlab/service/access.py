@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
+from vitlab.page.policy import policy
 from vitlab.require import require
 from vitlab.service.refusals import Refused
 
@@ -15,12 +16,8 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 OPEN_TO_ALL = ("/health", "/ready")  # for whoever watches the service: they say nothing about models
 COOKIE = "vitlab-token"
 SHORTEST_TOKEN = 16  # characters
-POLICY = (
-    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' blob: data:; "
-    "connect-src 'self'; worker-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 PROTECTION = {
-    "content-security-policy": POLICY,
+    "content-security-policy": policy(),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
