@@ -168,7 +168,7 @@ def test_a_service_whose_model_cannot_be_loaded_ends_with_the_reason(tmp_path):
 
 def test_a_damaged_model_is_not_served(models, tmp_path):
     folder = shutil.copytree(models / "small", tmp_path / "model")
-    weights = folder / "model.safetensors"
+    (weights,) = folder.glob("*.safetensors")
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
