@@ -43,13 +43,11 @@ import io, sys
 import torch
 from PIL import Image
 import vitlab
-from vitlab.runs.measure.inputs import class_names
 model = vitlab.load_model(sys.argv[1])
-names = class_names(model)[0]
 def answer(logits, top=5):
     best = logits.softmax(-1).topk(top)
     guesses = zip(best.indices.tolist(), best.values.tolist())
-    return {"guesses": [{"index": i, "name": names[i], "probability": p} for i, p in guesses]}
+    return {"guesses": [{"index": i, "name": str(i), "probability": p} for i, p in guesses]}
 """
 PLAIN = (
     COMMON
@@ -199,7 +197,7 @@ def start(words: Sequence[str], port: int, path: str, services: contextlib.ExitS
             if is_ready:
                 return
         time.sleep(0.1)
-    raise RuntimeError(f"{words[:2]} did not start")
+    raise RuntimeError("it did not start")
 
 
 def _end(process: subprocess.Popen) -> None:

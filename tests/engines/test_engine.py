@@ -1,6 +1,9 @@
 """An engine gives the plain model's answers at any batch size, and notices when the weights change."""
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -210,3 +213,19 @@ def test_a_wrong_name_or_model_is_explained(model):
         open_engine(model, batch=0)
     with pytest.raises(ValueError, match="model is a Linear"):
         open_engine(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.slow
+def test_two_streams_may_be_the_first_to_call_openvino(tmp_path):
+    """In a process of its own, where nothing has called it before: without care they wait for each other forever."""
+    pytest.importorskip("openvino", reason="pip install 'vitlab[openvino]'")
+    code = (
+        "import torch; torch.set_num_threads(2)\n"
+        "import vitlab\n"
+        "from vitlab.models.build import build_from_spec\n"
+        "from vitlab.spec import ViTSpec\n"
+        "model = build_from_spec(ViTSpec(4, 1, 24, 40, 3, (16, 16), 5)).eval()\n"
+        "assert vitlab.open_engine(model, 'openvino')(torch.zeros(8, 3, 16, 16)).shape == (8, 5)\n"
+    )
+    environment = os.environ | {"VITLAB_ENGINE_CACHE": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)

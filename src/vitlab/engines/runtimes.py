@@ -59,6 +59,7 @@ def openvino_functions(graph: Path, threads: int) -> tuple[Function, Function]:
     import openvino
 
     core, building = openvino.Core(), threading.Lock()
+    openvino.Type.f32.to_dtype()  # fills a table; two threads that come first at the same time would block each other
 
     @cache
     def compiled(streams: int) -> Any:
