@@ -94,13 +94,16 @@ def _traced(
         return _cleaned(onnx.load(path))
 
 
-def _cleaned(graph: "ModelProto") -> "ModelProto":
+def _cleaned(model: "ModelProto") -> "ModelProto":
     """A graph without the exporter's notes, which name source files."""
-    for one in (*graph.graph.node, *graph.graph.initializer, *graph.graph.input, *graph.graph.output):
-        del one.metadata_props[:]
-        one.doc_string = ""
-    del graph.graph.value_info[:], graph.graph.metadata_props[:]
-    return graph
+    graphs = [model.graph]
+    for graph in graphs:
+        for one in (*graph.node, *graph.initializer, *graph.input, *graph.output):
+            del one.metadata_props[:]
+            one.doc_string = ""
+        graphs += [part.g for node in graph.node for part in node.attribute if part.HasField("g")]  # of a condition
+        del graph.value_info[:], graph.metadata_props[:]
+    return model
 
 
 def _joined(first: "ModelProto", second: "ModelProto") -> "ModelProto":
