@@ -119,6 +119,7 @@ class TestAnArtefact:
     def test_names_no_file_of_the_machine_that_wrote_it(self, exported):
         for file in exported[1].path.iterdir():
             content = file.read_bytes()
+            assert b"stack_trace" not in content, file
             assert b"site-packages" not in content, file
             assert b"/vitlab/" not in content, file
 
@@ -181,6 +182,17 @@ class TestAnArtefact:
         file.write_bytes(content)
         with pytest.raises(ValueError, match=r"does not match its SHA-256"):
             open_artefact(folder)
+
+
+@pytest.mark.slow
+def test_the_fingerprint_is_also_that_of_weights_in_a_file_of_their_own(tmp_path):
+    needs("openvino")
+    models = [randomised(build_from_spec(FAMILIES["BiT"]), seed=seed) for seed in (1, 2)]
+    given = {"check": [picture(30, 20)], "quiet": True}
+    folders = [vitlab.export(one, tmp_path / str(n), "openvino", **given).path for n, one in enumerate(models)]
+    first, second = ((folder / "model.xml").read_bytes() for folder in folders)
+    assert first == second
+    assert len({open_artefact(folder).fingerprint for folder in folders}) == 2
 
 
 @pytest.mark.slow

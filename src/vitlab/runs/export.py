@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from vitlab import __version__
-from vitlab.artefacts.artefact import PACKAGES, Artefact, check_packages
+from vitlab.artefacts.artefact import PACKAGES, Artefact, check_packages, open_parts
 from vitlab.artefacts.card import CARD, FILES, README, REPORT, VERSION, Card
 from vitlab.artefacts.network import check_outputs
 from vitlab.artefacts.writing import write_artefact
@@ -210,7 +210,7 @@ def export(
     card = _card(own, to, chosen, is_int8=int8)
     with TemporaryDirectory(prefix="vitlab-") as scratch, announced(screen, f"exporting {card.name} to {to} ..."):
         write_artefact(own, card, Path(scratch))
-        artefact = Artefact(Path(scratch) / FILES[to], card, "")
+        artefact = open_parts(Path(scratch) / FILES[to], card, "", [file.name for file in Path(scratch).iterdir()])
         rows = tuple(compare(own, artefact, pictures))
         found = Exported(folder, card, rows, agreement if int8 else LARGEST_DIFFERENCE)
         if not found.is_good:
