@@ -154,8 +154,8 @@ def verify_folder(
 ) -> dict[str, str]:
     """Raise unless the manifest lists the required files and every listed file has its size and SHA-256.
 
-    Returns the SHA-256 of the files that were checked, by name. With `part` (i, n) only every n-th file from the i-th on is checked, so that n processes can share the work; with
-    `only`, just the file of that name.
+    Returns the SHA-256 of the files that were checked, by name. With `part` (i, n) only every n-th file from the i-th
+    on is checked, so that n processes can share the work; with `only`, just the file of that name.
     """
     manifest = read_json(path / MANIFEST)
     require(isinstance(manifest, dict), f"{MANIFEST} of {path} is not an object")
