@@ -111,8 +111,9 @@ def write_traced(
         program.save(str(path), external_data=True)
     graph = onnx.load(path, load_external_data=False)
     for one in messages(graph):
-        for note in {"metadata_props", "doc_string"} & one.DESCRIPTOR.fields_by_name.keys():
-            one.ClearField(note)
+        for note in ("metadata_props", "doc_string"):
+            if note in one.DESCRIPTOR.fields_by_name:
+                one.ClearField(note)
     path.write_bytes(graph.SerializeToString())
 
 
