@@ -151,17 +151,18 @@ def refuse_strange(folder: Path, marks: Iterable[str]) -> None:
 
 def verify_folder(
     path: Path, required: Iterable[str], part: tuple[int, int] = (0, 1), *, only: str | None = None
-) -> None:
+) -> dict[str, str]:
     """Raise unless the manifest lists the required files and every listed file has its size and SHA-256.
 
-    With `part` (i, n) only every n-th file from the i-th on is checked, so that n processes can share the work; with
-    `only`, just the file of that name.
+    Returns the SHA-256 of the files that were checked, by name. With `part` (i, n) only every n-th file from the i-th
+    on is checked, so that n processes can share the work; with `only`, just the file of that name.
     """
     manifest = read_json(path / MANIFEST)
     require(isinstance(manifest, dict), f"{MANIFEST} of {path} is not an object")
     unlisted = sorted(set(required) - set(cast(dict[str, Any], manifest)))
     require(not unlisted, f"{MANIFEST} of {path} does not list {', '.join(unlisted)}; the folder is incomplete")
     listed = list(cast(dict[str, Any], manifest).items())
+    found = {}
     for name, entry in listed[part[0] :: part[1]]:
         if only not in (None, name):
             continue
@@ -172,7 +173,9 @@ def verify_folder(
         require(file.is_file(), f"{file} is missing; the folder is incomplete")
         size = file.stat().st_size
         require(size == entry["bytes"], f"{file} has {size:,} bytes, not {entry['bytes']!r}; it is damaged")
-        require(sha256(file) == entry["sha256"], f"{file} does not match its SHA-256; it is damaged or was edited")
+        found[name] = sha256(file)
+        require(found[name] == entry["sha256"], f"{file} does not match its SHA-256; it is damaged or was edited")
+    return found
 
 
 class Unwritable(OSError):  # noqa: N818 - says what is wrong

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vitlab.artefacts import preprocessing, writing
-from vitlab.artefacts.preprocessing import Preprocess
+from vitlab.artefacts.preprocessing import Axis, Preprocess, halves, pillow_weights
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised, to_tensor
 from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS
@@ -61,6 +61,21 @@ def test_pixels_are_those_of_the_gate(how):
 def test_pixels_are_those_of_the_gate_for_any_size(height, width, rows, columns, how):
     expected, found = both(picture(height, width), (rows, columns), how)
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("method", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("times", [40, 64, 100, 150])
+def test_pixels_are_those_of_the_gate_for_pictures_that_shrink_much(times, method):
+    how, side = Preprocessing("square", 1.0, method, True), 16 * times
+    axis = Axis(torch.arange(side), torch.arange(16), torch.tensor(side), torch.tensor(16))
+    _, low = halves(pillow_weights(axis, method, torch.float64))
+    largest_sums = np.repeat((low > 0).numpy()[:, :, None], 3, axis=2)  # white where the rest of a weight is positive
+    noise = picture(16, side)
+    for pixels in (noise, (noise > 127) * np.uint8(255), np.full_like(noise, 255), largest_sums * np.uint8(255)):
+        expected, found = both(pixels, (16, 16), how)
+        assert torch.equal(found, expected)
+        expected, found = both(np.ascontiguousarray(pixels.swapaxes(0, 1)), (16, 16), how)
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("name", CONVENTIONS)

@@ -12,7 +12,7 @@ import torch
 from agreement import randomised
 from families import FAMILIES
 from vitlab.artefacts.card import Card
-from vitlab.artefacts.programs import GRAPH, open_program
+from vitlab.artefacts.programs import GRAPH, _check_texts, open_program
 from vitlab.artefacts.writing import write_torch
 from vitlab.models.build import build_from_spec
 
@@ -76,6 +76,31 @@ def test_programs_with_every_output_open(family, tmp_path):
     program = open_program(tmp_path / "model.pt2")
     with torch.inference_mode():
         assert program(torch.zeros(1, 50, 20, 3, dtype=torch.uint8))[0].shape == (1, 4)
+
+
+SIDE = "Symbol('s1', positive=True, integer=True)"
+
+
+@pytest.mark.parametrize("size", [SIDE, f"Mul(Integer(-96), {SIDE})", f"Add(Pow({SIDE}, Integer(2)), Integer(1))"])
+def test_sizes_that_depend_on_the_input_are_plain(size):
+    _check_texts({"expr_str": size})
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        "Pow(Integer(9), Pow(Integer(9), Integer(99)))",
+        f"Pow({SIDE}, Integer(99))",
+        f"Pow(Pow({SIDE}, Integer(9)), Integer(9))",
+        f"Pow({SIDE}, {SIDE})",
+        f"Integer({'9' * 5000})",
+        "Integer(9999999999999999999)",
+        f"Add({', '.join(['Integer(1)'] * 100)})",
+    ],
+)
+def test_sizes_that_take_long_to_evaluate_are_refused(size):
+    with pytest.raises(ValueError, match=r"has a text that may be code"):
+        _check_texts({"expr_str": size})
 
 
 @pytest.mark.slow

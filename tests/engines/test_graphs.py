@@ -54,6 +54,8 @@ def test_a_graph_is_converted_once_and_again_if_it_is_damaged(model, own_cache, 
     assert cached_graph(model) == path
     assert path.stat().st_mtime_ns == written
     content = path.read_bytes()
+    assert b"stack_trace" not in content
+    assert b".py" not in content
     path.write_bytes(content[:100] + b"x" + content[101:])
     assert cached_graph(model) == path
     assert path.stat().st_mtime_ns != written

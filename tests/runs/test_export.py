@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
 import vitlab
 from agreement import disagreement, randomised
@@ -18,6 +19,7 @@ from vitlab.cli import main
 from vitlab.models.build import build_from_spec
 from vitlab.runs import export as exporting
 from vitlab.runs.export import Disagrees, drawn_pictures
+from vitlab.runs.measure.inputs import ModelOptions, open_copy
 
 TARGETS = ("onnx", "openvino", "torch")
 KINDS = ("ViT", "hybrid", "BiT", "Axial-ViT", "AxialResNet", "distilled DeiT", "merging")
@@ -119,6 +121,7 @@ class TestAnArtefact:
     def test_names_no_file_of_the_machine_that_wrote_it(self, exported):
         for file in exported[1].path.iterdir():
             content = file.read_bytes()
+            assert b"stack_trace" not in content, file
             assert b"site-packages" not in content, file
             assert b"/vitlab/" not in content, file
 
@@ -184,6 +187,17 @@ class TestAnArtefact:
 
 
 @pytest.mark.slow
+def test_the_fingerprint_is_also_that_of_weights_in_a_file_of_their_own(tmp_path):
+    needs("openvino")
+    models = [randomised(build_from_spec(FAMILIES["BiT"]), seed=seed) for seed in (1, 2)]
+    given = {"check": [picture(30, 20)], "quiet": True}
+    folders = [vitlab.export(one, tmp_path / str(n), "openvino", **given).path for n, one in enumerate(models)]
+    first, second = ((folder / "model.xml").read_bytes() for folder in folders)
+    assert first == second
+    assert len({open_artefact(folder).fingerprint for folder in folders}) == 2
+
+
+@pytest.mark.slow
 def test_an_onnx_file_needs_no_folder(tmp_path):
     needs("onnx")
     model = model_of("BiT")
@@ -215,6 +229,48 @@ def test_another_resolution_is_that_of_a_resized_model(tmp_path):
     logits = open_artefact(found.path)(torch.from_numpy(picture(77, 50))[None])["logits"]
     with torch.inference_mode():
         assert disagreement(logits, model(vitlab.preprocess(model, [picture(77, 50)]))) <= 1e-5
+
+
+@pytest.mark.parametrize("to", ["torch", "web"])
+@pytest.mark.parametrize("given", [{"conventions": "deit"}, {"heads": 3}, {"allow_partial": True}])
+def test_options_for_weights_are_refused_for_a_module(given, to, tmp_path):
+    with pytest.raises(ValueError, match=r"apply to weights; give a name or a path instead of a module"):
+        vitlab.export(model_of("ViT"), tmp_path / "out", to, **given, quiet=True)
+
+
+def test_merge_is_for_weights(tmp_path):
+    with pytest.raises(ValueError, match=r"merge and heads apply to weights"):
+        vitlab.export(model_of("ViT"), tmp_path / "out", "torch", merge=2, quiet=True)
+
+
+def test_an_export_works_on_a_copy_of_a_module():
+    model = model_of("ViT of timm").double().train()
+    own = open_copy(model, ModelOptions(image=(48, 64), device="cpu"), Console(quiet=True))
+    assert (own.spec.image, own.training, next(own.parameters()).dtype) == ((48, 64), False, torch.float32)
+    assert own.class_names == model.class_names
+    assert (model.spec.image, model.training, next(model.parameters()).dtype) == ((32, 40), True, torch.float64)
+
+
+@pytest.mark.parametrize("given", [{}, {"int8": True}])
+def test_a_comparison_needs_pictures(given, tmp_path):
+    needs("onnx")
+    with pytest.raises(ValueError, match=r"check has no pictures; give some, or leave check out"):
+        vitlab.export(model_of("ViT"), tmp_path / "out", "onnx", check=iter(()), **given, quiet=True)
+
+
+def test_a_comparison_with_what_is_no_number_fails():
+    finite, other = torch.tensor([1.0, 2.0]), torch.tensor([1.0, torch.nan])
+    assert exporting._difference(finite, finite) == 0
+    assert exporting._difference(finite, other) == exporting._difference(other, finite) == float("inf")
+    infinite = torch.tensor([1.0, torch.inf])
+    assert exporting._difference(finite, infinite) == float("inf")
+
+
+def test_a_page_takes_the_default_outputs_as_a_list(tmp_path):
+    """The runtime is looked for, so that the outputs were accepted."""
+    needs("onnx")
+    with pytest.raises((ValueError, OSError), match=r"nowhere"):
+        vitlab.export(model_of("ViT"), tmp_path / "out", "web", outputs=["logits"], runtime="nowhere", quiet=True)
 
 
 @pytest.mark.slow
@@ -284,7 +340,7 @@ def test_int8_states_its_agreement_and_is_refused_below_the_bound(tmp_path, caps
         ("ViT", {"outputs": ("logit",)}, r"outputs has 'logit'; choose some of logits, features, attention, tokens"),
         ("ViT", {"outputs": ()}, r"outputs is empty"),
         ("ViT", {"outputs": ("logits", "logits")}, r"names one twice"),
-        ("ViT", {"to": "tflite"}, r"to is 'tflite'; expected 'onnx', 'openvino' or 'torch'"),
+        ("ViT", {"to": "tflite"}, r"to is 'tflite'; expected 'onnx', 'openvino', 'torch' or 'web'"),
         ("ViT", {"to": "torch", "int8": True}, r"int8 is for onnx, not for torch"),
         ("ViT", {"to": "torch", "image": 30}, r"not a whole number of 8x8 patches"),
         ("ViT", {"to": "torch", "agreement": 0.0}, r"agreement 0.0 is a share"),

@@ -1,16 +1,18 @@
 """Artefacts: models that run in another runtime, from decoded pictures on, opened from files that may be untrusted."""
 
+import hashlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from vitlab.artefacts.card import CARD, FILES, INPUT, Card, read_card
+from vitlab.artefacts.card import CARD, FILES, INPUT, README, REPORT, Card, read_card
 from vitlab.artefacts.programs import open_program
 from vitlab.engines.engine import EngineName, Pending
+from vitlab.engines.graphs import messages
 from vitlab.require import require
 from vitlab.spec import ExportOutput, ExportTarget
 from vitlab.store import sha256, verify_folder
@@ -28,7 +30,8 @@ PACKAGES: dict[ExportTarget, tuple[tuple[str, ...], str]] = {  # to write and to
     "torch": ((), ""),
 }
 ENGINES: dict[ExportTarget, EngineName] = {"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}
-LARGEST_FILE = 2**40  # bytes of weights beside a graph
+WEIGHTS: dict[ExportTarget, tuple[str, ...]] = {"onnx": (), "openvino": ("model.bin",), "torch": ()}  # always there
+SMALL = (1, 8, 8, 3)  # shape of the pictures that an artefact is tried with when it is opened
 DOMAINS = {"", "ai.onnx", "com.microsoft"}  # of ONNX operators
 
 
@@ -38,10 +41,24 @@ class Artefact:
     It is called with decoded pictures (B, H, W, 3) of uint8, of any H and W, and returns its outputs by name.
     """
 
-    def __init__(self, path: Path, card: Card, fingerprint: str) -> None:
+    def __init__(self, path: Path, card: Card, fingerprint: str, run: Run) -> None:
         self.path, self.card, self.fingerprint = path, card, fingerprint
         self.spec, self.task, self.class_names = card.model, card.task, card.class_names
-        self._run = OPENERS[card.target](path, card)
+        self._run = run
+        self._try()
+
+    def _try(self) -> None:
+        """Raise unless the model runs and its logits have the classes of the card."""
+        try:
+            made = self(torch.zeros(SMALL, dtype=torch.uint8))
+        except Exception as error:  # a runtime raises whatever a wrong graph leads to
+            raise ValueError(f"cannot be run by {self.engine}: {_line(error)}") from None
+        classes = self.card.model.classes
+        for name, one in made.items():
+            shape = tuple(one.shape)
+            is_right = shape == (1, classes) if name == "logits" else shape[:1] == (1,)
+            expected = f"(1, {classes})" if name == "logits" else "(1, ...)"
+            require(is_right, f"returns {name} {shape} for one picture, where {CARD} promises {expected}")
 
     @property
     def engine(self) -> EngineName:
@@ -102,11 +119,18 @@ def open_artefact(given: str | Path) -> Artefact:
         file = folder / FILES[card.target]
         is_own = path in (folder, file)
         require(is_own, f"is not the file of the artefact in its folder, which is {file.name}; give the folder")
-        verify_folder(folder, (CARD, file.name))
-        return Artefact(file, card, sha256(file))
+        hashes = verify_folder(folder, (CARD, file.name, *WEIGHTS[card.target]))
+        parts = {name: value for name, value in sorted(hashes.items()) if name not in (CARD, REPORT, README)}
+        fingerprint = hashlib.sha256("".join(f"{name} {value}\n" for name, value in parts.items()).encode())
+        return open_parts(file, card, fingerprint.hexdigest(), tuple(parts))
     except ValueError as error:
         said = str(error)
         raise ValueError(said if said.startswith(str(folder)) else f"{path}: {said}") from None
+
+
+def open_parts(path: Path, card: Card, fingerprint: str, parts: Collection[str]) -> Artefact:
+    """Open the file of an artefact; `parts` are the names of the files in its folder that it may read."""
+    return Artefact(path, card, fingerprint, OPENERS[card.target](path, card, parts))
 
 
 def missing_packages(target: ExportTarget) -> str:
@@ -127,23 +151,36 @@ def _open_alone(path: Path) -> Artefact:
     check_regular(path)
     require(SUFFIXES[path.suffix] == "onnx", f"has no {CARD} beside it; give the folder that vitlab export wrote")
     check_packages("onnx")
-    properties = {one.key: one.value for one in _read_onnx(path).metadata_props}
-    unknown = "is not of vitlab export: it does not say how its images are preprocessed and what its classes are"
+    graph = _read_onnx(path)
+    properties = {one.key: one.value for one in graph.metadata_props}
+    unknown = (
+        "was not written by vitlab export: it does not say how its images are preprocessed or what its classes are"
+    )
     require("vitlab" in properties, unknown)
-    return Artefact(path, read_card(parse_json(properties["vitlab"].encode(), path.name), path.name), sha256(path))
+    card = read_card(parse_json(properties["vitlab"].encode(), path.name), path.name)
+    require(card.target == "onnx", f"is an ONNX graph with the card of an artefact for {card.target}")
+    return Artefact(path, card, sha256(path), _run_onnx(path, card, graph, ()))
 
 
 # -- Runtimes ------------------------------------------------------------------------------------------------
 
 
-def _open_onnx(path: Path, card: Card) -> Run:
+def _open_onnx(path: Path, card: Card, parts: Collection[str]) -> Run:
     check_packages("onnx")
+    return _run_onnx(path, card, _read_onnx(path), parts)
+
+
+def _run_onnx(path: Path, card: Card, graph: "ModelProto", parts: Collection[str]) -> Run:
+    """Open a graph that was read from a file; its weights may be in `parts` of the file's folder."""
     import onnxruntime
 
-    _check_onnx(path)
+    _check_onnx(graph, parts)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors have no other class in common
+        raise ValueError(f"cannot be opened by ONNX Runtime: {_line(error)}") from None
 
     def run(pictures: Tensor) -> dict[str, Tensor]:
         found = session.run(list(card.outputs), {INPUT: pictures.numpy()})
@@ -159,26 +196,31 @@ def _read_onnx(path: Path) -> "ModelProto":
     try:
         return onnx.load(path, load_external_data=False)
     except Exception as error:  # of protobuf
-        raise ValueError(f"is no ONNX graph: {error}") from None
+        raise ValueError(f"is not an ONNX graph: {_line(error)}") from None
 
 
-def _check_onnx(path: Path) -> None:
-    """Raise unless a graph has operators of ONNX and of its runtime only, and weights in files beside it only."""
-    graph = _read_onnx(path)
-    strange = {one.domain for one in (*graph.opset_import, *graph.graph.node)} - DOMAINS
+def _check_onnx(graph: "ModelProto", parts: Collection[str]) -> None:
+    """Raise unless a graph has operators of ONNX and of its runtime only, and weights only in itself and in `parts`."""
+    import onnx
+
+    domains, places = {one.domain for one in graph.opset_import}, set()
+    for one in messages(graph):
+        if isinstance(one, onnx.NodeProto):
+            domains.add(one.domain)
+        elif isinstance(one, onnx.TensorProto):
+            places |= {place.value for place in one.external_data if place.key == "location"}
+    strange = sorted(domains - DOMAINS)
+    require(not strange, f"has operators of {strange!r:.80}, which vitlab does not write")
+    require(not graph.functions, "has functions, which vitlab does not write")
+    outside = sorted(place for place in places if Path(place).name != place)
+    require(not outside, f"has weights outside its folder: {outside!r:.80}")
+    other = sorted(places - set(parts))
     require(
-        not strange and not graph.functions, f"has operators of {sorted(strange)!r:.80}, which vitlab does not write"
+        not other, f"has weights in {other!r:.80}, which cannot be checked; give the folder that vitlab export wrote"
     )
-    outside = {
-        place.value
-        for one in graph.graph.initializer
-        for place in one.external_data
-        if place.key == "location" and Path(place.value).name != place.value
-    }
-    require(not outside, f"has weights outside its folder: {sorted(outside)!r:.80}")
 
 
-def _open_openvino(path: Path, card: Card) -> Run:
+def _open_openvino(path: Path, card: Card, _: Collection[str]) -> Run:
     check_packages("openvino")
     import openvino
 
@@ -187,7 +229,7 @@ def _open_openvino(path: Path, card: Card) -> Run:
     try:
         compiled: Any = core.compile_model(core.read_model(path), "CPU", settings | {"ENABLE_CPU_PINNING": False})
     except RuntimeError as error:
-        raise ValueError(f"cannot be opened by OpenVINO: {' '.join(str(error).split()):.200}") from None
+        raise ValueError(f"cannot be opened by OpenVINO: {_line(error)}") from None
 
     def run(pictures: Tensor) -> dict[str, Tensor]:
         found = compiled({INPUT: pictures.numpy()})
@@ -196,12 +238,17 @@ def _open_openvino(path: Path, card: Card) -> Run:
     return run
 
 
-def _open_torch(path: Path, card: Card) -> Run:
+def _open_torch(path: Path, card: Card, _: Collection[str]) -> Run:
     program = open_program(path)
     return lambda pictures: dict(zip(card.outputs, program(pictures), strict=True))
 
 
-OPENERS: dict[ExportTarget, Callable[[Path, Card], Run]] = {
+def _line(error: Exception) -> str:
+    """An error's message on one line."""
+    return f"{' '.join(str(error).split()):.200}"
+
+
+OPENERS: dict[ExportTarget, Callable[[Path, Card, Collection[str]], Run]] = {
     "onnx": _open_onnx,
     "openvino": _open_openvino,
     "torch": _open_torch,

@@ -145,7 +145,11 @@ def pass_down(pixels: Tensor, weights: Tensor) -> Tensor:
 
 
 def halves(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Split weights into whole numbers of HALF and the rest; sums of their products with pixels stay below 2**24."""
+    """Split weights into whole numbers of HALF and the rest.
+
+    Sums of products of the rest with pixels are below 2**24, and so exact in float32, for up to 64 old pixels per new
+    one. Larger sums are rounded by a few 1 / UNIT, which changes a pixel only where it is that close to a half.
+    """
     high = (weights / HALF).round()
     return high.float(), (weights - high * HALF).float()
 

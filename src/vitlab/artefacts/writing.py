@@ -7,13 +7,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitlab.artefacts.card import FILES, INPUT, Card
 from vitlab.artefacts.network import PLAIN, Outputs
 from vitlab.artefacts.preprocessing import Preprocess
 from vitlab.engines.graphs import INPUT as IMAGES
-from vitlab.engines.graphs import cached_graph, quiet
+from vitlab.engines.graphs import cached_graph, quiet, traced_graph
 from vitlab.models.build import Model
 from vitlab.pixels import Preprocessing
 from vitlab.strict_json import to_json
@@ -57,53 +57,19 @@ def _model_graph(model: Model, card: Card) -> "ModelProto":
 
     if not set(card.outputs) <= set(PLAIN):
         images = torch.zeros(2, 3, *model.spec.image)
-        return _traced(Outputs(model, card.outputs), images, IMAGES, {0: "batch"}, card.outputs)
+        return traced_graph(Outputs(model, card.outputs), {IMAGES: images}, card.outputs, {0: "batch"})
     graph = onnx.load(cached_graph(model, is_int8=card.int8))
     offered = {one.name: one for one in graph.graph.output}
     del graph.graph.output[:]
     graph.graph.output.extend(offered[name] for name in card.outputs)
-    return _cleaned(graph)
+    return graph
 
 
 @cache
 def _preprocessing(how: Preprocessing, size: tuple[int, int], precision: torch.dtype) -> bytes:
     """The graph from pictures to images, which is the same for many models."""
     example = torch.zeros(EXAMPLE, dtype=torch.uint8)
-    return _traced(Preprocess(how, size, precision), example, INPUT, SIDES, (IMAGES,)).SerializeToString()
-
-
-def _traced(
-    module: nn.Module, example: Tensor, name: str, sides: dict[int, str], outputs: tuple[str, ...]
-) -> "ModelProto":
-    """The ONNX graph of a module with one input, some of whose sides may have any length."""
-    import onnx
-
-    with quiet(), torch.no_grad(), TemporaryDirectory() as scratch:
-        program = torch.onnx.export(
-            module,
-            (example,),
-            dynamo=True,
-            input_names=[name],
-            output_names=outputs,
-            dynamic_shapes=({place: torch.export.Dim(side, min=1) for place, side in sides.items()},),
-            verbose=False,
-        )
-        assert program is not None
-        path = Path(scratch) / "graph.onnx"
-        program.save(str(path), external_data=True)
-        return _cleaned(onnx.load(path))
-
-
-def _cleaned(model: "ModelProto") -> "ModelProto":
-    """A graph without the exporter's notes, which name source files."""
-    graphs = [model.graph]
-    for graph in graphs:
-        for one in (*graph.node, *graph.initializer, *graph.input, *graph.output):
-            del one.metadata_props[:]
-            one.doc_string = ""
-        graphs += [part.g for node in graph.node for part in node.attribute if part.HasField("g")]  # of a condition
-        del graph.value_info[:], graph.metadata_props[:]
-    return model
+    return traced_graph(Preprocess(how, size, precision), {INPUT: example}, (IMAGES,), SIDES).SerializeToString()
 
 
 def _joined(first: "ModelProto", second: "ModelProto") -> "ModelProto":
@@ -112,7 +78,7 @@ def _joined(first: "ModelProto", second: "ModelProto") -> "ModelProto":
 
     joined = compose.add_prefix(second, "model/", rename_inputs=False, rename_outputs=False, inplace=True)
     nodes = [*first.graph.node, *joined.graph.node]
-    del joined.graph.node[:], joined.graph.input[:]
+    del joined.graph.node[:], joined.graph.input[:], joined.graph.value_info[:]
     joined.graph.node.extend(nodes)
     joined.graph.initializer.extend(first.graph.initializer)
     joined.graph.input.extend(first.graph.input)

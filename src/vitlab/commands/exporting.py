@@ -38,7 +38,7 @@ def export(
 ) -> None:
     """Write a model for another runtime, with its preprocessing and class names, or as a page for static hosts.
 
-    It is checked against the original; what disagrees is not written.
+    The export is compared with the model; if they disagree, nothing is written.
 
     Args:
         out: Folder to write; must not exist yet.

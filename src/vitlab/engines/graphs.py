@@ -7,12 +7,14 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor, nn
 
 from vitlab.engines.engine import OUTPUTS
 from vitlab.engines.networks import prepared
@@ -21,9 +23,13 @@ from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
 from vitlab.store import remove_folder, verify_folder, write_folder
 
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from onnx import ModelProto
+
 GRAPH, INPUT = "graph.onnx", "images"
 LARGEST_CACHE = 4 * 2**30  # bytes of graphs that are kept; the oldest go first
-REVISION = 2  # of what a graph contains; a new one makes the cached ones useless
+REVISION = 3  # of what a graph contains; a new one makes the cached ones useless
 
 
 def cache_folder() -> Path:
@@ -72,21 +78,74 @@ def write_graph(model: Model, path: Path) -> None:
 
     The weights are in a second file, `path` with .data appended.
     """
-    network = prepared(model)
     images = torch.zeros(2, 3, *model.spec.image, dtype=next(model.parameters()).dtype)  # 1 would be taken as fixed
-    batch = {INPUT: {0: torch.export.Dim("batch")}}
+    write_traced(prepared(model), {INPUT: images}, OUTPUTS, path, sides={0: "batch"})
+
+
+def write_traced(
+    module: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    path: Path,
+    sides: Mapping[int, str] | None = None,
+) -> None:
+    """Convert a module to ONNX by running it on examples of its inputs, with its weights in `path` + .data.
+
+    `sides` are the sides of the inputs that may have any length, with their names; an example's must be 2 or more. The
+    converter's notes on the code that made each node are left out: they name files of this machine.
+    """
+    import onnx
+
+    lengths = {side: torch.export.Dim(name, min=1) for side, name in (sides or {}).items()}
     with quiet(), torch.no_grad():
         program = torch.onnx.export(
-            network,
-            (images,),
+            module,
+            tuple(inputs.values()),
             dynamo=True,
-            input_names=[INPUT],
-            output_names=OUTPUTS,
-            dynamic_shapes=batch,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_shapes=(lengths,) * len(inputs) if lengths else None,
             verbose=False,
         )
         assert program is not None
         program.save(str(path), external_data=True)
+    graph = onnx.load(path, load_external_data=False)
+    for one in messages(graph):
+        for note in ("metadata_props", "doc_string"):
+            if note in one.DESCRIPTOR.fields_by_name:
+                one.ClearField(note)
+    path.write_bytes(graph.SerializeToString())
+
+
+def traced_graph(
+    module: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    sides: Mapping[int, str] | None = None,
+) -> "ModelProto":
+    """The graph that `write_traced` writes, with its weights inside."""
+    import onnx
+
+    with TemporaryDirectory() as scratch:
+        write_traced(module, inputs, outputs, Path(scratch) / GRAPH, sides)
+        return onnx.load(Path(scratch) / GRAPH)
+
+
+def messages(part: "Message") -> "Iterator[Message]":
+    """Yield every part of a graph: nodes, attributes and tensors, also those of the graphs inside nodes and functions.
+
+    The numbers of a tensor are not read.
+    """
+    import onnx
+    from google.protobuf.message import Message
+
+    yield part
+    if isinstance(part, onnx.TensorProto):
+        return
+    for field, value in part.ListFields():
+        if field.message_type is not None:
+            for one in (value,) if isinstance(value, Message) else value:
+                yield from messages(one)
 
 
 @contextlib.contextmanager

@@ -3,13 +3,12 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import torch
 
-from vitlab.engines.graphs import quiet
+from vitlab.engines.graphs import traced_graph
 from vitlab.models.build import Model, copied_model
 from vitlab.page.trace import Trace, at_size
 from vitlab.require import require
@@ -40,7 +39,6 @@ def write_graphs(model: Model, sizes: Sequence[tuple[int, int]], folder: Path) -
             proto = _exported(Trace(at_size(model, size)))
             for tensor in proto.graph.initializer:
                 shared.add(tensor)
-            _forget_origin(proto)
             onnx.save_model(proto, folder / name)
     for size, name in names.items():
         check_graph(folder / name, Trace(at_size(model, size)))
@@ -74,33 +72,9 @@ class Shared:
 
 def _exported(traced: Trace) -> "onnx.ModelProto":
     """Convert a trace to ONNX, with its weights inside."""
-    import onnx
-
     height, width = traced.model.spec.image
-    pixels, keep = torch.zeros(1, 3, height, width), torch.ones(1, traced.patches)
-    with quiet(), torch.no_grad(), TemporaryDirectory() as made:
-        program = torch.onnx.export(
-            traced,
-            (pixels, keep),
-            dynamo=True,
-            input_names=INPUTS,
-            output_names=OUTPUTS,
-            verbose=False,
-        )
-        assert program is not None
-        path = Path(made) / "graph.onnx"
-        program.save(str(path), external_data=True)
-        return onnx.load(path)
-
-
-def _forget_origin(proto: "onnx.ModelProto") -> None:
-    """Remove what the converter notes about the code that made each node: half of the file, with paths of this disk."""
-    for part in (proto, proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.functions):
-        part.ClearField("metadata_props")
-        part.ClearField("doc_string")
-    for function in proto.functions:
-        for node in function.node:
-            node.ClearField("metadata_props")
+    examples = (torch.zeros(1, 3, height, width), torch.ones(1, traced.patches))
+    return traced_graph(traced, dict(zip(INPUTS, examples, strict=True)), OUTPUTS)
 
 
 def check_graph(path: Path, traced: Trace) -> None:

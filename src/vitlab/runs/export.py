@@ -1,6 +1,5 @@
 """Write a model for another runtime or for browsers, and check it against the original: `vitlab.export`."""
 
-import copy
 import importlib.metadata
 import shutil
 from collections.abc import Iterator, Sequence
@@ -8,15 +7,15 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import cast, get_args
 
 import numpy as np
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitlab import __version__
-from vitlab.artefacts.artefact import PACKAGES, Artefact, check_packages
+from vitlab.artefacts.artefact import PACKAGES, Artefact, check_packages, open_parts
 from vitlab.artefacts.card import CARD, FILES, README, REPORT, VERSION, Card
 from vitlab.artefacts.network import check_outputs
 from vitlab.artefacts.writing import write_artefact
@@ -26,14 +25,14 @@ from vitlab.data.transforms.evaluation import evaluation_pixels, normalised, to_
 from vitlab.engines.agreement import LARGEST_DIFFERENCE
 from vitlab.errors import FAILED, VitlabError
 from vitlab.models.build import Model
-from vitlab.models.classifier import check_model, evaluating
+from vitlab.models.classifier import evaluating
 from vitlab.models.vit import ViT
 from vitlab.page.web import WebPage
 from vitlab.paper.models import name_of
 from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.runs.export_web import export_web
-from vitlab.runs.measure.inputs import ModelLike, ModelOptions, as_list, class_names, open_model
+from vitlab.runs.measure.inputs import ModelLike, ModelOptions, as_list, class_names, open_copy
 from vitlab.runs.measure.prediction import named
 from vitlab.runs.progress import announced, default_console
 from vitlab.spec import ConventionName, ExportOutput, ExportTarget, ExportTo, Image
@@ -166,9 +165,9 @@ def export(
     graph to 8 bits.
 
     The artefact is compared with the original on the pictures `check`, or on drawn ones of several sizes. If a number
-    differs by more than 1e-4 of the largest, or a top-1 is another, Disagrees is raised and nothing is written. An int8
-    artefact must have the same top-1 for the share `agreement` of the pictures. `vitlab.predict` and `vitlab.evaluate`
-    take the folder as a model.
+    differs by more than 1e-4 of the largest, or a top-1 class differs, Disagrees is raised and nothing is written. An
+    int8 artefact must have the same top-1 for the share `agreement` of the pictures. `vitlab.predict` and
+    `vitlab.evaluate` take the folder as a model.
 
     "web" writes a page for static hosts that shows one model, or several, from inside, in the visitor's browser. It
     offers each model at `image` and at the `sizes`; `samples` is a folder of pictures to begin with, besides drawn
@@ -177,8 +176,9 @@ def export(
     """
     check_arguments(export, locals())
     models = as_list(model)
+    chosen = tuple(outputs)
     if to == "web":
-        is_plain = not (outputs != ("logits",) or int8 or _is_given(check) or agreement != AGREEMENT or merge)
+        is_plain = not (chosen != ("logits",) or int8 or _is_given(check) or agreement != AGREEMENT or merge)
         require(is_plain, "outputs, int8, check, agreement and merge have no effect on a page; leave them out")
         return export_web(
             models,
@@ -198,26 +198,28 @@ def export(
     is_plain = not (sizes or samples or runtime)
     require(is_plain, f"sizes, samples and runtime have no effect on an export to {to}; leave them out, or give web")
     screen = default_console(console, quiet=quiet)
-    folder, chosen = Path(out), tuple(outputs)
+    folder = Path(out)
     _check_request(folder, to, chosen, agreement, is_int8=int8)
-    own = _opened(
-        models[0], ModelOptions(conventions, None, "own", "cpu", heads, allow_partial, allow_nonfinite, merge), screen
-    )
-    if image is not None:
-        own.resize(image)
+    options = ModelOptions(conventions, image, "own", "cpu", heads, allow_partial, allow_nonfinite, merge)
+    own = open_copy(models[0], options, screen)
     check_outputs(own, chosen)
     pictures = list(named_pictures(named(check, screen))) if _is_given(check) else list(drawn_pictures())
+    require(bool(pictures), "check has no pictures; give some, or leave check out for drawn ones")
     card = _card(own, to, chosen, is_int8=int8)
     with TemporaryDirectory(prefix="vitlab-") as scratch, announced(screen, f"exporting {card.name} to {to} ..."):
         write_artefact(own, card, Path(scratch))
-        artefact = Artefact(Path(scratch) / FILES[to], card, "")
+        artefact = open_parts(Path(scratch) / FILES[to], card, "", [file.name for file in Path(scratch).iterdir()])
         rows = tuple(compare(own, artefact, pictures))
         found = Exported(folder, card, rows, agreement if int8 else LARGEST_DIFFERENCE)
         if not found.is_good:
             raise Disagrees(f"the {to} artefact disagrees with the model: {found.verdict}; nothing was written")
         del artefact  # its runtime may hold the files
         files = {file.name: partial(shutil.copyfile, file) for file in sorted(Path(scratch).iterdir())}
-        texts = {CARD: json_writer(to_json(card)), REPORT: json_writer(found.to_json()), README: partial(_write, card)}
+        texts = {
+            CARD: json_writer(to_json(card)),
+            REPORT: json_writer(found.to_json()),
+            README: partial(_write_readme, card),
+        }
         write_folder(folder, files | texts)
     return found
 
@@ -226,7 +228,7 @@ def _check_request(
     folder: Path, to: ExportTarget, outputs: tuple[str, ...], agreement: float, *, is_int8: bool
 ) -> None:
     """Raise for what cannot be exported whatever the model is, before it is loaded."""
-    known = ("logits", "features", "attention", "tokens")
+    known = get_args(ExportOutput)
     unknown = [name for name in outputs if name not in known]
     require(not unknown, f"outputs has {', '.join(map(str, unknown))!r:.80}; choose some of {', '.join(known)}")
     refuse_existing(folder)
@@ -235,14 +237,6 @@ def _check_request(
     require(not is_int8 or to == "onnx", f"int8 is for onnx, not for {to}; give to='onnx', or leave int8 out")
     require(not is_int8 or outputs == ("logits",), "an int8 artefact has only logits; leave outputs out")
     require(0 < agreement <= 1, f"agreement {agreement} is a share of the pictures, above 0 and at most 1")
-
-
-def _opened(model: ModelLike, options: ModelOptions, console: Console) -> Model:
-    """The model in float32 on the CPU; a module that the caller holds is copied."""
-    if isinstance(model, nn.Module):
-        check_model(model)
-        return cast(Model, copy.deepcopy(model).float().cpu().eval())
-    return open_model(model, options, console).float()
 
 
 def _is_given(check: Pictures) -> bool:
@@ -302,7 +296,7 @@ def _original(model: Model, inputs: Tensor, outputs: Sequence[ExportOutput]) -> 
 
 
 def _difference(ours: Tensor, theirs: Tensor) -> float:
-    if ours.shape != theirs.shape or not bool(ours.isfinite().all()):
+    if ours.shape != theirs.shape or not all(bool(one.isfinite().all()) for one in (ours, theirs)):
         return float("inf")
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-30))
 
@@ -341,7 +335,7 @@ print(json.load(open("artefact.json"))["class_names"][logits[0].argmax()])""",
 }
 
 
-def _write(card: Card, path: Path) -> None:
+def _write_readme(card: Card, path: Path) -> None:
     """Write a README that says what the artefact is and how it is used."""
     use = USES[card.target]
     if card.outputs != ("logits",):

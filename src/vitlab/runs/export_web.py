@@ -13,7 +13,7 @@ from vitlab.models.build import Model
 from vitlab.page.web import NamedModel, WebPage, write_web
 from vitlab.paper.models import name_of
 from vitlab.require import check_arguments, require
-from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, as_list, open_model
+from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, as_list, open_copy
 from vitlab.runs.progress import announced, default_console
 from vitlab.spec import ConventionName
 from vitlab.store import refuse_existing, refuse_unwritable
@@ -51,10 +51,9 @@ def export_web(
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     require(not missing, f"an export to the web needs {', '.join(missing)}: pip install 'vitlab[{extra}]'")
     options = ModelOptions(conventions, image, "own", "cpu", heads, allow_partial, allow_nonfinite)
-    own = ModelOptions(device="cpu")
     named = []
     for given in as_list(models):
-        model = open_model(given, own if isinstance(given, nn.Module) else options, screen)
+        model = open_copy(given, options, screen)
         named.append(NamedModel(public_name(given, model), model))
     with announced(screen, f"writing {printable(str(folder))}; a minute or more per model and size ..."):
         return write_web(

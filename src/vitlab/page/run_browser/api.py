@@ -364,7 +364,7 @@ def _whole(given: Given, name: str) -> int:
 
 
 def dumped(value: object) -> bytes:
-    """JSON: texts printable and not too long, numbers that JSON has not as text."""
+    """JSON: texts printable and not too long, non-finite numbers as text."""
     return json.dumps(_plain(value), ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
 
 

@@ -1,6 +1,7 @@
 """What a user gives to measure: a model and data in any form, with the ranks that share the work and the console."""
 
 import contextlib
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,6 +95,16 @@ def open_model(given: ModelLike, options: ModelOptions, console: Console) -> Mod
     require(is_plain, "conventions, image, merge and heads apply to weights; give a name or a path instead of a module")
     model = cast(Model, given)
     return model if options.device == "auto" else model.to(device)
+
+
+def open_copy(given: ModelLike, options: ModelOptions, console: Console) -> Model:
+    """Open a model as `open_model` does, in float32 on the CPU; a module is copied, and the copy is resized."""
+    if not isinstance(given, nn.Module):
+        return open_model(given, replace(options, device="cpu"), console).float().eval()
+    model = copy.deepcopy(open_model(given, replace(options, image=None, device="auto"), console))
+    if options.image is not None:
+        model.resize(options.image)
+    return model.float().cpu().eval()
 
 
 def open_any(given: ModelLike, options: ModelOptions, console: Console) -> Model | Artefact:
