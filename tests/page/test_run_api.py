@@ -470,6 +470,35 @@ def test_thumbnails_are_those_of_recorded_samples(tmp_path, pictures):
 
 
 @pytest.mark.slow
+def test_the_process_that_decodes_runs_no_module_of_the_current_folder_and_gets_no_token(tmp_path, monkeypatch):
+    data = photographs(tmp_path / "photos")
+    (tmp_path / "PIL.py").write_text("import pathlib\npathlib.Path('ran').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITLAB_TOKEN", "a token of twenty characters")
+    made = Pictures()
+    try:
+        assert made.get(SampleOf(data, 0, "cat/1.png"))[:4] == b"\x89PNG"
+        process = Path(f"/proc/{made._child.pid}")
+        if process.exists():
+            assert b"VITLAB_TOKEN" not in (process / "environ").read_bytes()
+    finally:
+        made.close()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.slow
+def test_the_process_that_decodes_may_open_no_socket_and_start_no_program():
+    code = (
+        "from vitlab.page.run_browser.mistakes import main\nimport socket, subprocess, sys\nmain()\n"
+        "for attempt in (lambda: socket.socket(), lambda: subprocess.run(['true']), lambda: bytearray(2**36)):\n"
+        "    try: attempt()\n"
+        "    except (PermissionError, MemoryError) as error: sys.stderr.write(f'{type(error).__name__}\\n')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    assert done.stderr.split() == [b"PermissionError", b"PermissionError", b"MemoryError"]
+
+
+@pytest.mark.slow
 def test_a_process_that_dies_or_hangs_is_started_again(tmp_path, pictures, monkeypatch):
     data = photographs(tmp_path / "photos")
     pictures.get(SampleOf(data, 0, "cat/1.png"))

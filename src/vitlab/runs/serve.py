@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from vitlab.confinement import TOKEN
 from vitlab.errors import FAILED, VitlabError, printable
 from vitlab.require import check_arguments, require
 from vitlab.runs.progress import default_console, say
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from vitlab.service.files import File
     from vitlab.service.messages import Message
 
-TOKEN = "VITLAB_TOKEN"
 RUNS = "runs.html"
 MISSING = "serving needs FastAPI and uvicorn: pip install 'vitlab[serve]'"
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from vitlab.confinement import child_environment
 from vitlab.errors import printable
 from vitlab.service import messages
 from vitlab.service.limits import RETRY_AFTER, Limits
@@ -122,6 +123,7 @@ class Supervisor:
                 str(theirs.fileno()),
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
+                env=child_environment(),
                 start_new_session=True,  # Ctrl-C is for the front, which drains first
             )
         self.pid = process.pid

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from vitlab.confinement import child_environment, confine
 from vitlab.errors import WorkerDied
 from vitlab.strict_json import from_json, parse_json
 
@@ -28,6 +30,7 @@ SIDE = 320  # pixels of the longer side, at most
 PATIENCE = 120.0  # seconds for one picture; the first of a large data set has to open it
 KEPT, LARGEST = 256, 2**22  # thumbnails kept; bytes of one
 OPEN = 4  # data sets kept open
+COMMAND = (sys.executable, "-P", "-m", "vitlab.page.run_browser.mistakes")  # -P: no modules from the current folder
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,9 @@ class Pictures:
     def _ask(self, sample: SampleOf) -> bytes:
         if self._child is None or self._child.poll() is not None:
             self._end()
-            command = [sys.executable, "-m", "vitlab.page.run_browser.mistakes"]
-            self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._child = subprocess.Popen(
+                COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment()
+            )
         assert self._child.stdin is not None
         try:
             self._child.stdin.write(json.dumps(asdict(sample), allow_nan=False).encode() + b"\n")
@@ -112,6 +116,12 @@ class Pictures:
 
 def main() -> None:
     """Answer requests on standard input until it ends: `+` or `-`, a length, and a PNG or the reason for none."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which ends this process
+    import vitlab.data.source
+    import vitlab.data.sources.catalogue
+    import vitlab.data.splits  # noqa: F401 - imported before the process is confined
+
+    confine()
     opened: OrderedDict[tuple[str, float], Source] = OrderedDict()
     answers, sys.stdout = sys.stdout.buffer, sys.stderr  # nothing else may be written between the answers
     for line in sys.stdin.buffer:
