@@ -111,7 +111,7 @@ LAZY = {  # inside functions only
     "counting": {"report"},
     "cli": {"runs", "doctor"},
     "doctor": {"data", "models", "world"},
-    "service": {"runs"},
+    "service": {"runs", "world"},
 }
 WITHOUT_TORCH = {
     *(

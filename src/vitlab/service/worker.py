@@ -44,17 +44,20 @@ def main() -> None:
         header, parts = message
         try:
             answers = served.answer(header["kind"], header["model"], header["items"], parts)
-        except MemoryError:
-            answers = [_failed(503, "out_of_memory", "the worker has not enough memory for this request")] * len(parts)
         except Exception as error:  # of the model or the engine: the service answers the next request all the same
-            sys.excepthook(type(error), error, error.__traceback__)
-            answers = [_failed(500, "internal", "the model failed; the service's log says why")] * len(parts)
+            answers = [_failure(error)] * len(parts)
         channel.send({"answers": [answer[:2] for answer in answers]}, [answer[2] for answer in answers])
         del message, parts, answers  # before the next one is read
 
 
-def _failed(status: int, code: str, message: str) -> Answered:
-    return status, JSON, error_body(code, message)
+def _failure(error: Exception) -> Answered:
+    """The answer to a request that the model failed on."""
+    from vitlab.world.device import is_out_of_memory
+
+    if is_out_of_memory(error):
+        return 503, JSON, error_body("out_of_memory", "the worker has not enough memory for this request")
+    sys.excepthook(type(error), error, error.__traceback__)
+    return 500, JSON, error_body("internal", "the model failed; the service's log says why")
 
 
 if __name__ == "__main__":
