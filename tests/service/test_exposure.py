@@ -83,7 +83,8 @@ class TestToken:
                 assert refused.headers["www-authenticate"] == "Bearer"
         for path in ("/openapi.json", "/nothing", "/api/runs"):
             assert guarded.get(path).status == 401
-        assert guarded.get("/health").status == guarded.get("/ready").status == 200
+        assert guarded.get("/health").json == {"status": "live"}
+        assert guarded.get("/ready").json == {"status": "ready"}
 
     def test_with_it_everything_is_answered(self, guarded, files):
         bearer = {"authorization": f"Bearer {TOKEN}"}
