@@ -123,11 +123,11 @@ def _service(setup: dict[str, Any], limits: Limits, access: "Access", runs: Path
 
     supervisor.on_ready.append(keep_samples)
     if runs is not None:
-        from vitlab.page.run_browser.api import RunBrowser, routes
+        from vitlab.page.run_browser.api import PICTURES, RunBrowser, routes
 
         require(runs.is_dir(), f"runs={str(runs)!r} is not a folder; give a folder of runs")
         browser = RunBrowser(runs)
-        made.routes, made.closing = routes(browser), [browser.close]
+        made.routes, made.slow_routes, made.closing = routes(browser), [PICTURES], [browser.close]
     if not setup["models"]:
         made.pages[""] = made.pages[RUNS]
     return made

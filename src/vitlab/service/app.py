@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -53,7 +54,8 @@ class Service:
     """Everything that requests share.
 
     `pages` are the files of the page by address. `routes` are further paths, such as `api/runs/{id}`, with functions of
-    what was given in path and query, which may take their time. `closing` is called at the end.
+    what was given in path and query, which may take their time; `slow_routes` are answered one at a time, so that the
+    others do not wait for them. `closing` is called at the end.
     """
 
     limits: Limits
@@ -64,6 +66,7 @@ class Service:
     budget: Budget
     pages: dict[str, File] = field(default_factory=dict)
     routes: Sequence[tuple[str, Callable[[Mapping[str, str]], Any]]] = ()
+    slow_routes: Sequence[str] = ()
     closing: Sequence[Callable[[], None]] = ()
     unanswered: int = 0
 
@@ -269,9 +272,16 @@ def _add_page(app: FastAPI, service: Service) -> None:
 
 
 def _add_route(app: FastAPI, service: Service, address: str, get: Callable[[Mapping[str, str]], Any]) -> None:
+    pool = ThreadPoolExecutor(1, thread_name_prefix="slow") if address in service.slow_routes else None
+
     @app.get(f"/{address}", summary="Runs, for the page.")
     async def route(request: Request) -> Response:
-        said = await asyncio.to_thread(get, {**request.query_params, **request.path_params})
+        given, deadline = {**request.query_params, **request.path_params}, service.limits.deadline
+        try:
+            async with asyncio.timeout(deadline):
+                said = await asyncio.get_running_loop().run_in_executor(pool, get, given)
+        except TimeoutError:
+            raise Refused("deadline", f"the answer was not ready within {deadline:g} s") from None
         if said.status >= 400:
             code = "not_found" if said.status == 404 else "invalid_value"
             raise Refused(code, str(json.loads(said.body)["error"]))
