@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "errors": set(),
     "require": set(),
     "shots": set(),
+    "confinement": set(),
     "user_files": set(),
     "strict_json": {"user_files"},
     "pixels": {"strict_json"},
@@ -32,6 +33,7 @@ MAY_IMPORT = {
     "engines": {"user_files", "strict_json", "spec", "models", "store"},
     "artefacts": {"user_files", "strict_json", "pixels", "spec", "models", "engines", "store"},
     "weights": {
+        "confinement",
         "npz",
         "user_files",
         "pixels",
@@ -54,15 +56,16 @@ MAY_IMPORT = {
     "inspection": {"spec", "strict_json", "models", "drawing"},
     "page": {
         *("user_files", "spec", "paper", "models", "store", "data", "engines", "inspection"),
-        *("strict_json", "recipe", "changes", "counting", "run_dir", "report"),
+        *("strict_json", "recipe", "changes", "counting", "run_dir", "report", "confinement"),
     },
     "report": {"user_files", "spec", "strict_json", "paper", "store", "drawing"},
-    "service": {"page", "strict_json", "weights"},
+    "service": {"confinement", "page", "strict_json"},
     "busy": set(),
     "doctor": {"busy"},
     "interrupts": set(),
     "runs": {
         *(
+            "confinement",
             "pixels",
             "spec",
             "strict_json",
@@ -108,12 +111,12 @@ LAZY = {  # inside functions only
     "counting": {"report"},
     "cli": {"runs", "doctor"},
     "doctor": {"data", "models", "world"},
-    "service": {"runs"},
+    "service": {"runs", "world"},
 }
 WITHOUT_TORCH = {
     *(
         "require",
-        "require",
+        "confinement",
         "user_files",
         "strict_json",
         "pixels",
@@ -272,7 +275,7 @@ READ_WHOLE = {
     "weights/released/download.py",
     "jobs/mapping.py",
     "page/web.py",
-    "service/worker.py",
+    "confinement.py",
 }
 
 

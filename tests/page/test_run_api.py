@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +16,11 @@ from PIL import Image
 
 import crashes
 from run_browsing import made_run, step
+from servers import Service
 from vitlab.page.run_browser import events as run_events
 from vitlab.page.run_browser import folders as run_folders
 from vitlab.page.run_browser import mistakes as mistake_pictures
+from vitlab.page.run_browser import values as run_values
 from vitlab.page.run_browser.api import PAGE, RunBrowser, routes
 from vitlab.page.run_browser.events import read_events
 from vitlab.page.run_browser.mistakes import Pictures, SampleOf
@@ -398,6 +403,32 @@ def test_damaged_files_spoil_only_what_they_hold(tmp_path, content):
             assert asked(mounted, "api/runs/{id}/events", id=run["id"])[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        ('class,images,"accuracy %"\ncat,2,50\ndog,3\nant,1,10,20,30\n', ["dog", "ant", "cat"]),
+        ("class\n" + "a\n" * 3000, ["a"] * 200),
+        ("class\n" + "a" * 200_000 + "\n", "field larger than field limit"),
+    ],
+)
+def test_tables_of_an_evaluation_may_be_damaged_or_long(tmp_path, classes, expected, monkeypatch):
+    monkeypatch.setattr(run_values, "MOST_ROWS", 1000)
+    (tmp_path / "evaluation" / "progress").mkdir(parents=True)
+    (tmp_path / "evaluation" / "results.json").write_text('[{"model": "m"}]')
+    (tmp_path / "evaluation" / "01-classes.csv").write_text(classes)
+    with browsing(tmp_path) as (browser, mounted):
+        (table,) = browser.evaluations()["evaluations"]
+        status, said = asked(mounted, "api/evaluations/{id}", id=table["id"])
+    if isinstance(expected, str):
+        assert (status, expected in said["error"]) == (400, True)
+        return
+    assert status == 200
+    (row,) = said["rows"]
+    assert [one["class"] for one in row["classes"]] == expected
+    assert row["class_count"] == (3 if len(expected) == 3 else 1000)
+    assert "None" not in json.dumps(row["classes"])
+
+
 @pytest.mark.parametrize(("name", "value"), [("page", "-1"), ("page", "x"), ("page", "9" * 50), ("order", "<b>")])
 def test_wrong_questions_get_an_answer(tmp_path, name, value):
     with browsing(tmp_path) as (_, mounted):
@@ -433,8 +464,6 @@ def test_ledgers_come_with_remarks_on_bad_lines(tmp_path):
     assert (row["model"], row["got"], table["name"]) == ("ViT-B/16", 98.0, "deep")
     assert "table 5" in row["published"]
     assert table["remarks"][0].startswith("ledger.jsonl, line 2 is skipped")
-    elsewhere = RunBrowser(tmp_path / "deep", ledger=tmp_path / "missing.jsonl").ledger()["ledgers"]
-    assert "could not be read" in elsewhere[1]["remarks"][0]
 
 
 @pytest.fixture(scope="module")
@@ -470,6 +499,35 @@ def test_thumbnails_are_those_of_recorded_samples(tmp_path, pictures):
 
 
 @pytest.mark.slow
+def test_the_process_that_decodes_runs_no_module_of_the_current_folder_and_gets_no_token(tmp_path, monkeypatch):
+    data = photographs(tmp_path / "photos")
+    (tmp_path / "PIL.py").write_text("import pathlib\npathlib.Path('ran').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITLAB_TOKEN", "a token of twenty characters")
+    made = Pictures()
+    try:
+        assert made.get(SampleOf(data, 0, "cat/1.png"))[:4] == b"\x89PNG"
+        process = Path(f"/proc/{made._child.pid}")
+        if process.exists():
+            assert b"VITLAB_TOKEN" not in (process / "environ").read_bytes()
+    finally:
+        made.close()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.slow
+def test_the_process_that_decodes_may_open_no_socket_and_start_no_program():
+    code = (
+        "from vitlab.page.run_browser.mistakes import main\nimport socket, subprocess, sys\nmain()\n"
+        "for attempt in (lambda: socket.socket(), lambda: subprocess.run(['true']), lambda: bytearray(2**36)):\n"
+        "    try: attempt()\n"
+        "    except (PermissionError, MemoryError) as error: sys.stderr.write(f'{type(error).__name__}\\n')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    assert done.stderr.split() == [b"PermissionError", b"PermissionError", b"MemoryError"]
+
+
+@pytest.mark.slow
 def test_a_process_that_dies_or_hangs_is_started_again(tmp_path, pictures, monkeypatch):
     data = photographs(tmp_path / "photos")
     pictures.get(SampleOf(data, 0, "cat/1.png"))
@@ -482,7 +540,49 @@ def test_a_process_that_dies_or_hangs_is_started_again(tmp_path, pictures, monke
         pictures.get(SampleOf(data + "?split=", 0, "cat/1.png"))
     assert first.poll() is not None
     monkeypatch.undo()
-    assert pictures.get(SampleOf(data + "?split=", 0, "cat/1.png"))
+    assert pictures.get(SampleOf(data + "?split=", 1, "dog/1.png"))
+    pictures._child.kill()
+    pictures._child.wait()
+    with pytest.raises(LookupError, match="longer than"):  # remembered: no process is started for it
+        pictures.get(SampleOf(data + "?split=", 0, "cat/1.png"))
+    assert pictures._child.poll() is not None
+
+
+@pytest.mark.slow
+def test_closing_does_not_wait_for_a_picture(tmp_path):
+    data = photographs(tmp_path / "photos")
+    made = Pictures()
+    made.get(SampleOf(data, 0, "cat/1.png"))
+    os.kill(made._child.pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(made.get, SampleOf(data, 1, id)) for id in ("dog/1.png", "dog/2.png")]
+        while not made._lock.locked():
+            time.sleep(0.01)
+        made.close()
+        for one in waiting:
+            with pytest.raises(LookupError):
+                one.result()
+
+
+@pytest.mark.slow
+def test_pictures_that_take_long_stop_neither_the_other_routes_nor_the_end(tmp_path):
+    data = photographs(tmp_path / "photos")
+    folder = made_run(tmp_path / "runs" / "run", replace(crashes.small_run(), test=data)).path
+    one = {"number": 0, "id": "cat/1.png", "label": 1, "answer": 0, "probability": 0.9, "loss": 3.0}
+    listed = [one, {**one, "number": 1, "id": "dog/1.png"}]
+    write_json(folder / answers_file("test"), {"numbers": {}, "classes": [], "confusion": [], "mistakes": listed})
+    with Service("--runs", tmp_path / "runs", "--deadline", 10) as service, ThreadPoolExecutor(40) as pool:
+        (run,) = service.get("/api/runs").json["runs"]
+        service.wait_for(lambda: service.get(f"/api/runs/{run['id']}/pictures/0").status == 200)
+        lists = [file.read_text() for file in Path(f"/proc/{service.process.pid}/task").glob("*/children")]
+        (decoder,) = {int(pid) for pids in lists for pid in pids.split()} - set(service.workers())
+        os.kill(decoder, signal.SIGSTOP)
+        sent = [pool.submit(service.get, f"/api/runs/{run['id']}/pictures/1") for _ in range(40)]
+        service.wait_for(lambda: service.metrics()["vitlab_open_requests"] == 41)
+        assert service.get("/api/runs").status == 200
+        assert not any(reply.done() for reply in sent)
+        assert {(reply.result().status, reply.result().code) for reply in sent} == {(503, "deadline")}
+        assert service.stop() == 0
 
 
 @pytest.mark.slow

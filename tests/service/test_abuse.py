@@ -15,7 +15,9 @@ import pytest
 
 from malformed import malformed
 from nasty import NASTY
+from run_browsing import made_run
 from servers import PATIENCE, Service, answer_of, resident
+from vitlab.run_dir import PICTURE
 from vitlab.service.limits import LARGEST_HEADERS
 from vitlab.service.refusals import CODES
 
@@ -184,6 +186,34 @@ def test_bodies_together_are_bounded(models, files):
         os.kill(pid, signal.SIGCONT)
         assert Counter(one.result().status for one in sent)[200] == 2
         assert own.metrics()["vitlab_body_bytes"] == 0
+
+
+def test_an_answer_that_is_read_too_slowly_is_given_up_and_counted_until_then(tmp_path):
+    """A client that reads all the time, but too little, does not move its deadline."""
+    picture = made_run(tmp_path / "run").path / PICTURE
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(2**24 - 8))
+    code = "from vitlab.service import connections\nconnections.UNREAD = 3.0\n"
+    code += "import sys\nfrom vitlab.cli import main\nsys.exit(main(sys.argv[1:]))"
+    limits = ("--max-memory", 20_000_000, "--max-body", 1_000_000)
+    with Service("--runs", tmp_path, *limits, program=("-c", code)) as own, socket.socket() as client:
+        (run,) = own.get("/api/runs").json["runs"]
+        path = f"/api/runs/{run['id']}/pictures/0"
+        assert len(own.get(path).body) == 2**24
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+        client.settimeout(PATIENCE)
+        client.connect(("127.0.0.1", own.port))
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        own.wait_for(lambda: own.metrics()["vitlab_body_bytes"] == 2**24)
+        refused = own.get(path)  # two of them are too much
+        assert (refused.status, refused.code) == (503, "overloaded")
+        read = 0
+        with contextlib.suppress(ConnectionError):
+            while data := client.recv(2**14):
+                read += len(data)
+                assert read < 2**24, "the whole answer was sent"
+                time.sleep(0.01)
+        own.wait_for(lambda: own.metrics()["vitlab_body_bytes"] == 0)
+        assert len(own.get(path).body) == 2**24
 
 
 def test_memory_stays_flat(service, files):

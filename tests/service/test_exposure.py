@@ -83,7 +83,8 @@ class TestToken:
                 assert refused.headers["www-authenticate"] == "Bearer"
         for path in ("/openapi.json", "/nothing", "/api/runs"):
             assert guarded.get(path).status == 401
-        assert guarded.get("/health").status == guarded.get("/ready").status == 200
+        assert guarded.get("/health").json == {"status": "live"}
+        assert guarded.get("/ready").json == {"status": "ready"}
 
     def test_with_it_everything_is_answered(self, guarded, files):
         bearer = {"authorization": f"Bearer {TOKEN}"}
@@ -188,8 +189,8 @@ def test_no_path_and_no_address_of_a_client_is_opened(models, files, tmp_path):
 @pytest.mark.slow
 def test_the_worker_may_open_no_socket_and_start_no_program():
     code = (
-        "from vitlab.service.worker import confine\nimport socket, subprocess, sys\n"
-        "confine(True, may_start_programs=False)\n"
+        "from vitlab.confinement import confine\nimport socket, subprocess, sys\n"
+        "confine()\n"
         "for attempt in (lambda: socket.socket(), lambda: subprocess.run(['true']), lambda: bytearray(2**36)):\n"
         "    try: attempt()\n"
         "    except (PermissionError, MemoryError) as error: print(type(error).__name__)\n"

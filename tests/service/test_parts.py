@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import sys
 import threading
 from pathlib import Path
 from typing import get_type_hints
@@ -11,7 +12,7 @@ import pytest
 
 from servers import multipart
 from vitlab.commands import serving
-from vitlab.service import messages
+from vitlab.service import messages, supervision
 from vitlab.service.access import Access
 from vitlab.service.limits import Limits
 from vitlab.service.metrics import Histogram, Metrics
@@ -185,6 +186,33 @@ def test_an_input_that_was_there_when_a_worker_ended_is_computed_alone_then_clea
     assert asyncio.run(run()) == (together, "killed_worker")
 
 
+def test_a_job_that_is_discarded_no_longer_waits():
+    async def run():
+        waiting = Waiting(Limits())
+        first, second = jobs_of("1", "2")
+        waiting.add(first)
+        waiting.add(second)
+        waiting.discard(first)
+        waiting.discard(first)
+        return waiting._jobs == [second]
+
+    assert asyncio.run(run())
+
+
+def test_answers_are_counted_and_one_alone_is_always_allowed():
+    budget = Budget(10)
+    budget.take_answer(15)
+    with pytest.raises(Refused):
+        budget.take_answer(1)
+    with pytest.raises(Refused):
+        budget.take(1)
+    budget.give(15)
+    budget.take(6)
+    with pytest.raises(Refused):
+        budget.take_answer(6)
+    assert budget.used == 6
+
+
 def test_suspects_are_forgotten_in_the_end():
     async def run():
         suspects = Suspects(most=2)
@@ -193,6 +221,34 @@ def test_suspects_are_forgotten_in_the_end():
         return [suspects.suspects(job) for job in jobs]
 
     assert asyncio.run(run()) == [False, True, True]
+
+
+# -- Supervision -----------------------------------------------------------------------------------
+
+
+SAYS = "import socket, sys, time\nsocket.socket(fileno=int(sys.argv[1])).sendall({!r})\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("/no/such/program",), "No such file"),
+        ((sys.executable, "-I", "-c", SAYS.format(messages.LENGTH.pack(12) + b'{"sizes":[]}')), "exit code"),
+        ((sys.executable, "-I", "-c", SAYS.format(messages.LENGTH.pack(2) + b"{]")), "exit code"),
+    ],
+)
+def test_a_worker_that_cannot_be_started_or_talks_nonsense_is_reported(command, problem, monkeypatch):
+    monkeypatch.setattr(supervision, "COMMAND", command)
+    monkeypatch.setattr(supervision, "PAUSES", (0.0,))
+
+    async def run():
+        supervisor = supervision.Supervisor({}, Limits(), Waiting(Limits()), Metrics(), lambda line: None)
+        with pytest.raises(supervision.CannotServe, match=problem):
+            await supervisor.run()
+
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    asyncio.run(run())
+    assert len(list(Path("/proc/self/fd").iterdir())) <= opened
 
 
 # -- Messages, metrics, hosts, codes -----------------------------------------------------------------
@@ -227,6 +283,9 @@ def test_messages_arrive_as_they_were_sent():
     [
         b"\xff\xff\xff\xff",
         messages.LENGTH.pack(2) + b"{}",
+        messages.LENGTH.pack(2) + b"{]",
+        messages.LENGTH.pack(2) + b"\xff\xff",
+        messages.LENGTH.pack(9000) + b"[" * 9000,
         messages.LENGTH.pack(13) + b'{"sizes":[1]}',
         messages.LENGTH.pack(14) + b'{"sizes":[-1]}',
         messages.LENGTH.pack(16) + b'{"sizes":[1e12]}',
@@ -237,7 +296,7 @@ def test_what_is_no_message_is_refused(data):
     with ours, theirs:
         theirs.sendall(data)
         theirs.shutdown(socket.SHUT_WR)
-        with pytest.raises(ValueError):
+        with pytest.raises(messages.BrokenMessage):
             messages.Channel(ours).receive()
 
 

@@ -10,6 +10,7 @@ from vitlab.world.device import (
     default_workers,
     differences,
     environment,
+    is_out_of_memory,
     pick_device,
     products_in,
     seed_device,
@@ -150,3 +151,15 @@ def test_tf32_on_an_older_gpu_is_an_error(ampere, monkeypatch):
 def test_the_kernel_of_attention_is_named():
     assert attention_kernel(CPU, torch.float32) == "flash attention"
     assert attention_kernel(CPU, torch.float32, has_bias=True) == "plain operators"
+
+
+def test_running_out_of_memory_is_recognised():
+    with pytest.raises(RuntimeError) as failed:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert is_out_of_memory(failed.value)
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(RuntimeError) as failed:
+        torch.zeros(2) @ torch.zeros(3)
+    assert not is_out_of_memory(failed.value)
+    assert not is_out_of_memory(ValueError("out of memory"))

@@ -23,7 +23,7 @@ from vitlab.costing.search import expected_seconds, next_batch
 from vitlab.costing.work import WORK, Mode, Step
 from vitlab.spec import EngineName, ModelSpec
 from vitlab.strict_json import from_json, parse_json
-from vitlab.world.device import products_in
+from vitlab.world.device import is_out_of_memory, products_in
 
 REPEATS = 3  # timed runs of a batch at least, if there is time
 MOST_REPEATS = 30
@@ -88,7 +88,7 @@ def main() -> None:
     except (ValueError, NotImplementedError) as error:
         _send(Report("failed", words=str(error)), output)
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         _send(Report("too-large"), output)
 
@@ -170,10 +170,6 @@ def _limit_device(task: Task, device: torch.device) -> int | None:
 
 def _peak(device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else own_peak()
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
 def _listen(lines: "queue.SimpleQueue[bytes]") -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from vitlab.confinement import TOKEN
 from vitlab.errors import FAILED, VitlabError, printable
 from vitlab.require import check_arguments, require
 from vitlab.runs.progress import default_console, say
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from vitlab.service.files import File
     from vitlab.service.messages import Message
 
-TOKEN = "VITLAB_TOKEN"
 RUNS = "runs.html"
 MISSING = "serving needs FastAPI and uvicorn: pip install 'vitlab[serve]'"
 
@@ -123,11 +123,11 @@ def _service(setup: dict[str, Any], limits: Limits, access: "Access", runs: Path
 
     supervisor.on_ready.append(keep_samples)
     if runs is not None:
-        from vitlab.page.run_browser.api import RunBrowser, routes
+        from vitlab.page.run_browser.api import PICTURES, RunBrowser, routes
 
         require(runs.is_dir(), f"runs={str(runs)!r} is not a folder; give a folder of runs")
         browser = RunBrowser(runs)
-        made.routes, made.closing = routes(browser), [browser.close]
+        made.routes, made.slow_routes, made.closing = routes(browser), [PICTURES], [browser.close]
     if not setup["models"]:
         made.pages[""] = made.pages[RUNS]
     return made

@@ -36,10 +36,12 @@ from vitlab.runs.measure.prediction import Answers, Prepared, begun, decoded, gu
 from vitlab.service.messages import JSON, Answered
 from vitlab.service.refusals import Refused
 from vitlab.spec import ViTSpec
+from vitlab.world.device import products_in
 
 NPY, PNG, BYTES = "application/x-npy", "image/png", "application/octet-stream"
 SCALES = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the model's own size: what the page offers
 MOST_TOKENS = 1200  # of a size that the page offers
+CPU = torch.device("cpu")
 KEPT_SIZES = 3  # traced models of other sizes that stay in memory
 
 
@@ -54,6 +56,11 @@ class ServedModel:
     card: dict[str, object]
     max_pixels: int | None
     traces: dict[tuple[int, int], Trace] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.engine.device
 
     def predict(self, items: list[dict[str, Any]], bodies: list[bytes], pool: ThreadPoolExecutor) -> list[Answered]:
         """Classify pictures together; one that cannot be read does not disturb the others."""
@@ -120,13 +127,14 @@ class ServedModel:
 
 @dataclass
 class ServedArtefact:
-    """An exported model: it answers for pictures, and shows nothing of its inside."""
+    """An exported model: it classifies pictures, but has no attention or activations to show."""
 
     id: str
     label: str
     artefact: Artefact
     max_pixels: int | None
     card: None = None  # the page does not show it
+    device: torch.device = CPU
 
     def predict(self, items: list[dict[str, Any]], bodies: list[bytes], pool: ThreadPoolExecutor) -> list[Answered]:
         """Classify pictures; one that cannot be read does not disturb the others."""
@@ -158,8 +166,7 @@ class Served:
     @property
     def is_on_cpu(self) -> bool:
         """Whether no model is on a GPU."""
-        own = [one for one in self.models.values() if isinstance(one, ServedModel)]
-        return all(one.engine.device.type == "cpu" for one in own)
+        return all(one.device.type == "cpu" for one in self.models.values())
 
     def described(self) -> list[dict[str, object]]:
         """What the front tells clients about the models."""
@@ -176,10 +183,11 @@ class Served:
     def answer(self, kind: str, model: str, items: list[dict[str, Any]], bodies: list[bytes]) -> list[Answered]:
         """Answer a batch of requests of one kind to one model."""
         own = self.models[model]
-        if kind == "predict":
-            return own.predict(items, bodies, self.pool)
-        answer = {"explain": own.explain, "trace": own.trace}[kind]
-        return [answer(item, body) for item, body in zip(items, bodies, strict=True)]
+        with products_in("fp32", own.device):  # as `vitlab predict` computes
+            if kind == "predict":
+                return own.predict(items, bodies, self.pool)
+            answer = {"explain": own.explain, "trace": own.trace}[kind]
+            return [answer(item, body) for item, body in zip(items, bodies, strict=True)]
 
 
 def _answer(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -22,9 +23,10 @@ from vitlab.service.metrics import TEXT, Metrics
 from vitlab.service.refusals import CODES, Refused
 from vitlab.service.supervision import Supervisor
 from vitlab.service.uploads import check_headers, read_body, upload_of
-from vitlab.service.waiting import Budget, Job, Kind, Waiting
+from vitlab.service.waiting import Answer, Budget, Job, Kind, Waiting
 
 JSON = "application/json"
+PIECE = 2**16  # bytes of an answer that are given to the connection at once
 MOST_TOP = 30_000  # classes in one answer
 GONE = 499  # the status, in the metrics only, of a request whose client left
 ERROR = {
@@ -52,7 +54,8 @@ class Service:
     """Everything that requests share.
 
     `pages` are the files of the page by address. `routes` are further paths, such as `api/runs/{id}`, with functions of
-    what was given in path and query, which may take their time. `closing` is called at the end.
+    what was given in path and query, which may take their time; `slow_routes` are answered one at a time, so that the
+    others do not wait for them. `closing` is called at the end.
     """
 
     limits: Limits
@@ -63,6 +66,7 @@ class Service:
     budget: Budget
     pages: dict[str, File] = field(default_factory=dict)
     routes: Sequence[tuple[str, Callable[[Mapping[str, str]], Any]]] = ()
+    slow_routes: Sequence[str] = ()
     closing: Sequence[Callable[[], None]] = ()
     unanswered: int = 0
 
@@ -102,29 +106,49 @@ class Service:
         finally:
             self.waiting.arriving -= 1
             self.waiting.note_arrival()
+        size = len(body)
         try:
             name, data = upload_of(request.headers.get("content-type", ""), body) if kind != "trace" else ("", body)
+            del body  # of a form, only the file is kept
             self.supervisor.check_ready()
             job = Job(kind, model, {**options, "name": name}, data)
+            del data
             self.waiting.add(job)
-            return await self._answered(request, job)
+            answer = await self._answer_to(request, job)
         finally:
-            self.budget.give(len(body))
+            self.budget.give(size)
+        return Counted(self.budget, answer.body, answer.status, answer.media_type)
 
-    async def _answered(self, request: Request, job: Job) -> Response:
+    async def _answer_to(self, request: Request, job: Job) -> Answer:
         leaving = asyncio.ensure_future(_departure(request.receive))
         try:
             waiting: set[asyncio.Future[Any]] = {job.answer, leaving}
             await asyncio.wait(waiting, timeout=self.limits.deadline, return_when=asyncio.FIRST_COMPLETED)
             if job.answer.done():
-                status, kind, body = job.answer.result()
-                return Response(body, status, media_type=kind)
+                return job.answer.result()
             if leaving.done():
                 raise ClientDisconnect
             raise Refused("deadline", f"the answer was not ready within {self.limits.deadline:g} s")
         finally:
             leaving.cancel()
             job.answer.cancel()  # if it waits, it is not computed
+            self.waiting.discard(job)
+
+
+class Counted(Response):
+    """An answer whose bytes are in the budget until they are sent; raises Refused if there is no room for them."""
+
+    def __init__(self, budget: Budget, body: bytes, status: int, media_type: str) -> None:
+        super().__init__(body, status, media_type=media_type)
+        budget.take_answer(len(body))
+        self._budget = budget
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._budget.give(len(self.body))
 
 
 async def _departure(receive: Receive) -> None:
@@ -211,8 +235,9 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
     @app.get("/ready", summary="Whether predictions are answered: 503 until the models are loaded.")
     async def ready() -> Response:
-        models = [{"id": model["id"], "name": model["name"]} for model in service.models()]
-        return _json({"status": "ready", "models": models})
+        if service.supervisor.ready is None:
+            raise Refused("not_ready", CODES["not_ready"][1])  # to everybody: the problem may contain paths
+        return _json({"status": "ready"})
 
     @app.get("/metrics", summary="Counters in the text format of Prometheus.")
     async def metrics() -> Response:
@@ -230,7 +255,7 @@ def _add_page(app: FastAPI, service: Service) -> None:
         )
 
     for address, get in service.routes:
-        _add_route(app, address, get)
+        _add_route(app, service, address, get)
 
     @app.get("/{path:path}", include_in_schema=False)
     async def page(request: Request, path: str) -> Response:
@@ -246,14 +271,21 @@ def _add_page(app: FastAPI, service: Service) -> None:
         return Response(file.data, media_type=file.media_type, headers=headers)
 
 
-def _add_route(app: FastAPI, address: str, get: Callable[[Mapping[str, str]], Any]) -> None:
+def _add_route(app: FastAPI, service: Service, address: str, get: Callable[[Mapping[str, str]], Any]) -> None:
+    pool = ThreadPoolExecutor(1, thread_name_prefix="slow") if address in service.slow_routes else None
+
     @app.get(f"/{address}", summary="Runs, for the page.")
     async def route(request: Request) -> Response:
-        said = await asyncio.to_thread(get, {**request.query_params, **request.path_params})
+        given, deadline = {**request.query_params, **request.path_params}, service.limits.deadline
+        try:
+            async with asyncio.timeout(deadline):
+                said = await asyncio.get_running_loop().run_in_executor(pool, get, given)
+        except TimeoutError:
+            raise Refused("deadline", f"the answer was not ready within {deadline:g} s") from None
         if said.status >= 400:
             code = "not_found" if said.status == 404 else "invalid_value"
             raise Refused(code, str(json.loads(said.body)["error"]))
-        return Response(said.body, said.status, media_type=said.media_type)
+        return Counted(service.budget, said.body, said.status, said.media_type)
 
 
 def _json(value: object) -> Response:
@@ -290,6 +322,10 @@ class Guard:
                 if _has_body(scope) and not is_read:
                     headers[b"connection"] = b"close"  # the rest of the body is not read
                 message = {**message, "headers": list(headers.items())}
+            body, is_more = message.get("body", b""), message.get("more_body", False)
+            for start in range(0, len(body) - PIECE, PIECE):  # so that little waits in the connection's own buffer
+                await send({**message, "body": body[start : start + PIECE], "more_body": True})
+                message = {**message, "body": body[start + PIECE : start + 2 * PIECE], "more_body": is_more}
             await send(message)
 
         service.unanswered += 1

@@ -66,7 +66,9 @@ class Connection(H11Protocol):
 
     limits = Limits()
     _lingering: Lingering
-    _timer: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None  # for the headers
+    _unread: asyncio.TimerHandle | None = None  # for an answer that the client does not read
+    _unread_cycle: Any = None  # the request that it answers
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyrefly: ignore - as in the base class
         self._lingering = Lingering(transport, self.loop)
@@ -84,22 +86,33 @@ class Connection(H11Protocol):
         self._watch_headers()
 
     def on_response_complete(self) -> None:
+        self._forget_unread()
         super().on_response_complete()
         self._watch_headers()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unwatch()
-        self._timer = self.loop.call_later(UNREAD, self.transport.abort)
+        if self._unread is None:  # one deadline for the whole answer: a client that reads slowly does not move it
+            self._unread = self.loop.call_later(UNREAD, self.transport.abort)
+            self._unread_cycle = self.cycle
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._unwatch()
+        self._forget_unread()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
+        if self._unread is not None:
+            self._unread.cancel()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
+
+    def _forget_unread(self) -> None:
+        """End the deadline of an answer that the client has read, but for what the system keeps."""
+        is_complete = self._unread_cycle is None or self._unread_cycle.response_complete
+        if self._unread is not None and is_complete and not self.flow.write_paused:
+            self._unread.cancel()
+            self._unread = None
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that h11 cannot parse."""

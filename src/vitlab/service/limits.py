@@ -10,7 +10,7 @@ MOST_CONNECTIONS = 512
 LARGEST_ANSWER = 2**30  # bytes that the front takes from the worker in one message
 DISCARDED = 65_536  # bytes of a refused body that are read and thrown away, so that the client sees the answer
 LINGER = 1.0  # seconds that a refused client has to read the answer
-UNREAD = 30.0  # seconds that a client may leave an answer unread
+UNREAD = 60.0  # seconds that a client has to read an answer
 IDLE = 5.0  # seconds that a connection may wait for its next request
 RETRY_AFTER = 1  # seconds that a client is asked to wait when the service is overloaded
 
@@ -20,9 +20,9 @@ class Limits:
     """What one request may take, and all of them together.
 
     `batch` requests at most are computed together, after waiting `wait` milliseconds at most for others that are
-    arriving. `queue` requests may wait; the bodies of all requests take `max_memory` bytes at most, and one body takes
-    `max_body`. A client has `header_seconds` to send its headers and `body_seconds` for the body, and is answered
-    within `deadline` seconds after that.
+    arriving. `queue` requests may wait; the bodies of all requests and answers take `max_memory` bytes at most, and the
+    body of one request takes `max_body`. A client has `header_seconds` to send its headers and `body_seconds` for the
+    body, and is answered within `deadline` seconds after that.
     """
 
     batch: int = 8

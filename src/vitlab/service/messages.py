@@ -31,7 +31,10 @@ def packed(header: dict[str, Any], parts: Sequence[bytes] = ()) -> list[bytes]:
 
 
 def _header_of(text: bytes) -> dict[str, Any]:
-    header = parse_json(text, "a message")
+    try:
+        header = parse_json(text, "a message")
+    except ValueError as error:
+        raise BrokenMessage(str(error)) from None
     sizes = header.get("sizes") if isinstance(header, dict) else None
     if not isinstance(sizes, list) or not all(isinstance(size, int) and size >= 0 for size in sizes):
         raise BrokenMessage("a message without sizes")

@@ -35,7 +35,7 @@ class Count:
 
 @dataclass
 class Gauge:
-    """A number that is asked for when the metrics are."""
+    """A number that is read when the metrics are requested."""
 
     name: str
     about: str
@@ -43,7 +43,7 @@ class Gauge:
 
     def lines(self) -> list[str]:
         """The lines of the text format."""
-        return [f"# HELP {self.name} {self.about}", f"# TYPE {self.name} gauge", f"{self.name} {self.value():g}"]
+        return [f"# HELP {self.name} {self.about}", f"# TYPE {self.name} gauge", f"{self.name} {self.value():.15g}"]
 
 
 @dataclass

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from vitlab.confinement import child_environment
 from vitlab.errors import printable
 from vitlab.service import messages
 from vitlab.service.limits import RETRY_AFTER, Limits
@@ -78,9 +79,9 @@ class Supervisor:
         failures, was_ready = 0, False
         while True:
             await asyncio.sleep(PAUSES[min(failures, len(PAUSES) - 1)])
-            worker = await self._start()
-            code = 0
+            worker = None
             try:
+                worker = await self._start()
                 self.ready = await self._loaded(worker)
                 self.problem, failures, was_ready = "", 0, True
                 for call in self.on_ready:
@@ -96,16 +97,18 @@ class Supervisor:
                 is_stuck = isinstance(error, TimeoutError)
                 self.problem = "the worker did not answer in time" if is_stuck else "the worker ended"
                 self._lose()  # at once: its clients wait
-                code = await worker.end(0.0 if is_stuck else CLOSING)
-                self.problem += f" ({_ending(code)}) and is being started again"
+                if worker is None:
+                    how, self.problem = str(error), "the worker cannot be started"
+                else:
+                    how = _ending(await worker.end(0.0 if is_stuck else CLOSING))
+                self.problem += f" ({how}) and is being started again"
                 if failures >= MOST_FAILURES and not was_ready:
-                    raise CannotServe(
-                        f"the worker ended {failures} times while it loaded: {_ending(code)}", 3
-                    ) from None
+                    raise CannotServe(f"the worker ended {failures} times while it loaded: {how}", 3) from None
             finally:
                 self.ready = self.pid = None
-                with contextlib.suppress(Exception):
-                    await asyncio.shield(worker.end(CLOSING))
+                if worker is not None:
+                    with contextlib.suppress(Exception):
+                        await asyncio.shield(worker.end(CLOSING))
             self.metrics.restarts.add()
             self.say(f"vitlab: {self.problem}")
 
@@ -116,14 +119,17 @@ class Supervisor:
 
     async def _start(self) -> Worker:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with contextlib.ExitStack() as on_failure, theirs:
+            on_failure.callback(ours.close)
             process = await asyncio.create_subprocess_exec(
                 *COMMAND,
                 str(theirs.fileno()),
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
+                env=child_environment(),
                 start_new_session=True,  # Ctrl-C is for the front, which drains first
             )
+            on_failure.pop_all()
         self.pid = process.pid
         reader, writer = await asyncio.open_connection(sock=ours, limit=BUFFER)
         return Worker(process, reader, writer)
@@ -134,11 +140,13 @@ class Supervisor:
             await messages.send(worker.writer, self.setup)
             while True:
                 header, parts = await messages.receive(worker.reader)
-                if header["event"] == "ready":
+                event, text = header.get("event"), printable(str(header.get("text", "")))
+                if event == "ready" and isinstance(header.get("models"), list):
                     return header, parts
-                text = printable(str(header.get("text", "")))
-                if header["event"] == "failed":
+                if event == "failed":
                     raise CannotServe(text, int(header.get("code", 2)))
+                if event != "note":
+                    raise messages.BrokenMessage(f"the event {event!r:.40} is unknown or incomplete")
                 self.say(text)
 
     async def _work(self, worker: Worker) -> None:

@@ -45,7 +45,7 @@ class Job:
 
 
 class Budget:
-    """The bytes of all bodies that are in memory, uploads in progress included."""
+    """The bytes of all bodies in memory: requests, uploads in progress included, and answers until they are sent."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
@@ -55,6 +55,13 @@ class Budget:
         if self.used + size > self.limit:
             raise Refused("overloaded", f"requests hold {self.used:,} of {self.limit:,} bytes; try again later")
         self.used += size
+
+    def take_answer(self, size: int) -> None:
+        """Reserve bytes for an answer; raises Refused if there are too many, unless it is the only body in memory."""
+        if self.used:
+            self.take(size)
+        else:
+            self.used = size
 
     def give(self, size: int) -> None:
         """Return bytes."""
@@ -111,6 +118,11 @@ class Waiting:
         taken = self._next()
         self._jobs = [job for job in self._jobs if job not in taken and not job.answer.done()]
         return taken
+
+    def discard(self, job: Job) -> None:
+        """Forget a job, with its body, if it still waits."""
+        if job in self._jobs:
+            self._jobs.remove(job)
 
     def clear(self, code: str, message: str) -> None:
         """Refuse all jobs."""

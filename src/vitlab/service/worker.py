@@ -4,20 +4,16 @@ It takes messages from one inherited socket and ends when the front closes it. A
 open no other socket and start no program, and its memory is limited.
 """
 
-import contextlib
-import resource
 import signal
 import socket
 import sys
 import warnings
-from pathlib import Path
 
+from vitlab.confinement import confine
 from vitlab.errors import FAILED, INVALID, VitlabError
 from vitlab.service.messages import JSON, Answered, Channel
 from vitlab.service.refusals import error_body
-from vitlab.weights.files.unpickle import FORBIDDEN, PROGRAMS
 
-GIB = 2**30
 STARTS_PROGRAMS = ("compiled", "auto")  # engines that may call a compiler for a new size of batch
 
 
@@ -41,46 +37,27 @@ def main() -> None:
         text = " ".join(str(error).split()) or type(error).__name__
         channel.send({"event": "failed", "text": text, "code": code})
         return
-    confine(served.is_on_cpu, may_start_programs=setup["engine"] in STARTS_PROGRAMS)
+    confine(limits_memory=served.is_on_cpu, may_start_programs=setup["engine"] in STARTS_PROGRAMS)
     names, pictures = served.samples() if setup["draws_samples"] else ([], [])
     channel.send({"event": "ready", "models": served.described(), "samples": names}, pictures)
     while (message := channel.receive()) is not None:
         header, parts = message
         try:
             answers = served.answer(header["kind"], header["model"], header["items"], parts)
-        except MemoryError:
-            answers = [_failed(503, "out_of_memory", "the worker has not enough memory for this request")] * len(parts)
         except Exception as error:  # of the model or the engine: the service answers the next request all the same
-            sys.excepthook(type(error), error, error.__traceback__)
-            answers = [_failed(500, "internal", "the model failed; the service's log says why")] * len(parts)
+            answers = [_failure(error)] * len(parts)
         channel.send({"answers": [answer[:2] for answer in answers]}, [answer[2] for answer in answers])
         del message, parts, answers  # before the next one is read
 
 
-def _failed(status: int, code: str, message: str) -> Answered:
-    return status, JSON, error_body(code, message)
+def _failure(error: Exception) -> Answered:
+    """The answer to a request that the model failed on."""
+    from vitlab.world.device import is_out_of_memory
 
-
-def confine(is_on_cpu: bool, *, may_start_programs: bool) -> None:
-    """Forbid sockets and programs, and limit memory, from here on.
-
-    The limit is on the address space, of which torch reserves much at the start: now most of that is done. A GPU
-    maps far more, so there is no limit with one.
-    """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    pages = Path("/proc/self/statm")
-    if is_on_cpu and pages.exists():
-        reserved, resident = (int(number) * resource.getpagesize() for number in pages.read_text().split()[:2])
-        limit = reserved + 2 * GIB + 2 * resident
-        with contextlib.suppress(ValueError, OSError):  # a lower limit is set already
-            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    forbidden = tuple(set(FORBIDDEN) - set(PROGRAMS)) if may_start_programs else FORBIDDEN
-
-    def refuse(event: str, arguments: tuple[object, ...]) -> None:
-        if event.startswith(forbidden):
-            raise PermissionError(f"{event} is not allowed in the worker")
-
-    sys.addaudithook(refuse)
+    if is_out_of_memory(error):
+        return 503, JSON, error_body("out_of_memory", "the worker has not enough memory for this request")
+    sys.excepthook(type(error), error, error.__traceback__)
+    return 500, JSON, error_body("internal", "the model failed; the service's log says why")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from vitlab.require import require
 MOST_WORKERS = 8  # chosen; a user may have more
 DEVICES = ("auto", "cpu", "cuda", "mps")
 TF32_SINCE = 8, 0  # compute capability
+OUT_OF_MEMORY = "out of memory", "allocate memory", "not enough memory"  # in messages of torch
 
 
 def pick_device(name: str) -> torch.device:
@@ -68,6 +69,13 @@ def products_in(precision: str, device: torch.device) -> Iterator[None]:
         yield
     finally:
         products.allow_tf32, convolutions.allow_tf32 = before
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the memory of the machine or of the device was not enough; torch raises a RuntimeError for both."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in OUT_OF_MEMORY)
 
 
 def attention_kernel(device: torch.device, dtype: torch.dtype, *, has_bias: bool = False) -> str:

@@ -80,15 +80,14 @@ class _Known:
 
 
 class RunBrowser:
-    """The runs, sweeps, evaluations and ledgers below a folder; `ledger` is one that is elsewhere.
+    """The runs, sweeps, evaluations and ledgers below a folder.
 
     Methods return JSON values and raise LookupError for an unknown id, ValueError for what else is wrong. They may be
     called from several threads. A run whose events have not changed costs one stat in a list.
     """
 
-    def __init__(self, root: str | Path, ledger: str | Path | None = None) -> None:
+    def __init__(self, root: str | Path) -> None:
         self.folders = Folders(Path(root))
-        self.elsewhere = None if ledger is None else Path(ledger)
         self.pictures = Pictures()
         self._known: dict[str, _Known] = {}
         self._found: dict[str, Found] = {}
@@ -190,8 +189,6 @@ class RunBrowser:
         """Every ledger as a table, beside the published numbers."""
         with self._lock:
             listed = [(one.name, one.path / LEDGER.name) for one in self._find("ledger")]
-        if self.elsewhere is not None:
-            listed.append((str(self.elsewhere), self.elsewhere))
         return {"ledgers": [ledger_table(*one) for one in listed[:LISTED]]}
 
     def picture(self, id: str, number: int) -> tuple[bytes, str]:
@@ -314,6 +311,7 @@ class Answer:
 
 Given = Mapping[str, str]  # the parts of the path in braces, and the query
 Route = tuple[str, Callable[[Given], Answer]]
+PICTURES = "api/runs/{id}/pictures/{number}"  # may take long: the first picture of a data set has to open it
 WHOLE = re.compile(r"\d{1,15}")
 
 
@@ -334,8 +332,7 @@ def routes(browser: RunBrowser) -> list[Route]:
         "api/evaluations/{id}": lambda given: browser.evaluation(given["id"]),
         "api/ledger": lambda given: browser.ledger(),
     }
-    drawn = "api/runs/{id}/pictures/{number}"
-    return [(path, partial(_answered, get)) for path, get in values.items()] + [(drawn, partial(_drawn, browser))]
+    return [(path, partial(_answered, get)) for path, get in values.items()] + [(PICTURES, partial(_drawn, browser))]
 
 
 def _answered(get: Callable[[Given], Values], given: Given) -> Answer:

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from vitlab.confinement import child_environment, confine
 from vitlab.errors import WorkerDied
 from vitlab.strict_json import from_json, parse_json
 
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 SIDE = 320  # pixels of the longer side, at most
 PATIENCE = 120.0  # seconds for one picture; the first of a large data set has to open it
 KEPT, LARGEST = 256, 2**22  # thumbnails kept; bytes of one
+REMEMBERED = 60.0  # seconds that a failure is not tried again
 OPEN = 4  # data sets kept open
+COMMAND = (sys.executable, "-P", "-m", "vitlab.page.run_browser.mistakes")  # -P: no modules from the current folder
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,11 @@ class Pictures:
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held while a thumbnail is made
+        self._door = threading.Lock()  # held while the child is started, or ended for good
+        self._is_closed = False
         self._kept: OrderedDict[SampleOf, bytes] = OrderedDict()
+        self._failed: OrderedDict[SampleOf, tuple[float, str]] = OrderedDict()  # until when, and why
 
     def get(self, sample: SampleOf) -> bytes:
         """The thumbnail of a sample; raises LookupError with the reason if there is none."""
@@ -54,22 +61,41 @@ class Pictures:
             if sample in self._kept:
                 self._kept.move_to_end(sample)
                 return self._kept[sample]
-            made = self._ask(sample)
+            until, why = self._failed.pop(sample, (0.0, ""))
+            if time.monotonic() < until:
+                self._failed[sample] = until, why
+                raise LookupError(why)
+            try:
+                made = self._ask(sample)
+            except LookupError as error:
+                self._failed[sample] = time.monotonic() + REMEMBERED, str(error)
+                if len(self._failed) > KEPT:
+                    self._failed.popitem(last=False)
+                raise
             self._kept[sample] = made
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
             return made
 
     def close(self) -> None:
-        """End the child process."""
-        with self._lock:
+        """End the child process, also while it is decoding; no other is started."""
+        with self._door:
+            self._is_closed = True
+            child = self._child
+            if child is not None:
+                child.kill()
+        with self._lock:  # whoever waited for the child has seen its end
             self._end()
 
     def _ask(self, sample: SampleOf) -> bytes:
         if self._child is None or self._child.poll() is not None:
             self._end()
-            command = [sys.executable, "-m", "vitlab.page.run_browser.mistakes"]
-            self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            with self._door:
+                if self._is_closed:
+                    raise LookupError("the service is ending")
+                self._child = subprocess.Popen(
+                    COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment()
+                )
         assert self._child.stdin is not None
         try:
             self._child.stdin.write(json.dumps(asdict(sample), allow_nan=False).encode() + b"\n")
@@ -112,6 +138,12 @@ class Pictures:
 
 def main() -> None:
     """Answer requests on standard input until it ends: `+` or `-`, a length, and a PNG or the reason for none."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the service, which ends this process
+    import vitlab.data.source
+    import vitlab.data.sources.catalogue
+    import vitlab.data.splits  # noqa: F401 - imported before the process is confined
+
+    confine()
     opened: OrderedDict[tuple[str, float], Source] = OrderedDict()
     answers, sys.stdout = sys.stdout.buffer, sys.stderr  # nothing else may be written between the answers
     for line in sys.stdin.buffer:

@@ -4,9 +4,11 @@ Files are read only where they are, never through symbolic links, and within lim
 """
 
 import csv
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, cast
@@ -28,6 +30,7 @@ from vitlab.user_files import NotRegular, stream_text
 
 LISTED, CONFUSED, LINES, REMARKS = 200, 50, 2_000, 12  # classes, confused pairs, lines of a ledger and remarks on it
 LARGEST_LEDGER, LARGEST_TABLE = 2**26, 2**24  # bytes
+MOST_ROWS = 1_000_000  # of a CSV file
 SETS = ("test", VALIDATION)  # the first that a run has is the one to look at
 NOT_SETTINGS = ("format", "version", "recipe.source")
 Values = dict[str, Any]
@@ -171,12 +174,12 @@ def _row(row: Values) -> Values:
 
 def row_details(path: Path, place: int) -> Values:
     """The worst classes, the most confused pairs and the worst mistakes of a row."""
-    classes = sorted(_table(path / f"{place:02d}-classes.csv"), key=_accuracy)
+    classes = path / f"{place:02d}-classes.csv"
     confused = (one for one in _table(path / f"{place:02d}-confusion.csv") if one.get("class") != one.get("predicted"))
     return {
-        "classes": classes[:LISTED],
-        "class_count": len(classes),
-        "confused": sorted(confused, key=lambda one: -(number(one.get("count")) or 0.0))[:CONFUSED],
+        "classes": heapq.nsmallest(LISTED, _table(classes), key=_accuracy),
+        "class_count": sum(1 for _ in _table(classes)),
+        "confused": heapq.nsmallest(CONFUSED, confused, key=lambda one: -(number(one.get("count")) or 0.0)),
         "mistakes": [asdict(one) for one in _mistakes(path, place).mistakes],
     }
 
@@ -196,11 +199,16 @@ def evaluation_samples(path: Path) -> list[SampleOf]:
     return [SampleOf(of.data, one.number, one.id) for of in lists for one in of.mistakes]
 
 
-def _table(file: Path) -> list[dict[str, str]]:
-    """The lines of a CSV file; none if there is no such file."""
+def _table(file: Path) -> Iterator[dict[str, str]]:
+    """Yield the first lines of a CSV file; none if there is no such file. Raises ValueError if it is damaged."""
     if not is_regular(file) or file.stat().st_size > LARGEST_TABLE:
-        return []
-    return [{str(name): str(cell) for name, cell in line.items()} for line in csv.DictReader(stream_text(file))]
+        return
+    try:
+        for line in islice(csv.DictReader(stream_text(file), restval=""), MOST_ROWS):
+            line.pop(None, None)  # pyrefly: ignore - what csv calls the cells that have no column
+            yield dict(line)
+    except csv.Error as error:
+        raise ValueError(f"{file.name} is not a CSV file: {error}") from None
 
 
 def ledger_table(name: str, file: Path) -> Values:

@@ -38,11 +38,10 @@ from vitlab.train.state import TrainState
 from vitlab.train.streams import applied
 from vitlab.train.tensorboard import tensorboard_writer
 from vitlab.train.update import Examples, Update, recompute_activations
-from vitlab.world.device import products_in
+from vitlab.world.device import is_out_of_memory, products_in
 from vitlab.world.group import ALONE, World
 from vitlab.world.parallel import wrapped
 
-OUT_OF_MEMORY = "out of memory", "can't allocate memory", "not enough memory"  # in messages of torch
 Watcher = Callable[[dict[str, object]], object]  # gets every event as it is recorded
 
 
@@ -242,7 +241,7 @@ class Training:
 
     def _explained(self, error: BaseException) -> BaseException:
         """An error that says what to change where memory ran out; any other error as it is."""
-        if not isinstance(error, MemoryError) and not any(sign in str(error) for sign in OUT_OF_MEMORY):
+        if not is_out_of_memory(error):
             return error
         micro = self.spec.execution.micro_batch or self.spec.recipe.batch
         way = "vitlab resume takes both" if self.state.progress.step else "add one of them"

@@ -36,7 +36,7 @@ async function asked(url, options) {
   }
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => ({}));
-  const error = new Error(said.error?.message ?? said.detail ?? `the server answered with status ${answer.status}`);
+  const error = new Error(said.error?.message ?? `the server answered with status ${answer.status}`);
   error.status = answer.status;
   throw error;
 }

@@ -1,6 +1,6 @@
 /** The curves of a run, built from its events as they come. */
 
-const CURVES = { loss: ["step", "loss"], rate: ["step", "rate"], gradient: ["step", "gradient_norm"] };
+const CURVES = { loss: "loss", rate: "rate", gradient: "gradient_norm" };
 
 /** A value by step, with the time of each. A step that was repeated after a crash counts once. */
 class Points {
@@ -34,7 +34,7 @@ export class History {
       this.began ??= time;
       const put = (name, value) => this.points[name].add(event.step, time - this.began, Number(value));
       if (event.event === "step") {
-        for (const [name, [, field]] of Object.entries(CURVES)) if (field in event) put(name, event[field]);
+        for (const [name, field] of Object.entries(CURVES)) if (field in event) put(name, event[field]);
       } else if (event.event === "validation") {
         this.measure = "map" in event ? "map" : "top1";
         if (this.measure in event) put("accuracy", 100 * Number(event[this.measure]));

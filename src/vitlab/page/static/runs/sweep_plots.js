@@ -12,7 +12,7 @@ function axisOf(values, range) {
   if (numbers.length === values.length && new Set(values).size > 1) {
     const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
     const isLog = low > 0 && high / low >= 8;
-    const place = scale(isLog ? [low, high] : [low, high], range, isLog);
+    const place = scale([low, high], range, isLog);
     return { place, marks: new Set(values).size <= 6 ? [...new Set(values)] : ticks(low, high, isLog), name: short };
   }
   const names = [...new Set(values.map(setting))];

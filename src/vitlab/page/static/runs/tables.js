@@ -5,9 +5,9 @@ import { getPicture, pictureAddress } from "./api.js";
 import { percent } from "./words.js";
 
 /** Columns are {title, cell, isNumber, isShort, isMain}: `cell` gives the text or the elements of a row. */
-export function table(columns, rows, { caption = "", rowClass = () => "" } = {}) {
+export function table(columns, rows, { caption = "" } = {}) {
   const head = element("tr", {}, columns.map((one) => element("th", { scope: "col", class: one.isNumber && "number" }, one.title)));
-  const body = rows.map((row) => element("tr", { class: rowClass(row) || false }, columns.map((one) => cellOf(one, row))));
+  const body = rows.map((row) => element("tr", {}, columns.map((one) => cellOf(one, row))));
   const made = element("table", {}, caption ? element("caption", {}, caption) : null, element("thead", {}, head), element("tbody", {}, body));
   return element("div", { class: "scroll cards" }, made);
 }
