@@ -21,6 +21,22 @@ process.stdout.write(sentence(reading, { view: "head", layer: 1, head: 0, query 
 """
 
 
+ANSWERS_ONLY = """
+import { Reading } from "%s";
+import { sentence } from "%s";
+const card = { kind: "answers only", name: "BiT", patch: 1, prefix: 0, layers: 0, heads: 0, width: 1, classes: 1 };
+const reading = new Reading(card, [8, 8], { attention: new Float32Array(0) }, new Uint8Array(0), null);
+for (const view of ["head", "rollout", "similarity", "colours", "picture"])
+  process.stdout.write(sentence(reading, { view, layer: 1, head: 0, query: "class" }) + "\\n");
+"""
+
+
+def test_a_model_without_layers_has_a_sentence_in_every_view(node):
+    script = ANSWERS_ONLY % tuple((STATIC / "inside" / name).as_uri() for name in ("reading.js", "sentences.js"))
+    text = "BiT has no attention between all patches, so only its answer can be shown."
+    assert node(script, b"").decode().splitlines() == [text] * 5
+
+
 @pytest.fixture
 def said(node):
     """A function from shares by token, the rest spread evenly, and a query to the sentence. Token 0 is the class."""

@@ -341,7 +341,7 @@ def test_the_tables_of_the_page_are_those_of_the_code():
     page = (Path(__file__).parents[2] / "docs" / "howto" / "serve.md").read_text()
     codes = [f"| `{code}` | {status} | {meaning} |" for code, (status, meaning) in CODES.items()]
     flags = [
-        f"| `--{name.replace('_', '-')}` | {getattr(serving.USUAL, name):,g} | {kind.__metadata__[0].help} |"
+        f"| `--{name.replace('_', '-')}` | {getattr(serving.USUAL, name):,.15g} | {kind.__metadata__[0].help} |"
         for name, kind in get_type_hints(serving.Bounds, include_extras=True).items()
     ]
     assert "\n".join(["|---|---|---|", *codes, "", "503"]) in page

@@ -10,18 +10,18 @@ from vitlab.commands.terminal import console
 from vitlab.service.limits import Limits
 
 DEFAULT = Limits()
-_TOKEN = "What clients send as Authorization: Bearer (default: $VITLAB_TOKEN); needed unless --host is loopback."
+_TOKEN = "Token that clients send, needed unless --host is loopback; set VITLAB_TOKEN instead to hide it from `ps`."
 
 
 @dataclass(frozen=True)
 class Bounds:
     """What one request and all of them may take."""
 
-    batch: Annotated[int, Flag("INT", "Most requests that are computed together.")] = DEFAULT.batch
+    batch: Annotated[int, Flag("INT", "Largest batch.")] = DEFAULT.batch
     wait: Annotated[float, Flag("FLOAT", "Milliseconds to wait for requests that are arriving.")] = DEFAULT.wait
     queue: Annotated[int, Flag("INT", "Most requests that wait; more are answered with 503.")] = DEFAULT.queue
     max_body: Annotated[int, Flag("INT", "Bytes of the largest body.")] = DEFAULT.max_body
-    max_memory: Annotated[int, Flag("INT", "Bytes of all bodies in memory.")] = DEFAULT.max_memory
+    max_memory: Annotated[int, Flag("INT", "Bytes of all requests and answers in memory.")] = DEFAULT.max_memory
     header_seconds: Annotated[float, Flag("FLOAT", "Seconds for a request's headers.")] = DEFAULT.header_seconds
     body_seconds: Annotated[float, Flag("FLOAT", "Seconds for its body.")] = DEFAULT.body_seconds
     deadline: Annotated[float, Flag("FLOAT", "Seconds for its answer.")] = DEFAULT.deadline

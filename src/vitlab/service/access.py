@@ -13,7 +13,7 @@ from vitlab.require import require
 from vitlab.service.refusals import Refused
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-OPEN_TO_ALL = ("/health", "/ready")  # for whoever watches the service: they say nothing about models
+OPEN_TO_ALL = ("/health", "/ready")  # for monitoring: they say nothing about models
 COOKIE = "vitlab-token"
 SHORTEST_TOKEN = 16  # characters
 PROTECTION = {
@@ -36,7 +36,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Access:
-    """Whom the service answers: `hosts` are the names it may be called by, `token` is what clients must show."""
+    """Access rules: `hosts` are the allowed Host headers, `token` is the token that clients must send."""
 
     def __init__(self, host: str, token: str, hosts: Iterable[str] = ()) -> None:
         reachable = f"host={host!r} can be reached from other machines; give a token, with token= or VITLAB_TOKEN"

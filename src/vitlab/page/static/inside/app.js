@@ -220,7 +220,7 @@ function connectMain(store) {
     canvas.draw(reading, { width, over, opacity: state.opacity, query, hovered: at.pointed, edits: state.edits });
     drawLegend(over);
     $("readout").textContent = readout(reading, at, over);
-    const text = hasLayers(reading.card) ? sentence(reading, at) : answersOnly(reading.card);
+    const text = sentence(reading, at);
     $("sentence").textContent = text;
     $("patches").setAttribute("aria-label", `${state.picture.name}. ${text}`);
   };
@@ -244,8 +244,6 @@ function connectMain(store) {
   store.on([...chosen, "hover", "isShared"], drawHeads);
   store.on(chosen, drawStrip);
 }
-
-const answersOnly = (card) => `${card.name} has no attention between all patches, so only its answer can be shown.`;
 
 /** The value under the pointer, in words. */
 function readout(reading, { pointed, query }, over) {
@@ -327,7 +325,13 @@ function connectWeights(store, card) {
 
 function connectDownloads(store) {
   for (const format of ["svg", "png"]) {
-    $(`save-${format}`).addEventListener("click", () => store.state.first && download(store.state, format));
+    $(`save-${format}`).addEventListener("click", async () => {
+      try {
+        if (store.state.first) await download(store.state, format);
+      } catch (error) {
+        store.set({ notice: { text: `The figure cannot be saved: ${error.message}.` } });
+      }
+    });
   }
   $("copy-link").addEventListener("click", async () => {
     try {

@@ -3,7 +3,7 @@ import { hex } from "./colours.js";
 import { asCanvas, element, percent, svg } from "../dom.js";
 import { largest } from "./maths.js";
 import { withAlpha } from "./patch_canvas.js";
-import { overlay } from "./reading.js";
+import { hasLayers, overlay } from "./reading.js";
 import { legendText, sentence } from "./sentences.js";
 import { shortName } from "./answers.js";
 
@@ -29,7 +29,7 @@ export function figure(state) {
     svg("image", { x: MARGIN, y: MARGIN, width: SIDE, height, href: asCanvas(withAlpha(reading.pixels, reading.size)).toDataURL() }),
   );
   if (over) made.append(patches(reading, over, height, opacity / 100));
-  if (typeof query === "number") made.append(box(reading, query, height, { fill: "none", stroke: "#e0115f", "stroke-width": 3 }));
+  if (typeof query === "number" && hasLayers(reading.card)) made.append(box(reading, query, height, { fill: "none", stroke: "#e0115f", "stroke-width": 3 }));
   let y = MARGIN + height + 18;
   if (over?.kind === "values") made.append(...legend(over, y));
   y += 30;
@@ -113,7 +113,8 @@ export async function download(state, format) {
   const made = figure(state);
   const blob = format === "svg" ? svgBlob(made) : await pngBlob(made);
   const url = URL.createObjectURL(blob);
-  const what = state.view === "head" ? `layer${Math.max(state.layer, 1)}-head${state.head + 1}` : state.view;
+  const view = hasLayers(state.first.card) ? state.view : "answer";
+  const what = view === "head" ? `layer${Math.max(state.layer, 1)}-head${state.head + 1}` : view;
   element("a", { href: url, download: `vitlab-${what}.${format}` }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

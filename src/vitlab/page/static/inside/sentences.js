@@ -1,11 +1,12 @@
 /** What the picture shows, in a sentence or two of plain English, from the numbers behind it. */
 import { percent } from "../dom.js";
 import { entropy, largest } from "./maths.js";
-import { queryName } from "./reading.js";
+import { hasLayers, queryName } from "./reading.js";
 
 const signed = (value, digits) => value.toFixed(digits).replace("-", "−");
 
 export function sentence(reading, { view, layer, head, query }) {
+  if (!hasLayers(reading.card)) return `${reading.card.name} has no attention between all patches, so only its answer can be shown.`;
   const from = reading.query(query);
   const who = queryName(from, reading.grid);
   const attending = Math.max(layer, 1);

@@ -33,7 +33,11 @@ export class Tracing {
       for (let job = this.#next(); job; job = this.#next()) {
         this.#store.set({ status: { kind: "busy", text: "Computing…" } });
         await new Promise((done) => setTimeout(done)); // let the page paint first
-        await this.#compute(job);
+        try {
+          await this.#compute(job);
+        } catch (error) {
+          if (this.#isWanted(job)) throw error; // else something else was chosen meanwhile
+        }
         this.#report();
       }
       this.#report();
@@ -46,17 +50,16 @@ export class Tracing {
     }
   }
 
-  async #compute({ key, card, size, edits }) {
+  async #compute({ key, card, picture, size, edits }) {
     const grid = gridAt(card, size);
-    const pixels = editedPixels(this.#pixels(card, size), size, grid, edits);
+    const pixels = editedPixels(this.#pixels(picture, card, size), size, grid, edits);
     const kept = keptPatches(edits);
     const trace = await this.#backend.trace(card.id, pixels, kept, size);
     this.#readings.set(key, new Reading(card, size, trace, kept, pixels));
   }
 
   /** The picture as the model takes it; the last few are kept, as edits use the same one again and again. */
-  #pixels(card, size) {
-    const { picture } = this.#store.state;
+  #pixels(picture, card, size) {
     const key = JSON.stringify([picture.id, card.preprocessing, size]);
     if (!this.#prepared.has(key)) {
       if (this.#prepared.size > 3) this.#prepared.delete(this.#prepared.keys().next().value);
@@ -73,7 +76,7 @@ export class Tracing {
     const add = (name, card, edits) => {
       const at = sizeFor(card, size);
       const key = JSON.stringify([picture.id, card.id, at, packed(edits.grey), packed(edits.drop), edits.shuffle]);
-      found[name] = { key, card, size: at, edits };
+      found[name] = { key, card, picture, size: at, edits };
     };
     for (const [side, id] of [["first", model], ["second", other]]) {
       const card = id === null ? null : this.card(id);
@@ -86,6 +89,10 @@ export class Tracing {
       add(side, card, fits && isEdited(edits) ? edits : plain);
     }
     return found;
+  }
+
+  #isWanted({ key }) {
+    return Object.values(this.#wanted()).some((one) => one.key === key);
   }
 
   #next() {

@@ -17,13 +17,17 @@ export function openList(holder, query, signal) {
   const pager = element("div", { class: "row pager" });
   const compare = element("a", { class: "button", href: "#/compare" });
 
+  let latest = 0;
+
   async function refresh() {
+    const number = ++latest;
     const found = await get(`api/runs?${new URLSearchParams(asked)}`, signal);
+    if (number !== latest) return; // something else was asked for meanwhile
     document.getElementById("folder").textContent = `in the folder ${found.folder}`;
     const limit = found.is_cut ? "; the folder is too large to be searched whole" : "";
     count.textContent = `${found.found === found.total ? "" : `${short(found.found)} of `}${short(found.total)} ${found.total === 1 ? "run" : "runs"}${limit}`;
     asked.page = String(found.page);
-    rows.replaceChildren(found.runs.length ? runTable(found.runs, showChosen) : nothing(found.total ? "No run is like that." : "There are no runs in this folder yet. Start one with vitlab pretrain or vitlab finetune."));
+    rows.replaceChildren(found.runs.length ? runTable(found.runs, showChosen) : nothing(found.total ? "No run matches." : "There are no runs in this folder yet. Start one with vitlab pretrain or vitlab finetune."));
     drawPager(found.page, found.pages);
   }
 
