@@ -99,6 +99,33 @@ def test_dropping_what_it_looks_at_takes_the_patches_of_the_highest_rollout(app,
     assert shown.text("edits-text") == "Edited: 13 patches dropped."
 
 
+def patches_of(pixels):
+    """(64, 192): the patches of a picture of 64 pixels."""
+    return pixels.reshape(8, 8, 8, 8, 3).swapaxes(1, 2).reshape(64, -1)
+
+
+def test_what_is_dropped_stays_dropped_when_patches_are_shuffled(app, opened):
+    shown, original = opened(), patches_of(pixels_of(app.models[FIRST]))
+    shown.page.click("#drop-seen")
+    shown.ready()
+    gone = original[~app.traces[-1][2]]
+    for _ in range(2):
+        shown.page.click("#shuffle")
+        shown.ready()
+        _, pixels, keep = app.traces[-1]
+        assert (pixels != pixels_of(app.models[FIRST])).any()
+        assert sorted(patches_of(pixels)[~keep].tolist()) == sorted(gone.tolist())
+
+
+def test_a_dropped_patch_cannot_look_so_the_class_token_does(app, opened):
+    shown = opened("#query=27")
+    shown.page.click("#tools [data-value=drop]")
+    shown.click(27)
+    shown.ready()
+    assert not app.traces[-1][2][27]
+    assert "the class token" in shown.text("sentence")
+
+
 # -- Resolution --------------------------------------------------------------------------------------
 
 

@@ -153,7 +153,7 @@ def test_the_scatter_shows_the_attention_distance_of_every_head_and_a_dot_opens_
     shown.page.locator("#distance .dot[data-layer='3'][data-head='2']").dispatch_event("click")
     state = shown.state()
     assert (state["view"], state["layer"], state["head"]) == ("head", "3", "3")
-    assert f"even attention: {even_distance(model.spec):.0f}" in shown.text("sentence")
+    assert f"attention spread evenly would reach {even_distance(model.spec):.0f}." in shown.text("sentence")
 
 
 def test_a_position_tile_chooses_the_query_and_its_colours_are_the_similarities(app, opened):

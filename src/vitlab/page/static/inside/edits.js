@@ -28,6 +28,18 @@ export function dropped(edits, patches) {
   return found;
 }
 
+/** Shuffle once more; what is greyed out or dropped moves with its patch. */
+export function reshuffled(edits) {
+  const [patches, shuffle] = [edits.drop.length, edits.shuffle + 1];
+  const [before, after] = [shuffled(patches, edits.shuffle), shuffled(patches, shuffle)];
+  const place = new Int32Array(patches);
+  before.forEach((source, at) => {
+    place[source] = at;
+  });
+  const moved = (marks) => Uint8Array.from(after, (source) => marks[place[source]]);
+  return { grey: moved(edits.grey), drop: moved(edits.drop), shuffle };
+}
+
 /** Patches that take part: 1, or 0 for dropped ones. */
 export const keptPatches = (edits) => edits.drop.map((is) => 1 - is);
 

@@ -36,7 +36,7 @@ function headSentence(reading, layer, head, query, who) {
     }
   }
   const pixels = reading.distances[(layer - 1) * reading.heads + head];
-  said.push(`Over all patches, this head reaches ${pixels.toFixed(0)} pixels far on average (even attention: ${reading.evenDistance.toFixed(0)}).`);
+  said.push(`Over all patches, this head reaches ${pixels.toFixed(0)} pixels on average; attention spread evenly would reach ${reading.evenDistance.toFixed(0)}.`);
   return said.join(" ");
 }
 
