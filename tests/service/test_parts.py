@@ -1,6 +1,7 @@
 """The parts of the service by themselves: forms, waiting requests, suspects, messages, metrics, hosts."""
 
 import asyncio
+import json
 import re
 import socket
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from servers import multipart
 from vitlab.commands import serving
-from vitlab.service import messages, supervision
+from vitlab.service import messages, supervision, worker
 from vitlab.service.access import Access
 from vitlab.service.limits import Limits
 from vitlab.service.metrics import Histogram, Metrics
@@ -249,6 +250,14 @@ def test_a_worker_that_cannot_be_started_or_talks_nonsense_is_reported(command, 
     opened = len(list(Path("/proc/self/fd").iterdir()))
     asyncio.run(run())
     assert len(list(Path("/proc/self/fd").iterdir())) <= opened
+
+
+def test_too_little_memory_for_a_request_is_told_from_other_failures(capsys):
+    short = RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory")
+    for error, expected in ((short, (503, "out_of_memory")), (RuntimeError("wrong shape"), (500, "internal"))):
+        status, _, body = worker._failure(error)
+        assert (status, json.loads(body)["error"]["code"]) == expected
+    assert "wrong shape" in capsys.readouterr().err
 
 
 # -- Messages, metrics, hosts, codes -----------------------------------------------------------------
