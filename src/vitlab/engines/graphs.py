@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ from vitlab.models.fingerprint import fingerprint_of
 from vitlab.store import remove_folder, verify_folder, write_folder
 
 if TYPE_CHECKING:
-    from google.protobuf.message import Message
     from onnx import ModelProto
 
 GRAPH, INPUT = "graph.onnx", "images"
@@ -131,20 +130,19 @@ def traced_graph(
         return onnx.load(Path(scratch) / GRAPH)
 
 
-def messages(part: "Message") -> "Iterator[Message]":
+def messages(part: Any) -> Iterator[Any]:
     """Yield every part of a graph: nodes, attributes and tensors, also those of the graphs inside nodes and functions.
 
     The numbers of a tensor are not read.
     """
     import onnx
-    from google.protobuf.message import Message
 
     yield part
     if isinstance(part, onnx.TensorProto):
         return
     for field, value in part.ListFields():
         if field.message_type is not None:
-            for one in (value,) if isinstance(value, Message) else value:
+            for one in (value,) if hasattr(value, "ListFields") else value:
                 yield from messages(one)
 
 
