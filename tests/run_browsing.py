@@ -45,7 +45,9 @@ def served(browser: RunBrowser) -> Iterator[str]:
                     self.answer(answer.status, answer.body, answer.media_type)
                     return
             file = STATIC / url.path.removeprefix("/")
-            if file.is_file():
+            if url.path == "/api/models":
+                self.answer(200, b'{"models": [], "has_runs": true}', "application/json")
+            elif file.is_file():
                 self.answer(200, file.read_bytes(), TYPES.get(file.suffix, "application/octet-stream"))
             else:
                 self.answer(404, b"{}", "application/json")
