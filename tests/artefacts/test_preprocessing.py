@@ -10,6 +10,7 @@ from PIL import Image
 from vitlab.artefacts import preprocessing, writing
 from vitlab.artefacts.preprocessing import Axis, Preprocess, halves, pillow_weights
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised, to_tensor
+from vitlab.engines.graphs import traced_graph
 from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS
 
@@ -169,7 +170,7 @@ def test_runtimes_in_single_precision_give_the_pixels_of_the_gate(name, tmp_path
             return self.pixels(pictures)
 
     example = torch.zeros(writing.EXAMPLE, dtype=torch.uint8)
-    onnx.save(writing._traced(Pixels(how, (32, 40), torch.float32), example, "x", writing.SIDES, ("y",)), path)
+    onnx.save(traced_graph(Pixels(how, (32, 40), torch.float32), {"x": example}, ("y",), writing.SIDES), path)
     session = onnxruntime.InferenceSession(path)
     compiled = openvino.compile_model(openvino.convert_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     wrong = {"onnxruntime": 0, "openvino": 0}

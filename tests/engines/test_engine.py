@@ -229,3 +229,13 @@ def test_two_streams_may_be_the_first_to_call_openvino(tmp_path):
     )
     environment = os.environ | {"VITLAB_ENGINE_CACHE": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [(torch.zeros(3, 16, 16), r"not \(3, 16, 16\)"), ("cat.jpg", "not str"), (None, "not NoneType")]
+)
+def test_what_is_no_batch_is_named_as_it_was_given(given, said):
+    engine = open_engine(build_from_spec(next(iter(FAMILIES.values()))), "torch")
+    for call in (engine, engine.features):
+        with pytest.raises(ValueError, match=said):
+            call(given)

@@ -200,6 +200,13 @@ def test_the_worker_may_open_no_socket_and_start_no_program():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("path", ["/predict", "/explain", "/api/trace"])
+def test_an_address_that_takes_pictures_says_so_to_a_browser(service, path):
+    reply = service.get(path)
+    assert (reply.status, reply.code, reply.headers["allow"]) == (405, "method_not_allowed", "POST")
+
+
+@pytest.mark.slow
 def test_runs_are_served_without_a_model(tmp_path):
     with Service("--runs", tmp_path) as service:
         page = service.request("GET", "/")

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from vitlab.engines.streams import Streams
+from vitlab.models.classifier import check_images
+from vitlab.require import require
 from vitlab.spec import EngineName
 
 Output = Literal["features", "logits"]
@@ -65,11 +67,11 @@ class Engine:
 
     def __call__(self, images: Tensor) -> Tensor:
         """(B, 3, H, W), preprocessed -> logits (B, K)."""
-        return self.submit(images).result()
+        return self.submit(_checked(images)).result()
 
     def features(self, images: Tensor) -> Tensor:
         """(B, 3, H, W), preprocessed -> features (B, D)."""
-        return self.submit(images, "features").result()
+        return self.submit(_checked(images), "features").result()
 
     def submit(self, images: Tensor, output: Output = "logits", prepare: Prepare | None = None) -> Pending:
         """Begin to compute a batch; `prepare` turns what is given into the model's inputs."""
@@ -93,3 +95,11 @@ class Engine:
         size = min(CHUNK, math.ceil(len(images) / streams))
         turns = math.ceil(math.ceil(len(images) / size) / streams)
         return images.split(size) if len(images) >= BALANCE * turns * streams * size else [images]
+
+
+def _checked(images: object) -> Tensor:
+    """The images themselves; a ValueError that names the given shape unless they are a batch of floats."""
+    check_images(images)
+    assert isinstance(images, Tensor)
+    require(images.dim() == 4, f"images must be (B, 3, H, W), not {tuple(images.shape)}")
+    return images

@@ -26,6 +26,7 @@ from vitlab.service.uploads import check_headers, read_body, upload_of
 from vitlab.service.waiting import Answer, Budget, Job, Kind, Waiting
 
 JSON = "application/json"
+POSTED = ("/predict", "/explain", "/api/trace")  # which a browser's address bar would get
 PIECE = 2**16  # bytes of an answer that are given to the connection at once
 MOST_TOP = 30_000  # classes in one answer
 GONE = 499  # the status, in the metrics only, of a request whose client left
@@ -259,6 +260,8 @@ def _add_page(app: FastAPI, service: Service) -> None:
 
     @app.get("/{path:path}", include_in_schema=False)
     async def page(request: Request, path: str) -> Response:
+        if f"/{path}" in POSTED:
+            raise HTTPException(405, headers={"allow": "POST"})
         cookie = service.access.cookie_for(request.url.query) if not path else ""
         if cookie:
             return Response(status_code=303, headers={"location": "./", "set-cookie": cookie})
