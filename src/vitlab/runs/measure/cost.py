@@ -236,7 +236,8 @@ def _rows(
         if why := _crowd():
             say(console, f"warning: {why}, so the numbers are not those of a quiet machine", "yellow")
         each = f"up to {plan.seconds:g} s each, and about {STARTING:g} s to start"
-        say(console, f"{fresh} row{'s' * (fresh != 1)}, {each}: at most about {duration(fresh * (plan.seconds + STARTING))}")
+        rows = f"{fresh} row{'s' * (fresh != 1)}"
+        say(console, f"{rows}, {each}: at most about {duration(fresh * (plan.seconds + STARTING))}")
     with Points(console, len(wanted)) as display:
         for (_, subject, size), row in zip(wanted, empty, strict=True):
             if _key(row) in before:
