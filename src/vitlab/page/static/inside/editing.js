@@ -24,19 +24,19 @@ export function connectEditing(store, card) {
   store.on(["tool", "edits"], show);
   show(store.state);
   $("shuffle").addEventListener("click", () => {
-    edit(store, reshuffled(store.state.edits));
+    store.set({ edits: reshuffled(store.state.edits) });
   });
   $("drop-half").addEventListener("click", () => {
     const { edits } = store.state;
     const patches = edits.drop.length;
-    edit(store, dropped(noEdits(patches), shuffled(patches, 1 + seedOf(edits)).subarray(0, Math.floor(patches / 2))));
+    store.set({ edits: dropped(noEdits(patches), shuffled(patches, 1 + seedOf(edits)).subarray(0, Math.floor(patches / 2))) });
   });
   $("drop-seen").addEventListener("click", () => {
     const { first, query, layer } = store.state;
     if (!first || !hasLayers(first.card)) return;
     const seen = first.rollout(Math.max(layer, 1), query).map((value, i) => (first.kept[i] ? value : -1));
     const most = largest(seen, Math.ceil(LOOKED_AT * first.patches)).filter(({ value }) => value >= 0);
-    edit(store, dropped(store.state.edits, most.map(({ index }) => index)));
+    store.set({ edits: dropped(store.state.edits, most.map(({ index }) => index)) });
   });
   $("undo-edits").addEventListener("click", () => store.set({ edits: fresh(store.state, card) }));
 }
@@ -54,10 +54,5 @@ export function fresh({ model, size }, card) {
 
 /** Apply the tool of the state to a patch. */
 export function brush(store, patch, tool = store.state.tool) {
-  if (store.state.edits.drop.length > patch) edit(store, brushed(store.state.edits, patch, tool));
-}
-
-/** Take over edits; from a patch that is dropped nothing can look, so the query becomes the class token. */
-function edit(store, edits) {
-  store.set(edits.drop[store.state.query] ? { edits, query: "class" } : { edits });
+  if (store.state.edits.drop.length > patch) store.set({ edits: brushed(store.state.edits, patch, tool) });
 }

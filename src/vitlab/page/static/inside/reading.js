@@ -60,10 +60,11 @@ export class Reading {
     return this.card.class_names[index] ?? `class ${index}`;
   }
 
-  /** The query itself, or the nearest that this model has: no class token, no "class". */
+  /** The query itself, or who looks instead: from a dropped patch the class token, and without one the average patch. */
   query(query) {
-    if (query === "class" && !this.prefix) return "mean";
-    return typeof query === "number" ? Math.min(query, this.patches - 1) : query;
+    const patch = typeof query === "number" ? Math.min(query, this.patches - 1) : null;
+    if (patch !== null && this.kept[patch]) return patch;
+    return query !== "mean" && this.prefix ? "class" : "mean";
   }
 
   #weights(query) {
