@@ -55,7 +55,7 @@ def test_the_streams_are_single_threaded_and_the_caller_keeps_its_threads(two_th
         seen.append((threading.current_thread().name, torch.get_num_threads()))
         return given
 
-    on_streams(function, 2)(torch.zeros(4 * CHUNK, 1))
+    on_streams(function, 2)(torch.zeros(4 * CHUNK, 3, 1, 1))
     assert {threads for _, threads in seen} == {1}
     assert all(name.startswith("vitlab-stream") for name, _ in seen)
     assert torch.get_num_threads() == 2
@@ -77,7 +77,7 @@ def test_callers_in_several_threads_share_one_pool():
 
     def call():
         ready.wait()
-        engine(torch.zeros(4 * CHUNK, 1))
+        engine(torch.zeros(4 * CHUNK, 3, 1, 1))
 
     callers = [threading.Thread(target=call) for _ in range(8)]
     for caller in callers:
@@ -106,7 +106,7 @@ def test_a_batch_that_would_leave_streams_idle_is_computed_by_all_cores_together
         return given
 
     for batch in (1, 3, 4, 8, 9):
-        on_streams(function, 2)(torch.zeros(batch, 1))
+        on_streams(function, 2)(torch.zeros(batch, 3, 1, 1))
     assert sorted(sizes) == sorted([1, 2, 1, 2, 2, 4, 4, 9])
 
 
@@ -115,7 +115,7 @@ def test_an_error_in_a_stream_reaches_the_caller():
         raise ValueError("no such thing")
 
     with pytest.raises(ValueError, match="no such thing"):
-        on_streams(function, 2)(torch.zeros(8, 1))
+        on_streams(function, 2)(torch.zeros(8, 3, 1, 1))
 
 
 def changes(model):
