@@ -59,7 +59,7 @@ MAY_IMPORT = {
         *("strict_json", "recipe", "changes", "counting", "run_dir", "report", "confinement"),
     },
     "report": {"user_files", "spec", "strict_json", "paper", "store", "drawing"},
-    "service": {"confinement", "page", "strict_json"},
+    "service": {"busy", "confinement", "page", "strict_json"},
     "busy": set(),
     "doctor": {"busy"},
     "interrupts": set(),

@@ -3,9 +3,10 @@
 Every service runs in processes of its own on the loopback interface and has the same ViT-Ti/16: the released AugReg
 weights and photographs where VITLAB_REFERENCE names them, random weights and drawn pictures elsewhere. The plain one is
 the usual service: a FastAPI route in uvicorn that decodes a picture and calls the module, a thread for each request.
-LitServe has batches of at most 8 that wait 2 ms, vitlab's defaults, and takes pictures as base64 in JSON, as its own
+LitServe has batches of at most 8 that wait 5 ms, vitlab's defaults, and takes pictures as base64 in JSON, as its own
 examples do; a second one computes with vitlab's engine. Clients keep their connections and send the next request when
-they have the answer. A latency is a percentile over the requests of a round.
+they have the answer. A service stands still while others are measured. A latency is a percentile over the requests of a
+round.
 """
 
 import base64
@@ -14,6 +15,7 @@ import http.client
 import io
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -85,7 +87,7 @@ class Api(litserve.LitAPI):
     def encode_response(self, logits):
         return answer(logits)
 if __name__ == "__main__":
-    server = litserve.LitServer(Api(max_batch_size=8, batch_timeout=0.002), accelerator="cpu", timeout=300)
+    server = litserve.LitServer(Api(max_batch_size=8, batch_timeout=0.005), accelerator="cpu", timeout=300)
     server.run(host="127.0.0.1", port=int(sys.argv[2]), generate_client_file=False, log_level="error")
 """
 )
@@ -126,8 +128,9 @@ def prepare_files(folder: Path, number: int) -> tuple[list[bytes], str]:
 
 
 class Started(NamedTuple):
-    """A service that runs: its port, and how it takes a picture and gives the best class."""
+    """A service that runs: its process, its port, and how it takes a picture and gives the best class."""
 
+    process: subprocess.Popen
     port: int
     body: Callable[[bytes], bytes]
     best: Callable[[dict], int]
@@ -140,14 +143,14 @@ def vitlab_service(folder: Path, services: contextlib.ExitStack, engine: str = "
 
     words = ["-m", "vitlab", "serve", str(folder / "model"), "--engine", engine, "--queue", "64"]
     port = free_port()
-    start([*words, "--port", str(port)], port, "/ready", services)
-    return Started(port, bytes, best, {})
+    process = start([*words, "--port", str(port)], port, "/ready", services)
+    return Started(process, port, bytes, best, {})
 
 
 def plain_service(folder: Path, services: contextlib.ExitStack) -> Started:
     port = free_port()
-    start(["-c", PLAIN, str(folder / "model"), str(port)], port, "/health", services)
-    return Started(port, bytes, _first, {"content-type": "application/octet-stream"})
+    process = start(["-c", PLAIN, str(folder / "model"), str(port)], port, "/health", services)
+    return Started(process, port, bytes, _first, {"content-type": "application/octet-stream"})
 
 
 def litserve_service(folder: Path, services: contextlib.ExitStack, engine: str = "plain") -> Started:
@@ -155,12 +158,12 @@ def litserve_service(folder: Path, services: contextlib.ExitStack, engine: str =
 
     port, script = free_port(), folder / f"litserve_{engine}.py"  # its workers import the script again
     script.write_text(LITSERVE)
-    start([str(script), str(folder / "model"), str(port), engine], port, "/health", services)
+    process = start([str(script), str(folder / "model"), str(port), engine], port, "/health", services)
 
     def body(data: bytes) -> bytes:
         return json.dumps({"image": base64.b64encode(data).decode()}).encode()
 
-    return Started(port, body, _first, {"content-type": "application/json"})
+    return Started(process, port, body, _first, {"content-type": "application/json"})
 
 
 def _first(said: dict) -> int:
@@ -183,9 +186,9 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
-def start(words: Sequence[str], port: int, path: str, services: contextlib.ExitStack) -> None:
+def start(words: Sequence[str], port: int, path: str, services: contextlib.ExitStack) -> subprocess.Popen:
     """Start a Python program and wait until it answers; it ends with the services, and so do its children."""
-    process = subprocess.Popen([sys.executable, *words], stderr=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen([sys.executable, *words], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     services.callback(_end, process)
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and process.poll() is None:
@@ -195,18 +198,46 @@ def start(words: Sequence[str], port: int, path: str, services: contextlib.ExitS
             is_ready = connection.getresponse().status == 200
             connection.close()
             if is_ready:
-                return
+                return process
         time.sleep(0.1)
     raise RuntimeError("it did not start")
 
 
 def _end(process: subprocess.Popen) -> None:
-    process.terminate()
-    try:
+    processes = family(process.pid)
+    signalled(processes, signal.SIGCONT)
+    signalled(processes, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(30)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.wait()
+    signalled(processes, signal.SIGKILL)  # LitServe leaves some of its own
+    process.wait()
+
+
+@contextlib.contextmanager
+def awake(service: Started) -> Iterator[None]:
+    """Let a service run in the block only: idle ones poll, and would use the processors of the others."""
+    processes = family(service.process.pid)
+    signalled(processes, signal.SIGCONT)
+    try:
+        yield
+    finally:
+        signalled(processes, signal.SIGSTOP)
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it has started."""
+    found = [pid]
+    for one in found:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{one}/task").iterdir():
+                found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def signalled(processes: Sequence[int], number: int) -> None:
+    for one in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, number)
 
 
 # -- Clients ------------------------------------------------------------------------------------------
@@ -223,10 +254,12 @@ def contestants(
     def prepared(make: Callable[[], Started]) -> Call:
         service = make()  # the first time; one that cannot start is a row with the reason
         bodies = [service.body(data) for data in files]
-        answered(service, bodies[:clients], clients)  # every thread and batch size is warm
+        with awake(service):
+            answered(service, bodies[:clients], clients)  # every thread and batch size is warm
 
         def call() -> Tensor | float:
-            classes, latencies = answered(service, bodies, clients)
+            with awake(service):
+                classes, latencies = answered(service, bodies, clients)
             return torch.tensor(classes) if measure is None else measure(latencies)
 
         return call

@@ -165,6 +165,24 @@ def test_a_batch_waits_only_for_requests_that_are_arriving():
     assert asyncio.run(run()) == [b"1", b"2"]
 
 
+def test_after_a_batch_the_next_one_waits_for_as_many():
+    async def run():
+        waiting = Waiting(Limits(wait=60_000))
+        for job in jobs_of("1", "2", "3"):
+            waiting.add(job)
+        assert len(waiting.take()) == 3
+        waiting.add(*jobs_of("4"))
+        gathering = asyncio.ensure_future(waiting.gather())
+        await asyncio.sleep(0.05)
+        assert not gathering.done()
+        for job in jobs_of("5", "6"):
+            waiting.add(job)
+        await gathering
+        return [job.body for job in waiting.take()]
+
+    assert asyncio.run(run()) == [b"4", b"5", b"6"]
+
+
 def test_an_input_that_was_there_when_a_worker_ended_is_computed_alone_then_cleared_or_refused():
     async def run():
         waiting = Waiting(Limits())

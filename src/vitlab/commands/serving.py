@@ -18,7 +18,7 @@ class Bounds:
     """What one request and all of them may take."""
 
     batch: Annotated[int, Flag("INT", "Largest batch.")] = DEFAULT.batch
-    wait: Annotated[float, Flag("FLOAT", "Milliseconds to wait for requests that are arriving.")] = DEFAULT.wait
+    wait: Annotated[float, Flag("FLOAT", "Longest wait for more requests, in milliseconds.")] = DEFAULT.wait
     queue: Annotated[int, Flag("INT", "Most requests that wait; more are answered with 503.")] = DEFAULT.queue
     max_body: Annotated[int, Flag("INT", "Bytes of the largest body.")] = DEFAULT.max_body
     max_memory: Annotated[int, Flag("INT", "Bytes of all requests and answers in memory.")] = DEFAULT.max_memory

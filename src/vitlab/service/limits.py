@@ -19,14 +19,14 @@ RETRY_AFTER = 1  # seconds that a client is asked to wait when the service is ov
 class Limits:
     """What one request may take, and all of them together.
 
-    `batch` requests at most are computed together, after waiting `wait` milliseconds at most for others that are
-    arriving. `queue` requests may wait; the bodies of all requests and answers take `max_memory` bytes at most, and the
-    body of one request takes `max_body`. A client has `header_seconds` to send its headers and `body_seconds` for the
-    body, and is answered within `deadline` seconds after that.
+    `batch` requests at most are computed together, after waiting `wait` milliseconds at most for others. `queue`
+    requests may wait; the bodies of all requests and answers take `max_memory` bytes at most, and the body of one
+    request takes `max_body`. A client has `header_seconds` to send its headers and `body_seconds` for the body, and is
+    answered within `deadline` seconds after that.
     """
 
     batch: int = 8
-    wait: float = 2.0
+    wait: float = 5.0
     queue: int = 32
     max_body: int = 20_000_000
     max_memory: int = 256_000_000

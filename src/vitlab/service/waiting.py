@@ -77,6 +77,7 @@ class Waiting:
         self.suspects = Suspects()
         self._jobs: list[Job] = []
         self._changed = asyncio.Event()
+        self._last = 1  # size of the last batch of predictions
 
     def __len__(self) -> int:
         return sum(not job.answer.done() for job in self._jobs)
@@ -100,11 +101,14 @@ class Waiting:
         self._changed.set()
 
     async def gather(self) -> None:
-        """Wait for a job, and a moment for others that are arriving; `take` takes them."""
+        """Wait for a job, and a moment for others that are arriving or, after a larger batch, may be; `take` takes them.
+
+        Clients that were answered together often send their next requests together.
+        """
         while not self._next():
             await self._wait(None)
         until = asyncio.get_running_loop().time() + self.limits.wait / 1000
-        while self.arriving and len(self._next()) < self.limits.batch:
+        while (found := len(self._next())) < self.limits.batch and (self.arriving or found < self._last):
             left = until - asyncio.get_running_loop().time()
             if left <= 0 or not await self._wait(left):
                 break
@@ -116,6 +120,7 @@ class Waiting:
         ended: if it was innocent, it is known afterwards, and if not, no other request suffers.
         """
         taken = self._next()
+        self._last = max(len(taken), 1)
         self._jobs = [job for job in self._jobs if job not in taken and not job.answer.done()]
         return taken
 

@@ -9,6 +9,7 @@ import socket
 import sys
 import warnings
 
+from vitlab.busy import choose_before_torch
 from vitlab.confinement import confine
 from vitlab.errors import FAILED, INVALID, VitlabError
 from vitlab.service.messages import JSON, Answered, Channel
@@ -20,6 +21,7 @@ STARTS_PROGRAMS = ("compiled", "auto")  # engines that may call a compiler for a
 def main() -> None:
     """Load the models, then answer batch after batch."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    choose_before_torch()
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     message = channel.receive()
     if message is None:
