@@ -33,7 +33,7 @@ def wait_until_ready(service):
 
 
 def test_an_input_that_ends_the_worker_twice_is_refused_and_its_neighbours_are_not(models, files):
-    with Service(models / "small", "--wait", 60_000, "--body-seconds", 60) as service:
+    with Service(models / "small", "--wait", 4000, "--body-seconds", 60) as service:
         right = [service.post("/predict", data).body for data in files[:3]]
         (first,) = service.workers()
         lost = kill_while_computing(service, files[:3])

@@ -101,9 +101,10 @@ class Waiting:
         self._changed.set()
 
     async def gather(self) -> None:
-        """Wait for a job, and a moment for others that are arriving or, after a larger batch, may be; `take` takes them.
+        """Wait for a job, and a moment for others; `take` takes them.
 
-        Clients that were answered together often send their next requests together.
+        Others are expected if they are arriving, or if the last batch was larger: clients that were answered together
+        often send their next requests together.
         """
         while not self._next():
             await self._wait(None)
