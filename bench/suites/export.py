@@ -36,7 +36,7 @@ def cases(is_quick: bool) -> Iterator[Case]:
     if libraries.reference() is None:
         return
     files = sorted(libraries.photographs().glob("*.JPEG"))[: 8 if is_quick else 64]
-    photographs = [np.asarray(Image.open(file).convert("RGB")) for file in files]
+    photographs = [np.array(Image.open(file).convert("RGB")) for file in files]
     model = libraries.real_model()
     made = [
         Contestant(name, lambda given=given: artefact(model, photographs, **given)) for name, given in ARTEFACTS.items()

@@ -96,7 +96,7 @@ def pillow_weights(axis: Axis, how: str, precision: torch.dtype) -> Tensor:
     scale = 2 * torch.maximum(axis.from_length, axis.to_length)
     offset = (2 * axis.old + 1) * axis.to_length - ((2 * axis.new + 1) * axis.from_length)[:, None]
     away = torch.minimum(offset.abs(), 2 * scale)  # (m, n): the distance times `scale`; from 2 on all weights are 0
-    whole = away * STEP // scale
+    whole = (away.to(precision) * STEP / scale.to(precision)).floor().long()  # or one off, which `rest` makes up for
     rest = (away * STEP - whole * scale).to(precision) / scale.to(precision) / STEP
     is_near = whole < STEP
     v = torch.where(is_near, whole, whole - STEP).to(precision) / STEP  # the distance is v + rest
@@ -134,24 +134,22 @@ def rows_first(pixels: Tensor, down: Tensor, across: Tensor) -> tuple[Tensor]:
 
 def pass_across(pixels: Tensor, weights: Tensor) -> Tensor:
     """(B, 3, H, W) of whole numbers and (w, W) -> (B, 3, H, w)."""
-    high, low = halves(weights)
-    return rounded(pixels @ high.mT, pixels @ low.mT)
+    return rounded(*(pixels @ halves(weights).mT).chunk(2, dim=3))
 
 
 def pass_down(pixels: Tensor, weights: Tensor) -> Tensor:
     """(B, 3, H, W) of whole numbers and (h, H) -> (B, 3, h, W)."""
-    high, low = halves(weights)
-    return rounded(high @ pixels, low @ pixels)
+    return rounded(*(halves(weights) @ pixels).chunk(2, dim=2))
 
 
-def halves(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Split weights into whole numbers of HALF and the rest.
+def halves(weights: Tensor) -> Tensor:
+    """(m, n) -> (2m, n): the weights as whole numbers of HALF, then what is left of them.
 
     Sums of products of the rest with pixels are below 2**24, and so exact in float32, for up to 64 old pixels per new
     one. Larger sums are rounded by a few 1 / UNIT, which changes a pixel only where it is that close to a half.
     """
     high = (weights / HALF).round()
-    return high.float(), (weights - high * HALF).float()
+    return torch.cat([high, weights - high * HALF]).float()
 
 
 def rounded(high: Tensor, low: Tensor) -> Tensor:

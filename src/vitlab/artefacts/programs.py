@@ -35,8 +35,20 @@ SIZE = re.compile(  # short, and without powers of numbers, because torch evalua
 )
 TREE = {"type", "context", "children_spec", "null", "[]", "builtins.tuple", "builtins.list", "builtins.dict"}
 OPERATORS = {  # of aten, with any types of arguments
-    *("_assert_tensor_metadata", "abs", "add", "arange", "avg_pool2d", "cat", "ceil", "clamp", "clamp_min", "clone"),
-    *("contiguous", "conv2d", "copy_", "detach", "diagonal", "div", "dropout", "einsum", "expand", "expand_as"),
+    *("_assert_tensor_metadata", "abs", "add", "arange", "avg_pool2d", "cat", "ceil", "chunk", "clamp", "clamp_min"),
+    *(
+        "clone",
+        "contiguous",
+        "conv2d",
+        "copy_",
+        "detach",
+        "diagonal",
+        "div",
+        "dropout",
+        "einsum",
+        "expand",
+        "expand_as",
+    ),
     *("flatten", "floor", "floor_divide", "full_like", "gather", "gelu", "group_norm", "gt", "index", "index_select"),
     *("layer_norm", "linalg_vector_norm", "linear", "log", "lt", "mT", "matmul", "max", "max_pool2d", "maximum"),
     *("mean", "minimum", "mul", "new_zeros", "ones_like", "pad", "permute", "promote_types", "reciprocal", "relu"),
