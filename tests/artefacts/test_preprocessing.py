@@ -69,7 +69,7 @@ def test_pixels_are_those_of_the_gate_for_any_size(height, width, rows, columns,
 def test_pixels_are_those_of_the_gate_for_pictures_that_shrink_much(times, method):
     how, side = Preprocessing("square", 1.0, method, True), 16 * times
     axis = Axis(torch.arange(side), torch.arange(16), torch.tensor(side), torch.tensor(16))
-    _, low = halves(pillow_weights(axis, method, torch.float64))
+    _, low = halves(pillow_weights(axis, method, torch.float64)).chunk(2)
     largest_sums = np.repeat((low > 0).numpy()[:, :, None], 3, axis=2)  # white where the rest of a weight is positive
     noise = picture(16, side)
     for pixels in (noise, (noise > 127) * np.uint8(255), np.full_like(noise, 255), largest_sums * np.uint8(255)):
