@@ -91,9 +91,10 @@ class Service:
     # -- Processes
 
     def workers(self) -> list[int]:
-        """The worker processes that run."""
+        """The worker processes that run; none that is still a copy of the front, which waits until it is not."""
         found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(pid) for pid in found.read_text().split()] if found.exists() else []
+        pids = [int(pid) for pid in found.read_text().split()] if found.exists() else []
+        return [pid for pid in pids if b"vitlab.service.worker" in command_line(pid)]
 
     @contextlib.contextmanager
     def stopped_worker(self):
@@ -186,3 +187,11 @@ def multipart(*parts: bytes, name: str = "image", filename: str | None = "a.jpg"
 
 
 FORM = "multipart/form-data; boundary=XX"
+
+
+def command_line(pid: int) -> bytes:
+    """The arguments of a process, empty once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""

@@ -1,5 +1,6 @@
 """A worker that ends is replaced, and an input that ended two is refused; a service that is told to stop ends well."""
 
+import contextlib
 import os
 import signal
 import time
@@ -142,7 +143,10 @@ def accepts(service) -> bool:
 def listening_port(service) -> bool:
     """Whether the service listens; it says where only when it is ready."""
     folder = Path(f"/proc/{service.process.pid}")
-    sockets = {os.readlink(one) for one in (folder / "fd").iterdir()}  # noqa: PTH115 - no file
+    sockets = set()
+    for one in (folder / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since they were listed
+            sockets.add(os.readlink(one))  # noqa: PTH115 - no file
     rows = [line.split() for line in (folder / "net" / "tcp").read_text().splitlines()[1:]]
     ports = {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
     service.port = next(iter(ports), 0)
