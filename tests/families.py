@@ -25,6 +25,12 @@ FAMILIES = {
     "BiT of big_vision": ResNetSpec(
         (1, 1), 8, (32, 40), 4, conventions=Conventions(bit=Convolutions(pool_padding="infinite"))
     ),
+    "windows": ViTSpec(**(VIT | {"attention": "window:3"})),
+    "windows and a full layer, distilled": ViTSpec(**(VIT | {"attention": "window:2+global:2", "distilled": True})),
+    "neighbourhoods, mean pooling": ViTSpec(**(VIT | {"attention": "neighbourhood:3", "pool": "mean"})),
+    "strided": ViTSpec(**(VIT | {"attention": "strided"})),
+    "fixed": ViTSpec(**(VIT | {"attention": "fixed:3"})),
+    "BigBird": ViTSpec(**(VIT | {"attention": "bigbird:block=2,window=1,random=2,seed=5"})),
     "Axial-ViT": ViTSpec(**(VIT | {"attention": "axial", "pool": "mean", "positions": "2d"})),
     "AxialResNet": AxialResNetSpec((1, 1), 8, 2, (32, 40), 4),
 }

@@ -12,7 +12,18 @@ from vitlab.paper.recipes.finetuning import QUICK, QUICK_EPOCHS, QUICK_LEAST, de
 from vitlab.paper.recipes.named import find_recipe
 from vitlab.paper.recipes.pretraining import pretraining_data, pretraining_head, pretraining_model, pretraining_names
 from vitlab.recipe import Recipe
-from vitlab.spec import HeadKind, Image, ModelSpec, Pool, PositionKind, PositionPlace, ResNetSpec, ViTSpec, image_size
+from vitlab.spec import (
+    AttentionLike,
+    HeadKind,
+    Image,
+    ModelSpec,
+    Pool,
+    PositionKind,
+    PositionPlace,
+    ResNetSpec,
+    ViTSpec,
+    image_size,
+)
 
 
 @dataclass(frozen=True)
@@ -42,8 +53,9 @@ def count(
     positions: PositionKind | None = None,
     positions_at: PositionPlace | None = None,
     merge: int = 0,
+    attention: AttentionLike | None = None,
 ) -> Count:
-    """Count a model by its name."""
+    """Count a model by its name. Attention counts what is computed: also masked pairs of tokens, and padding."""
     return count_spec(model_spec(**locals()))
 
 
@@ -138,7 +150,6 @@ def training_exaflops(spec: ModelSpec, images: int) -> float:
 
 def _vit_parameters(spec: ViTSpec) -> int:
     d, m = spec.width, spec.mlp
-    blocks = spec.layers * (2 if spec.attention == "axial" else 1)
     block = 4 * _dense(d, d) + _dense(d, m) + _dense(m, d) + 2 * 2 * d
     if spec.positions == "relative":
         block += (2 * spec.tokens - 1) * d
@@ -148,7 +159,7 @@ def _vit_parameters(spec: ViTSpec) -> int:
         embedding += sum(c.parameters + 2 * c.outputs for c in convolutions)
     pre_logits = _dense(d, d) if spec.head == "mlp" else 0
     heads = 2 if spec.distilled else 1
-    return embedding + blocks * block + 2 * d + pre_logits + heads * _dense(d, spec.classes)
+    return embedding + spec.blocks * block + 2 * d + pre_logits + heads * _dense(d, spec.classes)
 
 
 def _position_parameters(spec: ViTSpec) -> int:
@@ -164,7 +175,8 @@ def _position_parameters(spec: ViTSpec) -> int:
 def _vit_macs(spec: ViTSpec, padding: bool) -> int:
     """Count matrix products only, without norms, softmax, GELU and additions, as in the paper's exaFLOPs."""
     d = spec.width
-    layers = sum(_layer_macs(spec, before, after) for before, after in pairwise(spec.layer_tokens))
+    lengths = enumerate(pairwise(spec.layer_tokens))
+    layers = sum(_layer_macs(spec, layer, before, after) for layer, (before, after) in lengths)
     embedding = math.prod(spec.grid) * _patch_channels(spec) * spec.patch**2 * d
     if spec.backbone is not None:
         convolutions = _convolutions(spec.backbone.stages, spec.backbone.root, spec.image)
@@ -174,11 +186,11 @@ def _vit_macs(spec: ViTSpec, padding: bool) -> int:
     return embedding + layers + pre_logits + heads * d * spec.classes
 
 
-def _layer_macs(spec: ViTSpec, n: int, after: int) -> int:
+def _layer_macs(spec: ViTSpec, number: int, n: int, after: int) -> int:
     """Count a layer whose attention has `n` tokens, of which merging leaves some for its MLP and the next layer."""
     d = spec.width
-    lines = spec.grid if spec.attention == "axial" else (n,)  # tokens that a token attends to, in each block of a layer
-    layer = sum(4 * n * d**2 + 2 * n * line * d + 2 * after * d * spec.mlp for line in lines)
+    pairs = n**2 if spec.merge else spec.pattern.at_layer(number).pairs(spec.grid, spec.prefix)
+    layer = spec.blocks // spec.layers * (4 * n * d**2 + 2 * after * d * spec.mlp) + 2 * pairs * d
     if spec.positions == "relative":
         layer += n * (2 * n - 1) * d
     if after < n:

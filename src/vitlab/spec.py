@@ -3,9 +3,10 @@
 import math
 import operator
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from vitlab.patterns import Pattern, parse_pattern
 from vitlab.pixels import AUTHORS, IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from vitlab.require import require
 from vitlab.strict_json import check_fields
@@ -16,7 +17,6 @@ Pool = Literal["class", "mean"]
 PositionKind = Literal["none", "1d", "2d", "relative"]
 PositionPlace = Literal["stem", "every-layer", "shared"]
 UnsavedPositions = Literal["sincos2d", "none"]  # for files without a position table
-AttentionKind = Literal["full", "axial"]
 ConventionName = Literal["paper", "timm", "hf", "torchvision", "deit"]
 PositionResize = ConventionName
 SaveFormat = Literal["vitlab", "google-npz", "timm", "hf"]
@@ -26,6 +26,7 @@ ExportTarget = Literal["onnx", "openvino", "torch"]
 ExportTo = Literal["onnx", "openvino", "torch", "web"]
 ExportOutput = Literal["logits", "features", "attention", "tokens"]
 Image = int | tuple[int, int]
+AttentionLike = str | Pattern  # a pattern of attention, or its string form
 
 
 @dataclass(frozen=True)
@@ -178,9 +179,10 @@ class Backbone:
 class ViTSpec:
     """The complete specification of a Vision Transformer.
 
-    With a `backbone` the model is a hybrid, and `patch` counts cells of its feature map instead of pixels. A model with
-    axial `attention` has no class token; a `distilled` model has a second token with its own head. `merge` pairs of
-    tokens are merged in every layer, but at most half of the patches' tokens.
+    With a `backbone` the model is a hybrid, and `patch` counts cells of its feature map instead of pixels. `attention` is
+    the string form of a pattern, see `vitlab.patterns`; a model with axial attention has no class token. A `distilled`
+    model has a second token with its own head. `merge` pairs of tokens are merged in every layer, but at most half of
+    the patches' tokens.
     """
 
     patch: int
@@ -198,12 +200,13 @@ class ViTSpec:
     positions: PositionKind = "1d"
     positions_at: PositionPlace = "stem"
     backbone: Backbone | None = None
-    attention: AttentionKind = "full"
+    attention: str = "full"
     distilled: bool = False
     kind: Literal["vit"] = "vit"
     merge: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "attention", str(parse_pattern(self.attention)))  # 'fixed:block=7' is 'fixed:7'
         check_fields(self)
         for name, largest in LIMITS.items():
             value = getattr(self, name)
@@ -224,7 +227,10 @@ class ViTSpec:
         require(self.positions != "2d" or self.width % 2 == 0, f"2d positions need an even width, not {self.width}")
         if self.attention == "axial":
             require(self.pool == "mean", "axial attention has no class token; pool must be 'mean'")
-            require(self.positions != "relative", "axial attention has no relative positions; give 2d, 1d or none")
+        self.pattern.check(self.grid)
+        if self.attention != "full":
+            is_plain = self.positions != "relative"
+            require(is_plain, f"{self.attention} attention has no relative positions; give 2d, 1d or none")
         if self.distilled:
             require(self.pool == "class", "a distilled model classifies from its class tokens; pool must be 'class'")
             require(self.head == "linear", "a distilled model has two linear heads; head must be 'linear'")
@@ -236,10 +242,20 @@ class ViTSpec:
         require(0 <= self.merge <= most, f"merge {self.merge} is outside 0..{most:,} tokens per layer")
         if self.merge:
             off = "merge must be 0"
-            require(self.attention == "full", f"axial attention needs the whole grid of patches; {off}")
+            require(self.attention == "full", f"{self.attention} attention needs the whole grid of patches; {off}")
             require(self.positions != "relative", f"relative positions need every token at its place; {off}")
             at_stem = self.positions_at == "stem"
             require(at_stem, f"positions at {self.positions_at!r} are added again to tokens that were merged; {off}")
+
+    @property
+    def pattern(self) -> Pattern:
+        """The pattern of the attention as a value."""
+        return parse_pattern(self.attention)
+
+    @property
+    def blocks(self) -> int:
+        """Encoder blocks: one per layer, two with axial attention."""
+        return self.layers * (2 if self.attention == "axial" else 1)
 
     @property
     def stride(self) -> int:
@@ -275,6 +291,17 @@ LIMITS = {"patch": 1024, "layers": 200, "width": 16_384, "mlp": 131_072, "heads"
 LARGEST_IMAGE = 32_768
 LARGEST_MERGE = 1_000_000
 GROUPS = 32  # in the authors' GroupNorms
+
+
+def with_attention(spec: ViTSpec, attention: AttentionLike) -> ViTSpec:
+    """Return the spec with another pattern of attention that fits the same weights; a ValueError if none does."""
+    changed = replace(spec, attention=str(parse_pattern(attention)))
+    fits = changed.attention == spec.attention or "axial" not in (changed.attention, spec.attention)
+    require(fits, f"{changed.attention} attention does not fit weights for {spec.attention} attention; {_AXIAL_ALONE}")
+    return changed
+
+
+_AXIAL_ALONE = "axial attention has two blocks per layer, so build a new model for it"
 
 
 def image_size(image: Image) -> tuple[int, int]:

@@ -70,7 +70,7 @@ def changed(parts, name, change):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["merging", "hybrid", "Axial-ViT"])
+@pytest.mark.parametrize("family", ["merging", "hybrid", "Axial-ViT", "BigBird"])
 def test_programs_with_every_output_open(family, tmp_path):
     write(family, tmp_path / "model.pt2", ("logits", "features", "attention", "tokens"))
     program = open_program(tmp_path / "model.pt2")

@@ -156,6 +156,18 @@ COUNTED = {
     "merging half of the tokens": ("ViT-Ti/16", {"merge": 100}),
     "distilled DeiT, merging": ("DeiT-Ti/16-distilled", {"merge": 3}),
     "hybrid, merging": ("R+ViT-Ti/16", {"merge": 3}),
+    "windows": ("ViT-Ti/16", {"attention": "window:2"}),
+    "windows with padding, and full layers": ("ViT-Ti/16", {"attention": "window:4+global:6"}),
+    "windows larger than the grid": ("ViT-Ti/16", {"attention": "window:7", "pool": "mean"}),
+    "neighbourhoods": ("ViT-Ti/16", {"attention": "neighbourhood:3"}),
+    "neighbourhoods, mean": ("ViT-Ti/16", {"attention": "neighbourhood:5", "pool": "mean"}),
+    "strided": ("ViT-Ti/16", {"attention": "strided"}),
+    "a stride that does not divide": ("DeiT-Ti/16-distilled", {"attention": "strided:7"}),
+    "fixed": ("ViT-Ti/16", {"attention": "fixed"}),
+    "summaries of two": ("DeiT-Ti/16-distilled", {"attention": "fixed:block=7,summary=2"}),
+    "BigBird": ("ViT-Ti/16", {"attention": "bigbird:block=3,window=1,random=1"}),
+    "BigBird without global blocks": ("ViT-Ti/16", {"attention": "bigbird:block=5,global=0,random=1", "pool": "mean"}),
+    "BigBird of global blocks alone": ("ViT-Ti/16", {"attention": "bigbird"}),
 }
 
 

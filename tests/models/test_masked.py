@@ -20,6 +20,8 @@ VARIANTS = {
     "mean": {"pool": "mean"},
     "distilled": {"distilled": True},
     "axial": {"attention": "axial", "pool": "mean"},
+    "windows": {"attention": "window:2"},
+    "BigBird": {"attention": "bigbird:1"},
     "relative": {"positions": "relative"},
     "every layer": {"positions": "2d", "positions_at": "every-layer"},
 }

@@ -19,6 +19,7 @@ from vitlab.spec import ViTSpec
 
 TRACED = {name: spec for name, spec in FAMILIES.items() if shows_layers(spec)}
 OTHERS = {name: spec for name, spec in FAMILIES.items() if name not in TRACED}
+SPARSE = [name for name, spec in TRACED.items() if spec.attention != "full"]
 AT_MOST = 5e-6
 
 
@@ -38,9 +39,10 @@ def far(found, expected):
     return disagreement(torch.from_numpy(found).double(), expected.double())
 
 
-def test_every_kind_of_full_attention_is_traced():
-    assert len(TRACED) == 12
-    assert set(OTHERS) >= {"BiT", "Axial-ViT", "AxialResNet", "merging"}
+def test_every_kind_of_attention_between_patches_is_traced():
+    assert len(TRACED) == 17
+    assert len(SPARSE) == 5
+    assert set(OTHERS) >= {"BiT", "Axial-ViT", "AxialResNet", "merging", "neighbourhoods, mean pooling"}
 
 
 @pytest.mark.parametrize("name", TRACED)
@@ -85,7 +87,7 @@ def shortened(model: ViT, images, keep):
     return model.head(model.pool_tokens(z))[0], torch.cat(attention), z[0], rows
 
 
-@pytest.mark.parametrize("name", sorted(set(TRACED) - {"relative positions"}))  # which count places in the sequence
+@pytest.mark.parametrize("name", sorted(set(TRACED) - {"relative positions", *SPARSE}))  # which count places
 @torch.no_grad()
 def test_a_patch_that_is_not_kept_takes_no_part(name):
     model, pixels = made(TRACED[name]), picture()
@@ -101,12 +103,14 @@ def test_a_patch_that_is_not_kept_takes_no_part(name):
     assert far(trace(model, pixels).logits, logits) > 1e-3
 
 
+@pytest.mark.parametrize("name", ["relative positions", *SPARSE])
 @torch.no_grad()
-def test_relative_positions_keep_their_offsets_when_a_patch_is_left_out():
-    model, pixels, keep = made(TRACED["relative positions"]), picture(), np.ones(20, bool)
+def test_the_other_patches_keep_their_places_when_a_patch_is_left_out(name):
+    model, pixels, keep = made(TRACED[name]), picture(), np.ones(20, bool)
     keep[[3, 11]] = False
     found = trace(model, pixels, keep)
-    assert not found.attention[..., [4, 12]].any()
+    gone = [3 + model.spec.prefix, 11 + model.spec.prefix]
+    assert not found.attention[..., gone].any()
     other = pixels.copy()
     other[0:8, 24:32] = 255 - other[0:8, 24:32]  # patch 3, which takes no part
     again = trace(model, other, keep)

@@ -26,6 +26,7 @@ from vitlab.store import write_folder
 
 TARGETS = ("onnx", "openvino", "torch")
 KINDS = ("ViT", "hybrid", "BiT", "Axial-ViT", "AxialResNet", "distilled DeiT", "merging")
+KINDS += ("windows", "neighbourhoods, mean pooling", "strided", "fixed", "BigBird")
 ALL = ("logits", "features", "attention", "tokens")
 
 
@@ -243,7 +244,7 @@ def test_options_for_weights_are_refused_for_a_module(given, to, tmp_path):
 
 
 def test_merge_is_for_weights(tmp_path):
-    with pytest.raises(ValueError, match=r"merge and heads apply to weights"):
+    with pytest.raises(ValueError, match=r"attention and heads apply to weights"):
         vitlab.export(model_of("ViT"), tmp_path / "out", "torch", merge=2, quiet=True)
 
 

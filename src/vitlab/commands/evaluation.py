@@ -34,6 +34,7 @@ def evaluate(
     conventions: flags.Conventions = None,
     image: flags.RunningSize = "",
     merge: flags.Merge = None,
+    attention: flags.Attention = None,
     batch: flags.Batch = 32,
     workers: flags.Workers = 2,
     device: flags.Device = "auto",
@@ -77,6 +78,7 @@ def features(
     conventions: flags.Conventions = None,
     image: flags.RunningSize = "",
     merge: flags.Merge = None,
+    attention: flags.Attention = None,
     max_bad: flags.MaxBad = 0.0,
     shard: int = 4096,
     batch: flags.Batch = 32,
@@ -115,6 +117,7 @@ def fewshot(
     conventions: flags.Conventions = None,
     image: flags.RunningSize = "",
     merge: flags.Merge = None,
+    attention: flags.Attention = None,
     max_bad: flags.MaxBad = 0.0,
     batch: flags.Batch = 32,
     workers: flags.Workers = 2,
@@ -152,6 +155,7 @@ def cost(
     mode: Literal["inference", "training", "both"] = "inference",
     batch: Annotated[tuple[int, ...], Flag("INT ...")] = (),
     memory: Annotated[str | None, Flag("SIZE")] = None,
+    attention: Annotated[tuple[str, ...], Flag("PATTERN ...")] = (),
     seconds: float = 30.0,
     out: flags.MaybePath = None,
     device: flags.Device = "auto",
@@ -165,13 +169,17 @@ def cost(
         batch: Batches to time (default: powers of two until images per second fall).
         memory: Memory that a batch may take, such as 8GiB; batches run in processes that are killed above it
             (default: what is free now, minus a margin).
+        attention: Patterns such as full window:7 bigbird to compare; all is one of each kind (default: the model's own).
         seconds: Longest time for a model at one size, apart from starting its process.
         out: Folder for the table (CSV, Markdown, JSON) and the figure (SVG, PNG); started again, it continues.
     """
     given = flags.arguments(locals(), console(is_error=True))
     from vitlab.runs.measure.cost import cost as run
 
-    console().print(run(**given).table.terminal())
+    found = run(**given)
+    console().print(found.table.terminal())
+    if found.where_patterns_pay.rows:
+        console().print(found.where_patterns_pay.terminal())
     if out is not None:
         console().print(_where(out, "cost", "the figure as cost.svg and .png"), soft_wrap=True)
 

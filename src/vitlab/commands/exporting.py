@@ -32,6 +32,7 @@ def export(
     runtime: flags.MaybePath = None,
     conventions: flags.Conventions = None,
     merge: flags.Merge = None,
+    attention: flags.Attention = None,
     heads: flags.Heads = None,
     allow_partial: flags.AllowPartial = False,
     allow_nonfinite: flags.AllowNonfinite = False,

@@ -32,6 +32,8 @@ _PARTIAL = "Load the tensors that fit, even if others are missing, unexpected or
 AllowPartial = Annotated[bool, Flag(help=_PARTIAL)]
 _MERGE = "Tokens to merge in every layer: faster, less accurate (default: the model's own number, usually 0)."
 Merge = Annotated[int | None, Flag("INT", _MERGE)]
+_ATTENTION = "Which patches attend to which, such as window:7 or bigbird (default: the model's own, usually full)."
+Attention = Annotated[str | None, Flag("PATTERN", _ATTENTION)]
 AllowNonfinite = Annotated[bool, Flag(help="Load weights that contain NaN or infinity.")]
 
 # -- Training

@@ -27,6 +27,7 @@ class Loading:
     conventions: flags.Conventions = None
     image: flags.RunningSize = ""
     merge: flags.Merge = None
+    attention: flags.Attention = None
     heads: flags.Heads = None
     allow_partial: flags.AllowPartial = False
     allow_nonfinite: flags.AllowNonfinite = False

@@ -59,6 +59,7 @@ def finetune(
     out: Out = None,
     image: flags.TrainingSize = "",
     merge: flags.Merge = None,
+    attention: flags.Attention = None,
     epochs: flags.Epochs = None,
     validation: Validation = "",
     held_out: HeldOut = None,

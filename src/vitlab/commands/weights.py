@@ -56,6 +56,7 @@ def convert(
     allow_partial: flags.AllowPartial = False,
     allow_nonfinite: flags.AllowNonfinite = False,
     merge: flags.Merge = None,
+    attention: flags.Attention = None,
 ) -> None:
     """Convert weights of any supported format, also .pt and .pth, to another.
 

@@ -20,6 +20,7 @@ from vitlab.models.build import Model, empty_model
 from vitlab.models.embedding import PatchEmbedding, patchify
 from vitlab.models.merging import MergingBlock, merged, proportional, unmerged
 from vitlab.models.resnet import ResNet, StandardConv, pad_same, standardised
+from vitlab.models.sparse import Layout, SparseAttention, attended
 from vitlab.models.transformer import MLP, Attention, Block
 from vitlab.models.vit import ViT
 from vitlab.spec import ModelSpec
@@ -154,10 +155,13 @@ def _structure_of(spec: ModelSpec) -> Structure:
 
 
 def _is_plain(model: ViT) -> bool:
-    """Whether every layer has full attention without learned biases, and dense layers of torch."""
+    """Whether every layer has attention without learned biases and class tokens that attend to all, and dense layers of
+    torch.
+    """
 
     def is_plain(block: Block) -> bool:
-        kinds = type(block) in (Block, MergingBlock), type(block.attention) is Attention, type(block.mlp) is MLP
+        is_known = type(block.attention) in (Attention, SparseAttention)
+        kinds = type(block) in (Block, MergingBlock), is_known, type(block.mlp) is MLP
         return all(kinds) and all(type(layer) is nn.Linear for layer in _dense_layers(block))
 
     return all(map(is_plain, model.layers))
@@ -225,7 +229,8 @@ class LeanViT(nn.Module):
     def _encoded(self, z: Tensor) -> Tensor:
         """(B, n, D) -> (B, n, D), or (B, read, D)."""
         for number, block in enumerate(self.blocks):
-            z, _ = block.attended(self.model.with_positions(number, z))
+            z = self.model.with_positions(number, z)
+            z = block.attended(z)[0] if block.layout is None else block.attended_in(block.layout, z)
             z = block.transformed(z)
         return z
 
@@ -267,6 +272,8 @@ class LeanBlock:
     def __init__(self, block: Block, dense: MakeDense, read: int | None = None) -> None:
         self.norm1, self.norm2, self.read = block.norm1, block.norm2, read
         self.heads, width = block.attention.heads, block.attention.out.out_features
+        is_sparse = isinstance(block.attention, SparseAttention) and read is None  # tokens that are read attend to all
+        self.layout = cast(SparseAttention, block.attention).layout if is_sparse else None
         qkv, self.approximate = block.attention.qkv, block.mlp.approximate
         rows = [3 * width] if read is None else [width, 2 * width]  # of q, k, v together, or of q, and k, v
         parts = zip(qkv.weight.split(rows), qkv.bias.split(rows), strict=True)
@@ -279,6 +286,11 @@ class LeanBlock:
         q, k, v = self._project(self.norm1(z))  # (B, h, n, Dh)
         a = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).flatten(2)  # (B, n, D)
         return self.out.plus(a, z if self.read is None else z[:, : self.read].contiguous()), k  # Eq. 2
+
+    def attended_in(self, layout: Layout, z: Tensor) -> Tensor:
+        """(B, n, D) -> (B, n, D), where a patch attends to some of the patches."""
+        (dense,) = self.projections
+        return self.out.plus(attended(dense(self.norm1(z)), layout, self.heads), z)  # Eq. 2
 
     def transformed(self, z: Tensor) -> Tensor:
         """(B, n, D) -> (B, n, D)."""

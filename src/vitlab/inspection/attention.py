@@ -18,7 +18,7 @@ LAYER_BYTES = 2**26  # of the attention of one layer; batches of images stay bel
 def attentive(model: nn.Module) -> ViT:
     """Return the model itself; raises ValueError if it has no attention between all patches, as ResNets have none."""
     spec = getattr(model, "spec", None)
-    if isinstance(spec, ViTSpec) and spec.attention == "full":
+    if isinstance(spec, ViTSpec) and spec.attention != "axial":
         return cast(ViT, model)
     why = "it has no attention between patches"
     if isinstance(spec, ViTSpec):

@@ -13,6 +13,7 @@ from vitlab.models.transformer import allocate
 from vitlab.models.vit import ViT
 from vitlab.paper.models import model_spec
 from vitlab.spec import (
+    AttentionLike,
     AxialResNetSpec,
     ConventionName,
     Conventions,
@@ -44,6 +45,7 @@ def build_model(
     stochastic_depth: float = 0.0,
     conventions: ConventionName | Conventions | None = None,
     merge: int = 0,
+    attention: AttentionLike | None = None,
     head_bias: float = 0.0,
     seed: int = 0,
 ) -> Model:

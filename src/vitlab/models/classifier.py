@@ -13,7 +13,7 @@ from vitlab.models.embedding import lecun_normal_
 from vitlab.models.transformer import dense
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.require import require
-from vitlab.spec import AxialResNetSpec, HeadKind, Image, ModelSpec, ResNetSpec, Task, ViTSpec, image_size
+from vitlab.spec import AttentionLike, AxialResNetSpec, HeadKind, Image, ModelSpec, ResNetSpec, Task, ViTSpec, image_size
 
 Spec = TypeVar("Spec", ViTSpec, ResNetSpec, AxialResNetSpec)
 MAKES = "vitlab.preprocess(model, files) makes such a tensor"
@@ -140,6 +140,11 @@ class Classifier(nn.Module, Generic[Spec]):
     def set_merge(self, merge: int) -> None:
         """Merge tokens in every layer; a ValueError for families that have none."""
         require(merge == 0, f"merge {merge} is for Vision Transformers and hybrids; this model has no tokens to merge")
+
+    def set_attention(self, attention: AttentionLike) -> None:
+        """Change the pattern of attention; a ValueError for families that have none."""
+        why = "is for Vision Transformers and hybrids; this model has no attention between patches"
+        require(str(attention) == "full", f"attention {str(attention)!r:.60} {why}")
 
     def reset_head(self, classes: int, head: HeadKind = "linear") -> None:
         """Replace the head by a zero head for `classes` classes, as fine-tuning does."""

@@ -14,9 +14,10 @@ from vitlab.models.classifier import Classifier, make_head
 from vitlab.models.embedding import TABLES, PatchEmbedding, Positions, Positions2D
 from vitlab.models.merging import MergingBlock, Tokens, merging_layers, unmerged
 from vitlab.models.resnet import ResNetV1
+from vitlab.models.sparse import layout_of, set_layout
 from vitlab.models.transformer import MLP, Attention, Block, RelativeAttention
 from vitlab.require import require
-from vitlab.spec import Backbone, Convolutions, Image, ViTSpec, image_size
+from vitlab.spec import AttentionLike, Backbone, Convolutions, Image, ViTSpec, image_size, with_attention
 
 
 class ViT(Classifier[ViTSpec]):
@@ -45,6 +46,7 @@ class ViT(Classifier[ViTSpec]):
             for rate in rates
             for attention in _attentions(spec)
         )
+        self._set_layouts(spec)
         self.norm = nn.LayerNorm(spec.width, eps=how.norm_eps)
         self.is_lean = False  # set by `make_lean`
         self.head = make_head(spec)
@@ -131,7 +133,7 @@ class ViT(Classifier[ViTSpec]):
 
     def with_positions(self, block: int, z: Tensor) -> Tensor:
         """(B, n, D) -> (B, n, D): add the positions of this layer; `sequence` has added those of the first."""
-        layer, inside = divmod(block, len(AXES)) if self.spec.attention == "axial" else (block, 0)
+        layer, inside = divmod(block, self.spec.blocks // self.spec.layers)
         if layer == 0 or inside or self.positions is None or self.spec.positions_at == "stem":
             return z
         return self.positions(z) if self.spec.positions_at == "shared" else self.later_positions[layer - 1](z)
@@ -167,9 +169,21 @@ class ViT(Classifier[ViTSpec]):
             raise ValueError(f"relative positions cannot be resized to another grid; {keep}")
         for table in self._tables:
             table.resize(spec.grid, spec.conventions.position_resize)
-        for block in self.layers:
+        self._set_layouts(spec)
+        self.spec = spec
+
+    def _set_layouts(self, spec: ViTSpec) -> None:
+        """Tell the attention of every layer which patches attend to which on the grid of `spec`."""
+        for layer, block in enumerate(self.layers):
             if isinstance(block.attention, AxialAttention):
                 block.attention.grid = spec.grid
+            elif not isinstance(block.attention, RelativeAttention):
+                set_layout(block.attention, layout_of(spec.pattern, layer, spec.grid, spec.prefix))
+
+    def set_attention(self, attention: AttentionLike) -> None:
+        """Attend in another pattern from now on, such as "window:7"; "full" is the paper's. The weights stay."""
+        spec = with_attention(self.spec, attention)
+        self._set_layouts(spec)
         self.spec = spec
 
     def set_merge(self, merge: int) -> None:

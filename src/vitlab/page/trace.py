@@ -20,15 +20,20 @@ LARGEST_EXACT = 32 * 2**20  # bytes of attention; more is sent with 8 bits per p
 
 
 def shows_layers(spec: object) -> bool:
-    """Whether a model of this spec has layers to show: full attention, and all tokens in every layer."""
-    return isinstance(spec, ViTSpec) and spec.attention == "full" and spec.merge == 0
+    """Whether a model of this spec has layers to show: attention between patches, and all tokens in every layer.
+
+    In a pattern, a patch may see none of the patches that are kept, but always a class token.
+    """
+    if not isinstance(spec, ViTSpec) or spec.merge or spec.attention == "axial":
+        return False
+    return spec.attention == "full" or spec.pool == "class"
 
 
 class Trace(nn.Module):
     """A model that also returns what is inside; it shares the weights of `model`, which stays as it is.
 
-    A model without full attention between all patches, or one that merges tokens, gives only its answer: attention and
-    tokens are empty, and the answers after each layer are one, the final one.
+    A model without layers to show, see `shows_layers`, gives only its answer: attention and tokens are empty, and the
+    answers after each layer are one, the final one.
     """
 
     def __init__(self, model: Model) -> None:

@@ -5,7 +5,9 @@ import re
 from typing import Any, cast
 
 from vitlab.paper.names import AXIAL_RESNET, DEIT, HYBRIDS, RESNET, SIZES, STAGES, VIT, canonical, stated_image
+from vitlab.patterns import parse_pattern
 from vitlab.spec import (
+    AttentionLike,
     AxialResNetSpec,
     Backbone,
     ConventionName,
@@ -36,17 +38,19 @@ def model_spec(
     stochastic_depth: float = 0.0,
     conventions: ConventionName | Conventions | None = None,
     merge: int = 0,
+    attention: AttentionLike | None = None,
 ) -> ModelSpec:
     """Return the spec of a model by its name; the defaults are those of the paper.
 
     `image` is 224 unless the name states it, as in timm's vit_base_patch16_384. ViTs and hybrids have the MLP head of
     pre-training, a class token and 1d positions; an Axial-ViT has a linear head, mean pooling and 2d positions; a DeiT
-    has a linear head and DeiT's conventions. `merge` is the number of tokens that every layer merges. Options that a
-    family lacks cannot be set.
+    has a linear head and DeiT's conventions. `merge` is the number of tokens that every layer merges, `attention` a
+    pattern such as "window:7". Options that a family lacks cannot be set.
     """
     known = canonical(name)
     size = image_size((stated_image(name) or 224) if image is None else image)
     asked = {"head": head, "pool": pool, "positions": positions, "positions_at": positions_at}
+    asked["attention"] = None if attention is None else str(parse_pattern(attention))
     given = {key: value for key, value in asked.items() if value is not None}
     numbers = {"dropout": dropout, "stochastic_depth": stochastic_depth, "merge": merge}
     rates = {key: value for key, value in numbers.items() if value}

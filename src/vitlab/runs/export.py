@@ -35,7 +35,7 @@ from vitlab.runs.export_web import export_web
 from vitlab.runs.measure.inputs import ModelLike, ModelOptions, as_list, class_names, open_copy
 from vitlab.runs.measure.prediction import named
 from vitlab.runs.progress import announced, default_console
-from vitlab.spec import ConventionName, ExportOutput, ExportTarget, ExportTo, Image
+from vitlab.spec import AttentionLike, ConventionName, ExportOutput, ExportTarget, ExportTo, Image
 from vitlab.store import json_writer, refuse_existing, refuse_unwritable, write_folder
 from vitlab.strict_json import to_json
 
@@ -150,6 +150,7 @@ def export(
     runtime: str | Path | None = None,
     conventions: ConventionName | None = None,
     merge: int | None = None,
+    attention: AttentionLike | None = None,
     heads: int | None = None,
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
@@ -178,8 +179,10 @@ def export(
     models = as_list(model)
     chosen = tuple(outputs)
     if to == "web":
-        is_plain = not (chosen != ("logits",) or int8 or _is_given(check) or agreement != AGREEMENT or merge)
-        require(is_plain, "outputs, int8, check, agreement and merge have no effect on a page; leave them out")
+        is_plain = not (chosen != ("logits",) or int8 or _is_given(check) or agreement != AGREEMENT)
+        is_plain = is_plain and not merge and attention is None
+        none = "outputs, int8, check, agreement, merge and attention have no effect on a page; leave them out"
+        require(is_plain, none)
         return export_web(
             models,
             out,
@@ -200,7 +203,7 @@ def export(
     screen = default_console(console, quiet=quiet)
     folder = Path(out)
     _check_request(folder, to, chosen, agreement, is_int8=int8)
-    options = ModelOptions(conventions, image, "own", "cpu", heads, allow_partial, allow_nonfinite, merge)
+    options = ModelOptions(conventions, image, "own", "cpu", heads, allow_partial, allow_nonfinite, merge, attention)
     own = open_copy(models[0], options, screen)
     check_outputs(own, chosen)
     pictures = list(named_pictures(named(check, screen))) if _is_given(check) else list(drawn_pictures())

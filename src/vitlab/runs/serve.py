@@ -14,7 +14,7 @@ from vitlab.errors import FAILED, VitlabError, printable
 from vitlab.require import check_arguments, require
 from vitlab.runs.progress import default_console, say
 from vitlab.service.limits import Limits
-from vitlab.spec import ConventionName, EngineName
+from vitlab.spec import AttentionLike, ConventionName, EngineName
 
 if TYPE_CHECKING:
     from vitlab.service.access import Access
@@ -55,6 +55,7 @@ def serve(
     conventions: ConventionName | None = None,
     image: int | tuple[int, int] | None = None,
     merge: int | None = None,
+    attention: AttentionLike | None = None,
     heads: int | None = None,
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
@@ -85,7 +86,8 @@ def serve(
 
     from vitlab.service.access import Access
 
-    options = {"conventions": conventions, "image": image, "device": device, "heads": heads, "merge": merge}
+    options = {"conventions": conventions, "image": image, "device": device, "heads": heads}
+    options |= {"merge": merge, "attention": None if attention is None else str(attention)}
     options |= {"allow_partial": allow_partial, "allow_nonfinite": allow_nonfinite}
     setup = {"models": names, "engine": engine, "batch": batch, "max_pixels": max_pixels, "options": options}
     setup["draws_samples"] = True

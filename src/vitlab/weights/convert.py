@@ -52,6 +52,7 @@ def convert(
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
     merge: int | None = None,
+    attention: AttentionLike | None = None,
 ) -> Converted:
     """Load the weights in `source`, also from a pickle, and save them in `target` in the format `to`.
 

@@ -11,7 +11,15 @@ from vitlab.models.build import Model, build_from_spec, empty_model
 from vitlab.paper.names import is_model
 from vitlab.require import check_arguments, require
 from vitlab.run_dir import MODEL, RUN
-from vitlab.spec import ConventionName, Conventions, Image, UnsavedPositions, image_size, named_conventions
+from vitlab.spec import (
+    AttentionLike,
+    ConventionName,
+    Conventions,
+    Image,
+    UnsavedPositions,
+    image_size,
+    named_conventions,
+)
 from vitlab.store import sha256
 from vitlab.user_files import as_path
 from vitlab.weights.files import folder
@@ -33,6 +41,7 @@ def load_model(
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
     merge: int | None = None,
+    attention: AttentionLike | None = None,
 ) -> Model:
     """Load weights of Google, timm, Hugging Face, torchvision, DeiT or vitlab as a model ready for inference.
 
@@ -42,7 +51,8 @@ def load_model(
     unexpected or mis-shaped are an error that lists them all; with `allow_partial` missing tensors get the paper's
     initial values and the others are skipped. A part that vitlab does not build, such as a MAP head, is always an
     error. `heads` and `positions` are for files that do not state them: `positions` for Google's files without a
-    position table. `merge` is the number of tokens to merge in every layer (default: that of a vitlab folder, else 0).
+    position table. `merge` is the number of tokens to merge in every layer (default: that of a vitlab folder, else 0),
+    `attention` a pattern such as "window:7" (default: that of a vitlab folder, else "full"): see `vitlab.patterns`.
     Anything else that a file leaves open and that changes its predictions, such as the normalisation
     in a bare file, is assumed and reported as a WeightsWarning. Pickles are refused: see `vitlab convert`.
     """
@@ -68,7 +78,11 @@ def load_model(
         model.resize(image)
     if classes is not None and classes != model.spec.classes:
         model.reset_head(classes)
-    if merge is not None:
+    if merge == 0:
+        model.set_merge(0)
+    if attention is not None:
+        model.set_attention(attention)
+    if merge:
         model.set_merge(int(merge))
     for assumption in found.assumptions:
         warnings.warn(assumption, WeightsWarning, stacklevel=2)

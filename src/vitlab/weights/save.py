@@ -142,9 +142,11 @@ def _refusals(spec: ModelSpec, format: SaveFormat, bare: bool) -> list[str]:
 def _variant_refusals(spec: ViTSpec, format: SaveFormat) -> list[str]:
     """Return the options that the Vision Transformers of other libraries lack."""
     where = f"its positions are {spec.positions} at {spec.positions_at}, others only have 1d at the stem"
+    is_sparse = spec.attention not in ("full", "axial")
     reasons = {
         where: (spec.positions, spec.positions_at) != ("1d", "stem"),
-        "its attention is axial": spec.attention != "full",
+        "its attention is axial": spec.attention == "axial",
+        f"its attention is {spec.attention}; save it with full attention, model.set_attention('full')": is_sparse,
         "it has a distillation token": spec.distilled and format != "timm",
         "it is a hybrid": spec.backbone is not None and format == "hf",
         f"it merges {spec.merge} tokens per layer; turn that off with model.set_merge(0), or merge=0": spec.merge > 0,

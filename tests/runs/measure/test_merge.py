@@ -67,7 +67,7 @@ def test_every_command_that_measures_a_model_merges(weights, photos, tmp_path, c
 
 
 def test_a_module_is_used_as_it_is(weights, photos):
-    with pytest.raises(ValueError, match="conventions, image, merge and heads apply to weights"):
+    with pytest.raises(ValueError, match="conventions, image, merge, attention and heads apply to weights"):
         vitlab.predict(vitlab.load_model(weights), photos, merge=5)
 
 

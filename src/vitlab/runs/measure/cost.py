@@ -25,11 +25,12 @@ from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.paper.models import model_spec
 from vitlab.paper.names import canonical, is_model
+from vitlab.patterns import EXAMPLES, parse_pattern
 from vitlab.require import check_arguments, require
 from vitlab.runs.measure.cost_table import FIGURE, Cost, Costs
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, as_list, label_of
 from vitlab.runs.progress import Points, default_console, duration, say
-from vitlab.spec import EngineName, ModelSpec, image_size
+from vitlab.spec import AttentionLike, EngineName, ModelSpec, ViTSpec, image_size
 from vitlab.store import locked, refuse_strange, replacing, write_json
 from vitlab.strict_json import from_json, read_json
 from vitlab.weights.load import load_model
@@ -62,10 +63,23 @@ class Subject:
 
     label: str
     spec: ModelSpec | None = None  # None for a name
+    attention: str = ""  # a pattern to measure it with; empty for its own
+
+    @property
+    def name(self) -> str:
+        """How tables call the model with this pattern."""
+        return f"{self.label}, {self.attention}" if self.attention else self.label
 
     def at(self, size: tuple[int, int]) -> ModelSpec:
-        """The spec at an image size; a ValueError if the model cannot take it."""
-        return model_spec(self.label, image=size) if self.spec is None else replace(self.spec, image=size)
+        """The spec at an image size; a ValueError if the model cannot take it, or has no such attention."""
+        spec = model_spec(self.label, image=size) if self.spec is None else replace(self.spec, image=size)
+        if not self.attention:
+            return spec
+        if not isinstance(spec, ViTSpec):
+            raise ValueError(f"attention {self.attention} is for Vision Transformers and hybrids")
+        if self.attention == "axial":  # as an Axial-ViT has it, without a class token
+            return replace(spec, attention="axial", pool="mean", positions="2d", distilled=False)
+        return replace(spec, attention=self.attention)
 
 
 @dataclass(frozen=True)
@@ -83,6 +97,7 @@ def cost(
     mode: Literal["inference", "training", "both"] = "inference",
     batch: int | Sequence[int] = (),
     memory: int | str | None = None,
+    attention: AttentionLike | Sequence[AttentionLike] = (),
     seconds: float = 30.0,
     out: str | Path | None = None,
     device: str = "auto",
@@ -97,7 +112,8 @@ def cost(
     AdamW, in fp32, in the streams that `pretrain` would choose. `engine` is what computes inference, by default
     "torch": see `vitlab.open_engine`. Speed is the best over `batch`, by default powers of two until it falls. `memory`
     limits each process, in bytes or as text such as "8GiB", by default to what is free now minus a margin; on a GPU it
-    is the memory there. A row takes at most `seconds`, apart from starting its process. A size that a model cannot take
+    is the memory there. `attention` lists patterns such as "window:7" to measure every model with, or is "all": one of
+    each kind. A row takes at most `seconds`, apart from starting its process. A size that a model cannot take
     is a row with a note.
 
     Rows are measured in child processes, which are killed when they exceed the memory. They are written to the folder
@@ -115,7 +131,7 @@ def cost(
         _check_free(allowed)
     plan = Plan(str(where), _positive(seconds), _batches(batch), allowed, environment(where), chosen, REVISION)
     modes = cast(list[Mode], ["inference", "training"] if mode == "both" else [mode])
-    wanted = list(product(modes, _subjects(model), _sizes(image)))
+    wanted = list(product(modes, _subjects(model, _attentions(attention)), _sizes(image)))
     require(bool(wanted), f"give at least one model and one image size; figure 12 of the paper shows {FIGURE_12}")
     if out is None:
         return Costs(tuple(_rows(wanted, plan, (), screen)))
@@ -139,8 +155,15 @@ def cost(
 # -- What is given ---------------------------------------------------------------------------------
 
 
-def _subjects(given: ModelLike | Sequence[ModelLike]) -> list[Subject]:
-    return [_subject(one) for one in as_list(given)]
+def _subjects(given: ModelLike | Sequence[ModelLike], attentions: Sequence[str]) -> list[Subject]:
+    subjects = [_subject(one) for one in as_list(given)]
+    return [replace(one, attention=attention) for one in subjects for attention in attentions or ("",)]
+
+
+def _attentions(given: AttentionLike | Sequence[AttentionLike]) -> list[str]:
+    """The string forms of the patterns; "all" is one of each kind."""
+    listed = [EXAMPLES if one == "all" else [str(parse_pattern(one))] for one in as_list(given)]
+    return list(dict.fromkeys(attention for several in listed for attention in several))
 
 
 def _subject(given: ModelLike) -> Subject:
@@ -259,9 +282,10 @@ def _crowd() -> str:
 def _empty(subject: Subject, size: tuple[int, int], mode: Mode) -> Cost:
     """A row without measurements; it has a note if the model cannot take the size."""
     try:
-        return Cost(subject.label, size, mode, count_spec(subject.at(size)).macs)
+        row = Cost(subject.name, size, mode, count_spec(subject.at(size)).macs)
     except ValueError as error:
-        return Cost(subject.label, size, mode, note=str(error))
+        row = Cost(subject.name, size, mode, note=str(error))
+    return replace(row, attention=subject.attention)
 
 
 def _measure(row: Cost, spec: ModelSpec, plan: Plan, display: Points) -> Cost:

@@ -12,8 +12,9 @@ from vitlab.report.tables import Cell, Results, Tabular
 TABLE, FIGURE = "cost", "cost"  # names of files, without suffix
 COLUMNS = ("model", "image", "mode", "engine", "images/s", "batch", "peak MB", "largest batch", "limit MB", "GMACs")
 COLUMNS += ("GFLOP/s", "of matmul %", "note")
+PAYS = ("model", "mode", "attention", "pays from", "times full at the largest image")
 MB = 1e6
-SPEED, BATCH = "images per second", "largest batch"
+SPEED, BATCH, MACS, MEMORY = "images per second", "largest batch", "GMACs of one image", "peak MB of the smallest batch"
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Cost:
 
     `macs` are the multiply-accumulates of one image's forward pass, `limit` is the memory allowed in bytes, `matmul`
     are the FLOPs per second of a large square fp32 matrix product in the same process. `note` says why something is
-    missing, or that the largest batch is extrapolated.
+    missing, or that the largest batch is extrapolated. `attention` is the pattern that was asked for, which `model` names
+    as well; empty for the model's own.
     """
 
     model: str
@@ -34,6 +36,7 @@ class Cost:
     limit: int | None = None
     matmul: float | None = None
     note: str = ""
+    attention: str = ""
 
     @property
     def best(self) -> Timing | None:
@@ -89,8 +92,36 @@ class Costs(Tabular):
 
     @property
     def figure(self) -> Drawn:
-        """Images per second and largest batch against the image size, as in figure 12; needs the extra `plot`."""
-        return draw_panels({SPEED: self._curves(SPEED), BATCH: self._curves(BATCH)}, x="image size in pixels")
+        """Images per second and largest batch against the image size, as in figure 12; needs the extra `plot`.
+
+        Where patterns of attention are compared, also multiply-accumulates and memory.
+        """
+        panels = (SPEED, BATCH, MACS, MEMORY) if any(row.attention for row in self.rows) else (SPEED, BATCH)
+        return draw_panels({what: self._curves(what) for what in panels}, x="image size in pixels")
+
+    @property
+    def where_patterns_pay(self) -> Results:
+        """For each model, mode and pattern the smallest measured image from which on it is faster than full attention.
+
+        There is no row unless full attention was measured at the same sizes.
+        """
+        speeds: dict[tuple[str, str], dict[str, dict[int, tuple[str, float]]]] = {}
+        for row in self.rows:
+            if row.attention and row.best is not None:
+                label = row.model.removesuffix(f", {row.attention}")
+                curve = speeds.setdefault((label, row.mode), {}).setdefault(row.attention, {})
+                curve[row.image[0] * row.image[1]] = row.size, row.best.images_per_second
+        rows = []
+        for (label, mode), patterns in speeds.items():
+            full = patterns.pop("full", {})
+            for attention, curve in patterns.items():
+                shared = sorted(set(curve) & set(full))
+                slower = [pixels for pixels in shared if curve[pixels][1] <= full[pixels][1]]
+                faster = [pixels for pixels in shared if not slower or pixels > slower[-1]]
+                if shared:
+                    times = round(curve[shared[-1]][1] / full[shared[-1]][1], 2)
+                    rows.append((label, mode, attention, curve[faster[0]][0] if faster else None, times))
+        return Results(PAYS, tuple(rows))
 
     def _curves(self, what: str) -> dict[str, dict[float, float]]:
         """One curve for each model and mode, over the side of a square with as many pixels."""
@@ -98,8 +129,12 @@ class Costs(Tabular):
         curves: dict[str, dict[float, float]] = {}
         for row in self.rows:
             name = row.model if len(modes) == 1 else f"{row.model}, {row.mode}"
-            speed = 0.0 if row.best is None else row.best.images_per_second
-            found = speed if what == SPEED else row.largest
+            found = {
+                SPEED: 0.0 if row.best is None else row.best.images_per_second,
+                BATCH: row.largest,
+                MACS: row.macs / 1e9,
+                MEMORY: (row.timings[0].held or 0) / MB if row.timings else 0,
+            }[what]
             points = curves.setdefault(name, {})
             if found:  # 0 has no place on a logarithmic axis
                 points[(row.image[0] * row.image[1]) ** 0.5] = found

@@ -32,7 +32,7 @@ from vitlab.runs.measure.evaluation_table import Evaluation, Row, record
 from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName
 from vitlab.runs.measure.scoring import SAVE, Reading, compared, score_source
 from vitlab.runs.progress import Images, announced, say
-from vitlab.spec import ConventionName
+from vitlab.spec import AttentionLike, ConventionName
 from vitlab.store import locked, refuse_strange, sha256
 from vitlab.strict_json import to_json
 from vitlab.weights.load import located
@@ -97,6 +97,7 @@ def evaluate(
     conventions: ConventionName | None = None,
     image: ImageSize | None = None,
     merge: int | None = None,
+    attention: AttentionLike | None = None,
     batch: int = 32,
     workers: int = 0,
     device: str = "auto",
@@ -132,7 +133,7 @@ def evaluate(
     require(bool(models), "no model was given; give at least one name or path of weights")
     require(bool(sets), "no data was given; give a spec such as folder:photos (vitlab data kinds lists all kinds)")
     check_ledger(ledger, expected, expected_from, rows=len(models) * len(sets) * (1 if real is None else 2))
-    loading = ModelOptions(conventions, image, preprocessing, device, merge=merge)
+    loading = ModelOptions(conventions, image, preprocessing, device, merge=merge, attention=attention)
     with inputs.measuring(device, console, quiet=quiet) as (world, screen), contextlib.ExitStack() as stack:
         for path in models:
             if not isinstance(path, nn.Module):

@@ -28,7 +28,7 @@ from vitlab.runs.measure import inputs
 from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName
 from vitlab.runs.measure.scoring import Reading, compared, outputs
 from vitlab.runs.progress import Images, say
-from vitlab.spec import ConventionName
+from vitlab.spec import AttentionLike, ConventionName
 from vitlab.store import refuse_strange
 from vitlab.strict_json import to_json
 
@@ -66,6 +66,7 @@ def features(
     conventions: ConventionName | None = None,
     image: ImageSize | None = None,
     merge: int | None = None,
+    attention: AttentionLike | None = None,
     max_bad: float = 0.0,
     max_pixels: int | None = None,
     shard: int = SHARD,
@@ -89,7 +90,8 @@ def features(
         require(out is not None or world.ranks == 1, "several ranks need a common folder; give out")
         path = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         world.first(partial(refuse_strange, path, (CARD,)))
-        loaded, how = inputs.load(model, ModelOptions(conventions, image, preprocessing, device, merge=merge), screen)
+        options = ModelOptions(conventions, image, preprocessing, device, merge=merge, attention=attention)
+        loaded, how = inputs.load(model, options, screen)
         reading = Reading(batch, workers, max_bad, world, inputs.settled(loaded, engine, batch, world, screen))
         name, source = inputs.open_set(data, max_pixels)
         folder = FeatureFolder(path, len(source), shard)

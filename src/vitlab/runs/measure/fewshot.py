@@ -21,7 +21,7 @@ from vitlab.runs.measure.feature_pools import Maker, Pool, Shots
 from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOptions, PreprocessingName
 from vitlab.runs.measure.scoring import Reading
 from vitlab.runs.progress import say
-from vitlab.spec import ConventionName
+from vitlab.spec import AttentionLike, ConventionName
 from vitlab.store import refuse_strange
 
 COLUMNS = ("data", "method", "seed", "accuracy %", "l2 or rate", "chosen by", "train", "count", "engine")
@@ -47,6 +47,7 @@ def fewshot_table(
     conventions: ConventionName | None = None,
     image: ImageSize | None = None,
     merge: int | None = None,
+    attention: AttentionLike | None = None,
     max_bad: float = 0.0,
     batch: int = 32,
     workers: int = 0,
@@ -70,7 +71,8 @@ def fewshot_table(
     require(bool(given[0]) and len(given[0]) == len(given[1]), f"{pairs}: give them in pairs")
     require(bool(shots or neighbours or probe), "nothing to do: give shots, neighbours or probe")
     require(min(neighbours, probe) >= 0, f"neighbours {neighbours} and probe {probe} must not be negative")
-    loading, drawn = ModelOptions(conventions, image, preprocessing, device, merge=merge), tuple(seeds) or (None,)
+    loading = ModelOptions(conventions, image, preprocessing, device, merge=merge, attention=attention)
+    drawn = tuple(seeds) or (None,)
     with inputs.measuring(device, console, quiet=quiet) as (world, screen):
         reading = Reading(batch, workers, max_bad, world, engine)
         wanted = Shots(tuple(shots), drawn, draw, needs_all=neighbours + probe > 0)

@@ -24,7 +24,7 @@ from vitlab.paper.models import name_of
 from vitlab.pixels import Preprocessing
 from vitlab.require import require
 from vitlab.runs.progress import announced, default_console, say
-from vitlab.spec import CONVENTIONS, ConventionName, ViTSpec
+from vitlab.spec import CONVENTIONS, AttentionLike, ConventionName, ViTSpec
 from vitlab.weights.load import load_model
 from vitlab.world.device import pick_device, products_in
 from vitlab.world.group import World, join
@@ -34,6 +34,9 @@ ModelLike = str | Path | nn.Module  # a name of released weights, a file or fold
 DataLike = str | Source | Dataset[Any]  # a spec such as "folder:photos", a source, or a map-style torch Dataset
 ImageSize = int | tuple[int, int]
 PreprocessingName = Literal["own", "few-shot", "paper", "timm", "hf", "torchvision", "deit"]
+_FOR_WEIGHTS = (
+    "conventions, image, merge, attention and heads apply to weights; give a name or a path instead of a module"
+)
 PATIENCE = 600.0  # seconds between two exchanges of the ranks; a slow disk may take long
 
 
@@ -68,7 +71,7 @@ class ModelOptions:
 
     `conventions` are whose GELU, epsilon and preprocessing to use (default: the file's own), `image` is the resolution
     (default: the model's own), `merge` the number of tokens to merge in every layer (default: the model's own, usually
-    0), `heads` the attention heads of a file that does not state them. `device` "auto" is a GPU if there is one. All
+    0), `attention` a pattern such as "window:7" (default: the model's own), `heads` the attention heads of a file that does not state them. `device` "auto" is a GPU if there is one. All
     but `preprocessing` and `device` are for weights; a module is used as it is, and stays on its device unless
     `device` names another.
     """
@@ -81,6 +84,7 @@ class ModelOptions:
     allow_partial: bool = False
     allow_nonfinite: bool = False
     merge: int | None = None
+    attention: AttentionLike | None = None
 
 
 def open_model(given: ModelLike, options: ModelOptions, console: Console) -> Model:
@@ -88,11 +92,11 @@ def open_model(given: ModelLike, options: ModelOptions, console: Console) -> Mod
     device = pick_device(options.device)  # raises before the weights are loaded
     if not isinstance(given, nn.Module):
         with announced(console, f"loading {printable(str(given))} ...", is_brief=True):
-            names = ("conventions", "image", "heads", "allow_partial", "allow_nonfinite", "merge")
+            names = ("conventions", "image", "heads", "allow_partial", "allow_nonfinite", "merge", "attention")
             return load_model(given, **{name: getattr(options, name) for name in names}).to(device)
     check_model(given)
     is_plain = replace(options, preprocessing="own", device="auto") == ModelOptions()
-    require(is_plain, "conventions, image, merge and heads apply to weights; give a name or a path instead of a module")
+    require(is_plain, _FOR_WEIGHTS)
     model = cast(Model, given)
     return model if options.device == "auto" else model.to(device)
 
@@ -112,8 +116,9 @@ def open_any(given: ModelLike, options: ModelOptions, console: Console) -> Model
     if not is_artefact(given):
         return open_model(given, options, console)
     is_plain = replace(options, device="auto") == ModelOptions() and pick_device(options.device).type == "cpu"
-    fixed = "an artefact runs on the CPU as it was exported; leave conventions, preprocessing, image, merge, heads and"
-    require(is_plain or options == ModelOptions(), f"{fixed} device out, or export the model again with other options")
+    fixed = "an artefact runs on the CPU as it was exported; leave conventions, preprocessing, image, merge, attention,"
+    again = "heads and device out, or export the model again with other options"
+    require(is_plain or options == ModelOptions(), f"{fixed} {again}")
     with announced(console, f"loading {printable(str(given))} ...", is_brief=True):
         return open_artefact(cast(str, given))
 
@@ -164,10 +169,11 @@ def own_engine(artefact: Artefact, engine: EngineName) -> EngineName:
 
 
 def label_of(given: ModelLike, model: Model | Artefact) -> str:
-    """How tables and messages call a model: by its name or path, a module by its architecture; and what it merges."""
-    name = name_of(model.spec) if isinstance(given, nn.Module) else str(given)
-    merge = model.spec.merge if isinstance(model.spec, ViTSpec) else 0
-    return f"{name}, merge {merge}" if merge else name
+    """How tables and messages call a model: by its name or path, a module by its architecture; and how it merges or attends."""
+    spec, name = model.spec, name_of(model.spec) if isinstance(given, nn.Module) else str(given)
+    merge = f"merge {spec.merge}" if isinstance(spec, ViTSpec) and spec.merge else ""
+    pattern = spec.attention if isinstance(spec, ViTSpec) and spec.attention not in ("full", "axial") else ""
+    return ", ".join(filter(None, [name, merge, pattern]))
 
 
 def preprocessing_of(model: Model | Artefact, name: PreprocessingName) -> Preprocessing:

@@ -27,7 +27,7 @@ from vitlab.require import check_arguments, require
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class_names, label_of, open_model
 from vitlab.runs.measure.prediction import Prepared, named, prepared
 from vitlab.runs.progress import Images, default_console
-from vitlab.spec import ConventionName, ViTSpec
+from vitlab.spec import AttentionLike, ConventionName, ViTSpec
 from vitlab.store import Writer, json_writer, refuse_existing, refuse_unwritable, write_folder
 from vitlab.world.device import products_in
 
@@ -107,6 +107,7 @@ def inspect(
     conventions: ConventionName | None = None,
     image: ImageSize | None = None,
     merge: int | None = None,
+    attention: AttentionLike | None = None,
     heads: int | None = None,
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
@@ -131,7 +132,7 @@ def inspect(
         refuse_unwritable(Path(out))
     is_empty = isinstance(images, list | tuple) and not images
     pictures = [] if is_empty else list(named_pictures(named(images, screen)))
-    options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite, merge)
+    options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite, merge, attention)
     loaded = open_model(model, options, screen)
     if not isinstance(loaded, ViT):
         raise ValueError("this model has no attention between patches; inspect a ViT or a hybrid")
@@ -301,7 +302,8 @@ def _about(model: ViT, found: Findings) -> str:
     what = f"{name_of(spec)}: {spec.layers} layers of {spec.heads} heads; {height}x{width} pixels as "
     what += f"{rows}x{columns} patches of {spec.patch}x{spec.patch}; read from "
     what += "the class token" if spec.pool == "class" else "the mean over patches"
-    what += f"; merging {spec.merge} tokens per layer." if spec.merge else "."
+    what += f"; merging {spec.merge} tokens per layer" if spec.merge else ""
+    what += f"; attention {spec.attention}." if spec.attention != "full" else "."
     if found.images > len(found.cards):
         what += f" {found.images:,} pictures were used; the first {len(found.cards)} are shown."
     source = model.provenance.get("source", "")

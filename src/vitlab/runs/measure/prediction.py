@@ -38,7 +38,7 @@ from vitlab.runs.measure.inputs import (
     own_engine,
 )
 from vitlab.runs.progress import Images, default_console, say
-from vitlab.spec import ConventionName
+from vitlab.spec import AttentionLike, ConventionName
 from vitlab.world.device import products_in
 
 BATCH = 16
@@ -119,6 +119,7 @@ def predict(
     conventions: ConventionName | None = None,
     image: ImageSize | None = None,
     merge: int | None = None,
+    attention: AttentionLike | None = None,
     heads: int | None = None,
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
@@ -142,7 +143,7 @@ def predict(
     check_arguments(predict, locals())
     screen = default_console(console, quiet=quiet)
     pictures = named(images, screen)
-    options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite, merge)
+    options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite, merge, attention)
     loaded = open_any(model, options, screen)
     computing = None if isinstance(loaded, Artefact) else opened(loaded, engine, batch_of(pictures), screen)
     used = own_engine(loaded, engine) if isinstance(loaded, Artefact) else cast(Engine, computing).name

@@ -38,13 +38,13 @@ from vitlab.run_dir import VERSION, RunSpec
 from vitlab.runs.progress import say
 from vitlab.runs.training.data import TrainingData
 from vitlab.runs.training.state import adapt
-from vitlab.spec import ModelSpec, ViTSpec, check_image
+from vitlab.spec import ModelSpec, ViTSpec, check_image, with_attention
 from vitlab.train.streams import resolved, unfit
 from vitlab.weights.load import StartWeights
 from vitlab.world.device import check_precision, default_workers, pick_device
 
 OF_MODEL = "model."
-ADJUSTABLE = {"dropout", "stochastic_depth", "merge"}  # fields of a model that loaded weights leave open
+ADJUSTABLE = {"dropout", "stochastic_depth", "merge", "attention"}  # fields of a model that loaded weights leave open
 FEWEST_TO_SPLIT = 10  # images; smaller sets are trained on as a whole unless the user holds some out
 RANDAUGMENT, ERASING, DISTILLATION = "augmentation.randaugment.", "augmentation.erasing.", "distillation."
 Objective = Literal["labels", "masked-patches"]
@@ -155,6 +155,8 @@ def finetuning_spec(
     shapes = empty_model(given)  # enough to see whether the model can be adapted, and to what
     adapt(shapes, recipe.image, _classes(opened.card))
     model = with_fields(_with_rates(shapes.spec, recipe), request.model_changes.items(), OF_MODEL)
+    if isinstance(model, ViTSpec):
+        with_attention(given, model.attention)  # raises if the weights do not fit it
     run = _run_spec("finetune", model, recipe, request, execution, held_out, teacher)
     return replace(run, start=str(start.path), start_sha256=start.sha256)
 

@@ -39,7 +39,8 @@ from vitlab.runs.training.state import IN_MEMORY, without_storage
 from vitlab.runs.training.time_estimate import DAY, estimated_seconds
 from vitlab.runs.training.trainer import InMemory, Watcher, check_watcher, train_or_stop
 from vitlab.runs.training.validation import check_pictures
-from vitlab.spec import Image, ViTSpec, image_size
+from vitlab.patterns import parse_pattern
+from vitlab.spec import AttentionLike, Image, ViTSpec, image_size
 from vitlab.strict_json import to_json
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.streams import unfit
@@ -48,7 +49,7 @@ from vitlab.weights.load import StartWeights, load_start
 from vitlab.world.device import pick_device
 from vitlab.world.group import World, join, may_restart, restarts
 
-MERGE = "model.merge"
+MERGE, ATTENTION = "model.merge", "model.attention"
 ARCHITECTURE = "architecture."  # of keywords: `model` names the weights to start from
 
 
@@ -60,6 +61,7 @@ def finetune(
     recipe: str = "",
     image: Image | None = None,
     merge: int | None = None,
+    attention: AttentionLike | None = None,
     epochs: int | None = None,
     validation: Data = "",
     held_out: float | None = None,
@@ -79,8 +81,9 @@ def finetune(
 
     `model` is a path, a name that `vitlab download` lists, or a vitlab module, which is copied. `data`, `validation`
     and `test` are strings such as "folder:photos", sources, or map-style torch Datasets of (image, label). `out` is
-    the run folder (default: a new one under runs/), `merge` the number of tokens to merge in every layer. Any other
-    keyword is a field of the recipe, of the `Execution`, or, as `architecture`, of the model:
+    the run folder (default: a new one under runs/), `merge` the number of tokens to merge in every layer,
+    `attention` a pattern such as "window:7". Any other keyword is a field of the recipe, of the `Execution`, or, as
+    `architecture`, of the model:
     `schedule={"peak": 3e-3}, batch=64, workers=2, architecture={"dropout": 0.1}`; `changes` has the same by dotted
     names, `{"schedule.peak": 3e-3}`.
     `on_event` is called with every event of the run as a dictionary. Ctrl-C saves and raises `vitlab.Stopped`; the run
@@ -88,6 +91,7 @@ def finetune(
     """
     check_arguments(finetune, locals())
     changes = changes if merge is None else {**changes, MERGE: merge}
+    changes = changes if attention is None else {**changes, ATTENTION: str(parse_pattern(attention))}
     return _start(Call(locals()), recipe, model=model)
 
 

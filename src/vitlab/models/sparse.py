@@ -1,0 +1,310 @@
+"""Attention in which a patch attends to some of the patches: the patterns of `vitlab.patterns` in a plain ViT.
+
+Each pattern has a mask on full attention, `allowed`, which the explain path uses, and a fast path, `attended`, which
+never holds N x N numbers. Both are the softmax over the keys that the pattern allows. A layer has the same parameters
+as one with full attention.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitlab.models.transformer import Attention
+from vitlab.patterns import BigBird, Fixed, Full, Grid, Neighbourhood, Pattern, Strided, Window
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A pattern in one layer: on a grid of patches after `prefix` tokens; `table` has the blocks of `BigBird.table`."""
+
+    pattern: Pattern
+    grid: Grid
+    prefix: int
+    table: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def patches(self) -> int:
+        """N."""
+        return math.prod(self.grid)
+
+
+def layout_of(pattern: Pattern, layer: int, grid: Grid, prefix: int) -> Layout | None:
+    """Return the layout of a layer, numbered from 0; None if its attention is full."""
+    own = pattern.at_layer(layer)
+    if isinstance(own, Full):
+        return None
+    return Layout(own, grid, prefix, own.table(grid, layer) if isinstance(own, BigBird) else ())
+
+
+class SparseAttention(Attention):
+    """Attention in a layout; it has the parameters of `Attention`."""
+
+    layout: Layout
+
+    def forward(self, u: Tensor, read: int | None = None) -> Tensor:
+        """(B, n, D) -> (B, n, D), or (B, read, D) of tokens before the patches, which attend to all."""
+        if read is not None:
+            assert read <= self.layout.prefix, "patches cannot be read alone"
+            return super().forward(u, read)
+        return self.out(attended(self.qkv(u), self.layout, self.heads))
+
+    def explain(self, u: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(B, n, D) -> the same result, and the probabilities (B, h, n, n), which are 0 outside the pattern."""
+        own = as_bias(allowed(self.layout, u.device), u.dtype)
+        return super().explain(u, own if mask is None else own + mask)
+
+
+def set_layout(attention: Attention, layout: Layout | None) -> None:
+    """Give an attention a layout, or full attention; its parameters stay."""
+    vars(attention).pop("layout", None)
+    attention.__class__ = Attention if layout is None else SparseAttention  # of the same parameters
+    if layout is not None:
+        cast(SparseAttention, attention).layout = layout
+
+
+# -- Masks on full attention -----------------------------------------------------------------------
+
+
+def allowed(layout: Layout, device: torch.device | str = "cpu") -> Tensor:
+    """(n, n) of bool: whether the token of the row attends to the token of the column."""
+    places = torch.arange(-layout.prefix, layout.patches, device=device)  # of patches; the tokens before are negative
+    is_first, patches = places < 0, places.clamp(min=0)
+    return is_first[:, None] | is_first | _between(layout, patches[:, None], patches[None, :])
+
+
+def as_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same mask to add to logits: 0 and minus infinity."""
+    return torch.zeros((), dtype=dtype, device=mask.device).where(mask, -torch.inf)
+
+
+def _between(layout: Layout, i: Tensor, j: Tensor) -> Tensor:
+    """(n, 1) and (1, n) -> (n, n): whether patch i attends to patch j."""
+    pattern, (rows, columns) = layout.pattern, layout.grid
+    if isinstance(pattern, Window):
+        size = pattern.size
+        return (i // columns // size == j // columns // size) & (i % columns // size == j % columns // size)
+    if isinstance(pattern, Neighbourhood):
+        height, width = pattern.sides(layout.grid)
+        down = j // columns - _inward(i // columns, height, rows)
+        across = j % columns - _inward(i % columns, width, columns)
+        return (down >= 0) & (down < height) & (across >= 0) & (across < width)
+    if isinstance(pattern, Strided):
+        step = pattern.step(layout.grid)
+        return ((i - j).abs() < step) | ((i - j) % step == 0)
+    if isinstance(pattern, Fixed):
+        block, summary = pattern.sizes(layout.grid)
+        return (i // block == j // block) | (j % block >= block - summary)
+    assert isinstance(pattern, BigBird)
+    return _blocks_seen(pattern, layout, i.device)[i // pattern.block, j // pattern.block]
+
+
+def _blocks_seen(pattern: BigBird, layout: Layout, device: torch.device) -> Tensor:
+    """(blocks, blocks) of bool."""
+    blocks, first, last = pattern.blocks(layout.grid)
+    every = torch.ones(blocks, blocks, dtype=torch.bool, device=device)
+    if not layout.table:
+        return every
+    inner = (torch.tensor(layout.table, device=device)[..., None] == torch.arange(blocks, device=device)).any(dim=1)
+    return torch.cat([every[:first], inner, every[blocks - last :]])
+
+
+def _inward(places: Tensor, size: int, side: int) -> Tensor:
+    """The first of the `size` places around each place, shifted so that all are inside a side."""
+    return (places - size // 2).clamp(0, side - size)
+
+
+# -- Fast paths ------------------------------------------------------------------------------------
+
+
+def attended(qkv: Tensor, layout: Layout, heads: int) -> Tensor:
+    """Queries, keys and values (B, n, 3D) -> (B, n, D), the heads side by side."""
+    prefix, width = layout.prefix, qkv.shape[-1] // 3
+    first, patches = qkv[:, :prefix], qkv[:, prefix:]
+    among = {Window: _in_windows, Neighbourhood: _in_tiles, Strided: _strided, Fixed: _in_blocks, BigBird: _in_gathered}
+    z = among[type(layout.pattern)](patches, first[..., width:], layout, heads)  # (B, N, D)
+    if not prefix:
+        return z
+    return torch.cat([_to_all(first[..., :width], qkv[..., width:], heads), z], dim=1)
+
+
+def _in_windows(qkv: Tensor, first: Tensor, layout: Layout, heads: int) -> Tensor:
+    """(B, N, 3D), and the keys and values (B, prefix, 2D) of the tokens before -> (B, N, D)."""
+    (rows, columns), (height, width) = layout.grid, layout.pattern.sides(layout.grid)
+    down, across = -(-rows // height), -(-columns // width)  # numbers of windows
+    z = qkv.unflatten(1, layout.grid)  # (B, rows, columns, 3D)
+    below, right = down * height - rows, across * width - columns
+    mask = None
+    if below or right:
+        z = F.pad(z, (0, 0, 0, right, 0, below))
+        down_in, across_in = _inside(rows, below, qkv.device), _inside(columns, right, qkv.device)
+        mask = _cut((down_in[:, None] & across_in)[None, ..., None], height, width)[0, :, None, :, 0]  # (windows, 1, m)
+    z = _cut(z, height, width)  # (B, windows, m, 3D)
+    q, kv = z.split([z.shape[-1] // 3, 2 * z.shape[-1] // 3], dim=-1)
+    a = _grouped(q, kv, first, heads, mask)  # (B, windows, m, D)
+    a = a.unflatten(2, (height, width)).unflatten(1, (down, across)).transpose(2, 3)  # (B, down, height, across, ...)
+    return a.flatten(3, 4).flatten(1, 2)[:, :rows, :columns].flatten(1, 2)  # (B, N, D)
+
+
+def _inside(places: int, padding: int, device: torch.device) -> Tensor:
+    """True for the places, False for the padding after them."""
+    return torch.arange(places + padding, device=device) < places
+
+
+def _cut(z: Tensor, height: int, width: int) -> Tensor:
+    """(B, rows, columns, D) -> (B, windows, height x width, D)."""
+    z = z.unflatten(2, (-1, width)).unflatten(1, (-1, height)).transpose(2, 3)  # (B, down, across, height, width, D)
+    return z.flatten(3, 4).flatten(1, 2)
+
+
+def _in_tiles(qkv: Tensor, first: Tensor, layout: Layout, heads: int) -> Tensor:
+    """As `_in_windows`: tiles of queries, each with the region that holds the neighbourhoods of its patches."""
+    grid, pattern = layout.grid, cast(Neighbourhood, layout.pattern)
+    (rows, row_keys, row_mask), (columns, column_keys, column_mask) = (
+        _tiles(*sizes, qkv.device) for sizes in zip(grid, pattern.sides(grid), pattern.regions(grid), strict=True)
+    )
+    queries = _places(rows, columns, grid[1])  # (tiles, m)
+    keys = _places(row_keys, column_keys, grid[1])  # (tiles, s)
+    mask = row_mask[:, None, :, None, :, None] & column_mask[None, :, None, :, None, :]
+    mask = mask.flatten(4, 5).flatten(2, 3).flatten(0, 1)  # (tiles, m, s)
+    q, kv = qkv.split([qkv.shape[-1] // 3, 2 * qkv.shape[-1] // 3], dim=-1)
+    a = _grouped(_taken(q, queries), _taken(kv, keys), first, heads, mask)  # (B, tiles, m, D)
+    height, width = pattern.sides(grid)
+    a = a.unflatten(2, (height, width)).unflatten(1, (rows.shape[0], -1)).transpose(2, 3)
+    return a.flatten(3, 4).flatten(1, 2)[:, : grid[0], : grid[1]].flatten(1, 2)  # (B, N, D)
+
+
+def _tiles(side: int, size: int, region: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """One axis: places (tiles, size) of queries, (tiles, region) of keys, and the mask (tiles, size, region)."""
+    tiles = -(-side // size)
+    queries = torch.arange(tiles * size, device=device).clamp(max=side - 1).unflatten(0, (tiles, size))
+    starts = _inward(queries, size, side)  # of the neighbourhood of each query
+    keys = starts[:, :1].clamp(max=side - region) + torch.arange(region, device=device)  # (tiles, region)
+    offsets = keys[:, None] - starts[..., None]  # (tiles, size, region)
+    return queries, keys, (offsets >= 0) & (offsets < size)
+
+
+def _places(rows: Tensor, columns: Tensor, width: int) -> Tensor:
+    """(down, a) and (across, b) -> (down x across, a x b): numbers of patches in a grid of this width."""
+    return (rows[:, None, :, None] * width + columns[None, :, None, :]).flatten(2, 3).flatten(0, 1)
+
+
+def _taken(z: Tensor, places: Tensor) -> Tensor:
+    """(B, N, D) and (groups, m) -> (B, groups, m, D)."""
+    return z.index_select(1, places.flatten()).unflatten(1, places.shape)
+
+
+def _in_blocks(qkv: Tensor, first: Tensor, layout: Layout, heads: int) -> Tensor:
+    """As `_in_windows`: own block but for its summary, then all summaries, so that no key is there twice."""
+    block, summary = cast(Fixed, layout.pattern).sizes(layout.grid)
+    width, patches = qkv.shape[-1] // 3, layout.patches
+    z = _blocked(qkv, block)  # (B, blocks, block, 3D)
+    blocks, own = z.shape[1], block - summary
+    kv = z[..., width:]
+    everywhere = kv[:, :, own:].flatten(1, 2)[:, None].expand(-1, blocks, -1, -1)  # (B, blocks, blocks x summary, 2D)
+    kv = torch.cat([everywhere, kv[:, :, :own]], dim=2)
+    mask = None
+    if patches % block:
+        inside = _inside(patches, blocks * block - patches, qkv.device).unflatten(0, (blocks, block))
+        mask = torch.cat([inside[:, own:].flatten().expand(blocks, -1), inside[:, :own]], dim=1)[:, None]
+    return _grouped(z[..., :width], kv, first, heads, mask).flatten(1, 2)[:, :patches]
+
+
+def _in_gathered(qkv: Tensor, first: Tensor, layout: Layout, heads: int) -> Tensor:
+    """As `_in_windows`: blocks that attend to the blocks of a table, between blocks that attend to all."""
+    pattern, width, patches = cast(BigBird, layout.pattern), qkv.shape[-1] // 3, layout.patches
+    block, (blocks, before, after) = pattern.block, pattern.blocks(layout.grid)
+    q, kv = qkv.split([width, 2 * width], dim=-1)
+    every = torch.cat([first, kv], dim=1)  # (B, n, 2D)
+    if not layout.table:
+        return _to_all(q, every, heads)
+    start, end = before * block, min((blocks - after) * block, patches)
+    table = torch.tensor(layout.table, device=qkv.device)  # (inner blocks, slots)
+    keys = table.clamp(min=0)[..., None] * block + torch.arange(block, device=qkv.device)  # (inner, slots, block)
+    mask = ((table >= 0)[..., None] & (keys < patches)).flatten(1)[:, None]  # (inner, 1, s)
+    own = _taken(kv, keys.flatten(1).clamp(max=patches - 1))  # (B, inner, s, 2D)
+    inner = _grouped(_blocked(q[:, start:end], block), own, first, heads, mask).flatten(1, 2)[:, : end - start]
+    if not before:  # nor after
+        return inner
+    ends = _to_all(torch.cat([q[:, :start], q[:, end:]], dim=1), every, heads)  # (B, first and last patches, D)
+    return torch.cat([ends[:, :start], inner, ends[:, start:]], dim=1)  # (B, N, D)
+
+
+def _strided(qkv: Tensor, first: Tensor, layout: Layout, heads: int) -> Tensor:
+    """As `_in_windows`: one softmax over the keys nearby with those of the tokens before, and the others of the column.
+
+    In rows of `step` patches, keys nearby are in the own row and the two beside it; keys a multiple of the step away
+    are in the own column. The query's own key is in the first group alone.
+    """
+    step, prefix, patches = cast(Strided, layout.pattern).step(layout.grid), layout.prefix, layout.patches
+    z = _blocked(qkv, step)  # (B, rows, step, 3D)
+    rows = z.shape[1]
+    q, k, v = z.unflatten(-1, (3, heads, -1)).permute(3, 0, 4, 1, 2, 5).unbind(0)  # (B, h, rows, step, Dh)
+    k_first, v_first = first.unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, prefix, Dh)
+    k_near, v_near = _with_neighbours(k, k_first), _with_neighbours(v, v_first)  # (B, h, rows, prefix + 3 step, Dh)
+    near, column = _strided_masks(rows, step, prefix, patches, qkv.device)
+
+    q = q / math.sqrt(q.shape[-1])
+    to_near = (q @ k_near.mT).masked_fill(~near, -torch.inf)  # (B, h, rows, step, prefix + 3 step)
+    to_column = (q.transpose(2, 3) @ k.transpose(2, 3).mT).transpose(2, 3)  # (B, h, rows, step, rows)
+    logits = torch.cat([to_near, to_column.masked_fill(~column, -torch.inf)], dim=-1)
+    of_near, of_column = logits.softmax(dim=-1).split([prefix + 3 * step, rows], dim=-1)
+    a = of_near @ v_near + (of_column.transpose(2, 3) @ v.transpose(2, 3)).transpose(2, 3)
+    return a.permute(0, 2, 3, 1, 4).flatten(3).flatten(1, 2)[:, :patches]  # (B, N, D)
+
+
+def _with_neighbours(z: Tensor, first: Tensor) -> Tensor:
+    """(B, h, rows, step, Dh), (B, h, prefix, Dh) -> (B, h, rows, prefix + 3 step, Dh): also the rows before and after."""
+    padded = F.pad(z, (0, 0, 0, 0, 1, 1))
+    parts = [padded[:, :, :-2], z, padded[:, :, 2:]]
+    if first.shape[2]:
+        parts = [first[:, :, None].expand(-1, -1, z.shape[2], -1, -1), *parts]
+    return torch.cat(parts, dim=3)
+
+
+def _strided_masks(
+    rows: int, step: int, prefix: int, patches: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """(rows, step, prefix + 3 step) and (rows, step, rows) of bool: keys nearby, and the others in the own column."""
+    row, place = torch.arange(rows, device=device), torch.arange(step, device=device)
+    offset = torch.arange(3 * step, device=device) - step - place[:, None]  # (step, 3 step): key minus query
+    key = (row * step)[:, None, None] + place[:, None] + offset  # (rows, step, 3 step)
+    near = (offset.abs() < step) & (key >= 0) & (key < patches)
+    near = torch.cat([near.new_ones(rows, step, prefix), near], dim=-1)
+    other = row[:, None, None] != row  # (rows, 1, rows)
+    return near, other & (row * step + place[:, None] < patches)
+
+
+def _blocked(z: Tensor, block: int) -> Tensor:
+    """(B, N, D) -> (B, blocks, block, D), padded with zeros."""
+    more = -z.shape[1] % block
+    return (F.pad(z, (0, 0, 0, more)) if more else z).unflatten(1, (-1, block))
+
+
+def _grouped(q: Tensor, kv: Tensor, first: Tensor, heads: int, mask: Tensor | None) -> Tensor:
+    """Attention in groups: (B, groups, m, D), (B, groups, s, 2D) and (B, prefix, 2D) -> (B, groups, m, D).
+
+    The keys of a group are its own and those of `first`. `mask` is (groups, m or 1, s) of bool: True takes part.
+    """
+    groups, prefix = q.shape[1], first.shape[1]
+    if prefix:
+        kv = torch.cat([first[:, None].expand(-1, groups, -1, -1), kv], dim=2)
+    if mask is not None:
+        mask = torch.cat([mask.new_ones(*mask.shape[:2], prefix), mask], dim=-1)  # (groups, m or 1, prefix + s)
+        mask = mask[:, None].expand(q.shape[0], -1, -1, -1, -1).flatten(0, 1)  # (B x groups, 1, m or 1, prefix + s)
+    return _to_all(q.flatten(0, 1), kv.flatten(0, 1), heads, mask).unflatten(0, (-1, groups))
+
+
+def _to_all(q: Tensor, kv: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
+    """(B, m, D) and (B, s, 2D) -> (B, m, D)."""
+    q = q.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, h, m, Dh)
+    k, v = kv.unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, s, Dh)
+    a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return a.transpose(1, 2).flatten(2)  # (B, m, D)
+
+
+torch.fx.wrap("attended")  # symbolic tracing has no sizes to count to
+torch.fx.wrap("allowed")
