@@ -1,8 +1,8 @@
 """Models prepared for inference: no work whose result is not read, no weight computed or laid out again per batch.
 
 The results stay the same up to rounding. The last layer computes only the tokens that the head reads, convolutions are
-standardised once, and dense layers use weights that oneDNN has laid out for this processor. A network shares the other
-weights with the model, or has copies, so that later changes of the model do not reach it.
+standardised once, and dense layers can use weights that oneDNN has laid out for this processor. A network shares the
+other weights with the model, or has copies, so that later changes of the model do not reach it.
 """
 
 import copy
