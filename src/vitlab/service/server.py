@@ -55,7 +55,7 @@ def bind(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.create_server(address[:2], family=family, backlog=BACKLOG)
         # Connections inherit it. asyncio would set it only for sockets that name their protocol; without it, an answer
-        # waits until the client has acknowledged its first part, which may take 40 ms.
+        # waits until the client has acknowledged its first part.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return bound
     except socket.gaierror:
