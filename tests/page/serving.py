@@ -93,15 +93,22 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def serving(app: PageServer, port: int = 0):
-    """The address of the page, on this machine only."""
-    with ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Handler, app=app)) as server:
+def answering(handler, port: int = 0):
+    """The address at which a handler answers, on this machine only."""
+    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@contextmanager
+def serving(app: PageServer, port: int = 0):
+    """The address of the page."""
+    with answering(functools.partial(Handler, app=app), port) as url:
+        yield url + "/"
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -116,13 +123,6 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
-@contextmanager
 def static_host(folder: Path):
-    """The address of a folder, served on this machine only."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    """The address of a folder, while the block runs."""
+    return answering(functools.partial(Quiet, directory=str(folder)))
