@@ -1,8 +1,8 @@
 """Models prepared for inference: no work whose result is not read, no weight computed or laid out again per batch.
 
 The results stay the same up to rounding. The last layer computes only the tokens that the head reads, convolutions are
-standardised once, and dense layers use weights that oneDNN has laid out for this processor. A network shares the other
-weights with the model, or has copies, so that later changes of the model do not reach it.
+standardised once, and dense layers can use weights that oneDNN has laid out for this processor. A network shares the
+other weights with the model, or has copies, so that later changes of the model do not reach it.
 """
 
 import copy
@@ -72,10 +72,14 @@ MakeDense = Callable[[Tensor, Tensor], Dense]
 
 
 def can_pack(model: nn.Module) -> bool:
-    """Whether oneDNN can lay out this model's weights: 32-bit numbers on an x86 CPU, with a torch that offers it."""
+    """Whether oneDNN can lay out this model's weights: a ViT in 32 bits on an x86 CPU, with a torch that offers it."""
     weight = next(model.parameters())
     has_operators = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-    return has_operators and weight.device.type == "cpu" and weight.dtype == torch.float32
+    return _is_lean(model) and has_operators and weight.device.type == "cpu" and weight.dtype == torch.float32
+
+
+def _is_lean(model: nn.Module) -> bool:
+    return isinstance(model, ViT) and _is_plain(model)
 
 
 def prepared(model: Model, *, pack: bool = False, own: bool = False) -> nn.Module:
@@ -85,13 +89,12 @@ def prepared(model: Model, *, pack: bool = False, own: bool = False) -> nn.Modul
     the weights of now whatever becomes of the model. With `pack`, dense layers use oneDNN's operators, which
     torch.export and other devices do not know.
     """
-    is_lean = isinstance(model, ViT) and _is_plain(model)
-    dense = PackedDense if pack and is_lean and can_pack(model) else Dense
+    dense = PackedDense if pack and can_pack(model) else Dense
     again = {id(weight) for weight in _laid_out_again(model, is_packed=dense is PackedDense)}
     weights = [*model.parameters(), *model.buffers()]
     held = {id(one): _copied(one) if own and id(one) not in again else one for one in weights}
     ready = frozen(model, held)
-    return LeanViT(cast(ViT, ready), dense) if is_lean else Whole(ready)
+    return LeanViT(cast(ViT, ready), dense) if _is_lean(model) else Whole(ready)
 
 
 def frozen(model: Model, held: dict[int, Tensor] | None = None) -> Model:
