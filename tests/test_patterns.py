@@ -83,7 +83,7 @@ def test_other_spellings_of_a_pattern_become_one():
     ],
 )
 def test_anything_else_is_refused_with_what_is_allowed(text, problem):
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is compared below
+    with pytest.raises(ValueError) as caught:
         parse_pattern(text)
     assert problem in str(caught.value)
 
@@ -114,7 +114,9 @@ def test_what_needs_every_token_at_its_place_is_refused(attention):
 def test_axial_weights_fit_axial_attention_alone():
     axial = ViTSpec(**VIT, attention="axial", pool="mean")
     assert with_attention(axial, "axial") == axial
-    with pytest.raises(ValueError, match="window:7 attention does not fit weights for axial attention; axial attention"):
+    with pytest.raises(
+        ValueError, match="window:7 attention does not fit weights for axial attention; axial attention"
+    ):
         with_attention(axial, "window:7")
     with pytest.raises(ValueError, match="axial attention does not fit weights for full attention"):
         with_attention(ViTSpec(**VIT, pool="mean"), "axial")
@@ -162,7 +164,11 @@ def test_random_blocks_depend_on_seed_layer_and_grid_alone():
     assert drawn()[:3] == PINNED
 
 
-PINNED = ()
+PINNED = (
+    (0, 1, 2, 11, 44, 132, 255, -1),
+    (0, 1, 2, 3, 36, 134, 139, 255),
+    (0, 2, 3, 4, 58, 133, 233, 255),
+)
 
 
 def test_a_pattern_costs_what_its_formula_says():

@@ -4,8 +4,8 @@
     VITLAB_REFERENCE=DIR python -m bench.experiments.patterns package > evidence/patterns.txt
 
 Before: top-1 on the 200 photographs of that folder, and how often the answer is that of full attention. After: top-1 on
-1,000 test images of CIFAR-10, fine-tuned with the pattern on 1,000 training images, for three seeds. Two more arguments,
-the number of steps and of seeds, make it shorter.
+1,000 test images of CIFAR-10, fine-tuned with the pattern on 1,000 training images, for three seeds. Two more
+arguments, the number of steps and of seeds, make it shorter.
 """
 
 import contextlib

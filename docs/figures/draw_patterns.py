@@ -1,6 +1,6 @@
 """Draw the patches that one patch attends to in every pattern, and the whole mask below: `patterns.png`.
 
-    python docs/figures/draw_patterns.py
+python docs/figures/draw_patterns.py
 """
 
 from pathlib import Path

@@ -22,7 +22,7 @@ LARGEST_TABLE = 2**20  # entries of BigBird's table in one layer
 
 @dataclass(frozen=True)
 class Pattern:
-    """What all patterns have. Their fields are whole numbers, of which `least` states the smallest where it is not 1."""
+    """What all patterns have. Their fields are whole numbers; `least` states the smallest where it is not 1."""
 
     name = ""
     least = {}  # noqa: RUF012 - never changed; an annotation would make it a field
@@ -226,7 +226,7 @@ class BigBird(Pattern):
     def table(self, grid: Grid, layer: int) -> tuple[tuple[int, ...], ...]:
         """The blocks that each block attends to, in order; of those that are not global, and -1 fills up the rows."""
         blocks, first, last = self.blocks(grid)
-        draw = Random(f"{self.seed} {layer} {blocks}")  # noqa: S311 - its `random` is the same in every Python
+        draw = Random(f"{self.seed} {layer} {blocks}")  # its `random` is the same in every Python
         ends = {*range(first), *range(blocks - last, blocks)}
         slots, rows = self.slots(grid), []
         for row in range(first, blocks - last):

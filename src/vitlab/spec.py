@@ -179,10 +179,10 @@ class Backbone:
 class ViTSpec:
     """The complete specification of a Vision Transformer.
 
-    With a `backbone` the model is a hybrid, and `patch` counts cells of its feature map instead of pixels. `attention` is
-    the string form of a pattern, see `vitlab.patterns`; a model with axial attention has no class token. A `distilled`
-    model has a second token with its own head. `merge` pairs of tokens are merged in every layer, but at most half of
-    the patches' tokens.
+    With a `backbone` the model is a hybrid, and `patch` counts cells of its feature map instead of pixels. `attention`
+    is the string form of a pattern, see `vitlab.patterns`; a model with axial attention has no class token. A
+    `distilled` model has a second token with its own head. `merge` pairs of tokens are merged in every layer, but at
+    most half of the patches' tokens.
     """
 
     patch: int
@@ -296,12 +296,15 @@ GROUPS = 32  # in the authors' GroupNorms
 def with_attention(spec: ViTSpec, attention: AttentionLike) -> ViTSpec:
     """Return the spec with another pattern of attention that fits the same weights; a ValueError if none does."""
     changed = replace(spec, attention=str(parse_pattern(attention)))
-    fits = changed.attention == spec.attention or "axial" not in (changed.attention, spec.attention)
-    require(fits, f"{changed.attention} attention does not fit weights for {spec.attention} attention; {_AXIAL_ALONE}")
+    check_same_weights(spec, changed)
     return changed
 
 
-_AXIAL_ALONE = "axial attention has two blocks per layer, so build a new model for it"
+def check_same_weights(spec: ViTSpec, changed: ViTSpec) -> None:
+    """Raise a ValueError if weights for the attention of one spec do not fit that of another."""
+    fits = changed.attention == spec.attention or "axial" not in (changed.attention, spec.attention)
+    why = "axial attention has two blocks per layer, so build a new model for it"
+    require(fits, f"{changed.attention} attention does not fit weights for {spec.attention} attention; {why}")
 
 
 def image_size(image: Image) -> tuple[int, int]:

@@ -169,7 +169,8 @@ def cost(
         batch: Batches to time (default: powers of two until images per second fall).
         memory: Memory that a batch may take, such as 8GiB; batches run in processes that are killed above it
             (default: what is free now, minus a margin).
-        attention: Patterns such as full window:7 bigbird to compare; all is one of each kind (default: the model's own).
+        attention: Patterns to compare, such as full window:7 bigbird; all is one of each kind (default: the model's
+            own).
         seconds: Longest time for a model at one size, apart from starting its process.
         out: Folder for the table (CSV, Markdown, JSON) and the figure (SVG, PNG); started again, it continues.
     """

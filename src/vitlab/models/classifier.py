@@ -13,7 +13,17 @@ from vitlab.models.embedding import lecun_normal_
 from vitlab.models.transformer import dense
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.require import require
-from vitlab.spec import AttentionLike, AxialResNetSpec, HeadKind, Image, ModelSpec, ResNetSpec, Task, ViTSpec, image_size
+from vitlab.spec import (
+    AttentionLike,
+    AxialResNetSpec,
+    HeadKind,
+    Image,
+    ModelSpec,
+    ResNetSpec,
+    Task,
+    ViTSpec,
+    image_size,
+)
 
 Spec = TypeVar("Spec", ViTSpec, ResNetSpec, AxialResNetSpec)
 MAKES = "vitlab.preprocess(model, files) makes such a tensor"

@@ -6,6 +6,7 @@ as one with full attention.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -124,8 +125,7 @@ def attended(qkv: Tensor, layout: Layout, heads: int) -> Tensor:
     """Queries, keys and values (B, n, 3D) -> (B, n, D), the heads side by side."""
     prefix, width = layout.prefix, qkv.shape[-1] // 3
     first, patches = qkv[:, :prefix], qkv[:, prefix:]
-    among = {Window: _in_windows, Neighbourhood: _in_tiles, Strided: _strided, Fixed: _in_blocks, BigBird: _in_gathered}
-    z = among[type(layout.pattern)](patches, first[..., width:], layout, heads)  # (B, N, D)
+    z = FAST[type(layout.pattern)](patches, first[..., width:], layout, heads)  # (B, N, D)
     if not prefix:
         return z
     return torch.cat([_to_all(first[..., :width], qkv[..., width:], heads), z], dim=1)
@@ -133,7 +133,7 @@ def attended(qkv: Tensor, layout: Layout, heads: int) -> Tensor:
 
 def _in_windows(qkv: Tensor, first: Tensor, layout: Layout, heads: int) -> Tensor:
     """(B, N, 3D), and the keys and values (B, prefix, 2D) of the tokens before -> (B, N, D)."""
-    (rows, columns), (height, width) = layout.grid, layout.pattern.sides(layout.grid)
+    (rows, columns), (height, width) = layout.grid, cast(Window, layout.pattern).sides(layout.grid)
     down, across = -(-rows // height), -(-columns // width)  # numbers of windows
     z = qkv.unflatten(1, layout.grid)  # (B, rows, columns, 3D)
     below, right = down * height - rows, across * width - columns
@@ -257,7 +257,7 @@ def _strided(qkv: Tensor, first: Tensor, layout: Layout, heads: int) -> Tensor:
 
 
 def _with_neighbours(z: Tensor, first: Tensor) -> Tensor:
-    """(B, h, rows, step, Dh), (B, h, prefix, Dh) -> (B, h, rows, prefix + 3 step, Dh): also the rows before and after."""
+    """(B, h, rows, step, Dh), (B, h, prefix, Dh) -> (B, h, rows, prefix + 3 step, Dh): also the next rows."""
     padded = F.pad(z, (0, 0, 0, 0, 1, 1))
     parts = [padded[:, :, :-2], z, padded[:, :, 2:]]
     if first.shape[2]:
@@ -265,9 +265,7 @@ def _with_neighbours(z: Tensor, first: Tensor) -> Tensor:
     return torch.cat(parts, dim=3)
 
 
-def _strided_masks(
-    rows: int, step: int, prefix: int, patches: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def _strided_masks(rows: int, step: int, prefix: int, patches: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(rows, step, prefix + 3 step) and (rows, step, rows) of bool: keys nearby, and the others in the own column."""
     row, place = torch.arange(rows, device=device), torch.arange(step, device=device)
     offset = torch.arange(3 * step, device=device) - step - place[:, None]  # (step, 3 step): key minus query
@@ -305,6 +303,14 @@ def _to_all(q: Tensor, kv: Tensor, heads: int, mask: Tensor | None = None) -> Te
     a = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     return a.transpose(1, 2).flatten(2)  # (B, m, D)
 
+
+FAST: dict[type[Pattern], Callable[[Tensor, Tensor, Layout, int], Tensor]] = {
+    Window: _in_windows,
+    Neighbourhood: _in_tiles,
+    Strided: _strided,
+    Fixed: _in_blocks,
+    BigBird: _in_gathered,
+}
 
 torch.fx.wrap("attended")  # symbolic tracing has no sizes to count to
 torch.fx.wrap("allowed")

@@ -49,8 +49,9 @@ def model_spec(
     """
     known = canonical(name)
     size = image_size((stated_image(name) or 224) if image is None else image)
-    asked = {"head": head, "pool": pool, "positions": positions, "positions_at": positions_at}
-    asked["attention"] = None if attention is None else str(parse_pattern(attention))
+    pattern = None if attention is None else str(parse_pattern(attention))
+    asked: dict[str, str | None] = {"head": head, "pool": pool, "attention": pattern}
+    asked |= {"positions": positions, "positions_at": positions_at}
     given = {key: value for key, value in asked.items() if value is not None}
     numbers = {"dropout": dropout, "stochastic_depth": stochastic_depth, "merge": merge}
     rates = {key: value for key, value in numbers.items() if value}

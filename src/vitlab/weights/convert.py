@@ -14,7 +14,7 @@ from vitlab.errors import WeightsWarning
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.require import check_arguments
-from vitlab.spec import ConventionName, Conventions, Image, SaveFormat, UnsavedPositions
+from vitlab.spec import AttentionLike, ConventionName, Conventions, Image, SaveFormat, UnsavedPositions
 from vitlab.store import sha256
 from vitlab.weights.files.containers import WeightsError, explained, is_pickle, open_container, read_configs
 from vitlab.weights.formats import timm

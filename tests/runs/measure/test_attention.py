@@ -80,12 +80,14 @@ def test_inspect_says_the_pattern_and_draws_its_attention(weights, photos, tmp_p
 def test_a_pattern_travels_with_a_saved_model(weights, tmp_path):
     model = vitlab.load_model(weights, attention="bigbird:block=2,seed=9")
     vitlab.save_model(model, tmp_path / "sparse")
-    assert json.loads((tmp_path / "sparse" / "vitlab.json").read_text())["model"]["attention"] == "bigbird:block=2,seed=9"
+    assert (
+        json.loads((tmp_path / "sparse" / "vitlab.json").read_text())["model"]["attention"] == "bigbird:block=2,seed=9"
+    )
     again = vitlab.load_model(tmp_path / "sparse")
     assert again.spec == model.spec
     assert [block.attention.layout for block in again.layers] == [block.attention.layout for block in model.layers]
     assert vitlab.load_model(tmp_path / "sparse", attention="full", merge=2).spec.merge == 2
-    with pytest.raises(ValueError, match="bigbird:block=2,seed=9 attention needs the whole grid .* merge must be 0"):
+    with pytest.raises(ValueError, match=r"bigbird:block=2,seed=9 attention needs the whole grid .* merge must be 0"):
         vitlab.load_model(tmp_path / "sparse", merge=2)
     with pytest.raises(ValueError, match=r"its attention is bigbird.*model.set_attention\('full'\)"):
         vitlab.save_model(model, tmp_path / "hf", "hf")
@@ -105,7 +107,9 @@ def test_fine_tuning_from_dense_to_sparse(weights, photos, tmp_path):
     )
     assert run.model.spec.attention == "window:2+global:2"
     with pytest.raises(ValueError, match="axial attention does not fit weights for full attention"):
-        vitlab.finetune(weights, f"folder:{photos}", tmp_path / "other", architecture={"attention": "axial"}, quiet=True)
+        vitlab.finetune(
+            weights, f"folder:{photos}", tmp_path / "other", architecture={"attention": "axial"}, quiet=True
+        )
 
 
 # -- vitlab cost -----------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ class Cost:
 
     `macs` are the multiply-accumulates of one image's forward pass, `limit` is the memory allowed in bytes, `matmul`
     are the FLOPs per second of a large square fp32 matrix product in the same process. `note` says why something is
-    missing, or that the largest batch is extrapolated. `attention` is the pattern that was asked for, which `model` names
-    as well; empty for the model's own.
+    missing, or that the largest batch is extrapolated. `attention` is the pattern that was asked for, which `model`
+    names as well; empty for the model's own.
     """
 
     model: str

@@ -71,9 +71,9 @@ class ModelOptions:
 
     `conventions` are whose GELU, epsilon and preprocessing to use (default: the file's own), `image` is the resolution
     (default: the model's own), `merge` the number of tokens to merge in every layer (default: the model's own, usually
-    0), `attention` a pattern such as "window:7" (default: the model's own), `heads` the attention heads of a file that does not state them. `device` "auto" is a GPU if there is one. All
-    but `preprocessing` and `device` are for weights; a module is used as it is, and stays on its device unless
-    `device` names another.
+    0), `attention` a pattern such as "window:7" (default: the model's own), `heads` the attention heads of a file that
+    does not state them. `device` "auto" is a GPU if there is one. All but `preprocessing` and `device` are for weights;
+    a module is used as it is, and stays on its device unless `device` names another.
     """
 
     conventions: ConventionName | None = None
@@ -169,7 +169,7 @@ def own_engine(artefact: Artefact, engine: EngineName) -> EngineName:
 
 
 def label_of(given: ModelLike, model: Model | Artefact) -> str:
-    """How tables and messages call a model: by its name or path, a module by its architecture; and how it merges or attends."""
+    """How tables and messages call a model: its name or path or architecture, and how it merges or attends."""
     spec, name = model.spec, name_of(model.spec) if isinstance(given, nn.Module) else str(given)
     merge = f"merge {spec.merge}" if isinstance(spec, ViTSpec) and spec.merge else ""
     pattern = spec.attention if isinstance(spec, ViTSpec) and spec.attention not in ("full", "axial") else ""

@@ -38,7 +38,7 @@ from vitlab.run_dir import VERSION, RunSpec
 from vitlab.runs.progress import say
 from vitlab.runs.training.data import TrainingData
 from vitlab.runs.training.state import adapt
-from vitlab.spec import ModelSpec, ViTSpec, check_image, with_attention
+from vitlab.spec import ModelSpec, ViTSpec, check_image, check_same_weights
 from vitlab.train.streams import resolved, unfit
 from vitlab.weights.load import StartWeights
 from vitlab.world.device import check_precision, default_workers, pick_device
@@ -155,8 +155,8 @@ def finetuning_spec(
     shapes = empty_model(given)  # enough to see whether the model can be adapted, and to what
     adapt(shapes, recipe.image, _classes(opened.card))
     model = with_fields(_with_rates(shapes.spec, recipe), request.model_changes.items(), OF_MODEL)
-    if isinstance(model, ViTSpec):
-        with_attention(given, model.attention)  # raises if the weights do not fit it
+    if isinstance(model, ViTSpec) and isinstance(given, ViTSpec):
+        check_same_weights(given, model)
     run = _run_spec("finetune", model, recipe, request, execution, held_out, teacher)
     return replace(run, start=str(start.path), start_sha256=start.sha256)
 

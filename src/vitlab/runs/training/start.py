@@ -17,6 +17,7 @@ from vitlab.errors import InvalidValue
 from vitlab.interrupts import raise_when_interrupted
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
+from vitlab.patterns import parse_pattern
 from vitlab.recipe import AUTOMATIC, SHARDS, Execution
 from vitlab.require import check_arguments, require
 from vitlab.run_dir import RUN, RunDir, RunSpec, check_new
@@ -39,7 +40,6 @@ from vitlab.runs.training.state import IN_MEMORY, without_storage
 from vitlab.runs.training.time_estimate import DAY, estimated_seconds
 from vitlab.runs.training.trainer import InMemory, Watcher, check_watcher, train_or_stop
 from vitlab.runs.training.validation import check_pictures
-from vitlab.patterns import parse_pattern
 from vitlab.spec import AttentionLike, Image, ViTSpec, image_size
 from vitlab.strict_json import to_json
 from vitlab.train.optimizers import make_optimizer
