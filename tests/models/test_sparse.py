@@ -1,6 +1,7 @@
 """Sparse attention: masks that loops in Python give, fast paths that equal full attention with that mask."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -177,20 +178,23 @@ def allocated(text, side, form=SparseAttention.forward):
 
 
 SIDES = (16, 32, 64)  # of the grid: 256, 1024 and 4096 patches
+
+
+def powers(text, form=SparseAttention.forward):
+    """The power of the number of patches with which memory grows, from each of the sides to the next."""
+    return [math.log(b / a, 4) for a, b in pairwise(allocated(text, side, form) for side in SIDES)]
+
+
 LINEAR = ["window:8", "window:7", "neighbourhood:5", "bigbird"]
 
 
 @pytest.mark.parametrize("text", [*LINEAR, "strided", "fixed"])
 def test_memory_grows_with_the_tokens_or_with_their_power_of_three_halves(text):
-    small, middle, large = (allocated(text, side) for side in SIDES)
-    most = 4 if text in LINEAR else 8  # times the memory for four times the patches
-    assert middle / small <= 1.05 * most
-    assert large / middle <= 1.05 * most
+    assert max(powers(text)) <= (1.1 if text in LINEAR else 1.5)
 
 
 def test_memory_of_the_mask_grows_with_the_square():
-    middle, large = (allocated("window:8", side, SparseAttention.explain) for side in SIDES[1:])
-    assert large / middle >= 14
+    assert min(powers("window:8", SparseAttention.explain)) >= 1.9
 
 
 @pytest.mark.parametrize("text", ["window:3", "window:2+global:2", "neighbourhood:3", "strided", "fixed", "bigbird:2"])
