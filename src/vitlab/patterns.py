@@ -111,9 +111,11 @@ class Window(Pattern):
         return min(self.size, grid[0]), min(self.size, grid[1])
 
     def pairs(self, grid: Grid, prefix: int) -> int:
-        sides = self.sides(grid)
-        windows, inside = math.prod(map(_ceil, grid, sides)), math.prod(sides)
-        return _first(grid, prefix) + windows * inside * (inside + prefix)
+        down, across = (
+            ((side // size, size), (1, side % size)) for side, size in zip(grid, self.sides(grid), strict=True)
+        )
+        windows = [(rows * columns, height * width) for rows, height in down for columns, width in across]
+        return _first(grid, prefix) + sum(number * inside * (inside + prefix) for number, inside in windows)
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,18 @@ from vitlab.models.embedding import PatchEmbedding, patchify
 from vitlab.models.merging import MergingBlock, merged, proportional, unmerged
 from vitlab.models.resnet import ResNet, StandardConv, pad_same, standardised
 from vitlab.models.sparse import Layout, SparseAttention, attended
-from vitlab.models.transformer import MLP, Attention, Block
+from vitlab.models.transformer import MLP, Attention, Block, activated, is_traced
 from vitlab.models.vit import ViT
 from vitlab.spec import ModelSpec
 
 
 class Dense:
-    """A dense layer with what follows it: a GELU, or the sum with a residual."""
+    """A dense layer with what follows it: a GELU, or the sum with a residual.
+
+    `rows` of an MLP are computed at once, so that what is between its layers stays in the cache.
+    """
+
+    rows: int | None = 512
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         self.weight, self.bias = self.laid_out(weight.detach()), bias.detach()
@@ -43,7 +48,9 @@ class Dense:
 
     def gelu(self, x: Tensor, approximate: str) -> Tensor:
         """(..., D) -> (..., D'), through a GELU."""
-        return F.gelu(self(x), approximate=approximate)
+        h = self(x)
+        is_plain = not is_traced() and h.device.type == "cpu" and h.dtype.itemsize >= 4
+        return activated(h, approximate) if is_plain else F.gelu(h, approximate=approximate)
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
         """(..., D), (..., D') -> (..., D')."""
@@ -52,6 +59,8 @@ class Dense:
 
 class PackedDense(Dense):
     """A dense layer whose weights are laid out once for oneDNN, which applies the GELU or the sum in the same pass."""
+
+    rows = None
 
     @staticmethod
     def laid_out(weight: Tensor) -> Tensor:
@@ -297,7 +306,14 @@ class LeanBlock:
 
     def transformed(self, z: Tensor) -> Tensor:
         """(B, n, D) -> (B, n, D)."""
-        m = self.dense1.gelu(self.norm2(z), self.approximate)  # (B, n, M)
+        rows = self.dense1.rows
+        if rows is None or is_traced() or z.shape[0] * z.shape[1] <= rows:
+            return self._transformed(z)
+        return torch.cat([self._transformed(part) for part in z.flatten(0, 1).split(rows)]).view_as(z)
+
+    def _transformed(self, z: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        m = self.dense1.gelu(self.norm2(z), self.approximate)  # (..., M)
         return self.dense2.plus(m, z)  # Eq. 3
 
     def _project(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:

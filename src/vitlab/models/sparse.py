@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.models.transformer import Attention
+from vitlab.models.transformer import Attention, is_traced
 from vitlab.patterns import BigBird, Fixed, Full, Grid, Neighbourhood, Pattern, Strided, Window
+
+GATHERED = 2**21  # numbers of keys and values gathered at once, so that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -124,34 +126,36 @@ def _inward(places: Tensor, size: int, side: int) -> Tensor:
 def attended(qkv: Tensor, layout: Layout, heads: int) -> Tensor:
     """Queries, keys and values (B, n, 3D) -> (B, n, D), the heads side by side."""
     prefix, width = layout.prefix, qkv.shape[-1] // 3
-    first, patches = qkv[:, :prefix], qkv[:, prefix:]
-    z = FAST[type(layout.pattern)](patches, first[..., width:], layout, heads)  # (B, N, D)
-    if not prefix:
-        return z
-    return torch.cat([_to_all(first[..., :width], qkv[..., width:], heads), z], dim=1)
+    q, kv = qkv.split([width, 2 * width], dim=-1)  # (B, n, D), (B, n, 2D)
+    z = FAST[type(layout.pattern)](q[:, prefix:], kv, layout, heads)  # (B, N, D)
+    return torch.cat([_to_all(q[:, :prefix], kv, heads), z], dim=1) if prefix else z
 
 
-def _in_windows(qkv: Tensor, first: Tensor, layout: Layout, heads: int) -> Tensor:
-    """(B, N, 3D), and the keys and values (B, prefix, 2D) of the tokens before -> (B, N, D)."""
-    (rows, columns), (height, width) = layout.grid, cast(Window, layout.pattern).sides(layout.grid)
-    down, across = -(-rows // height), -(-columns // width)  # numbers of windows
-    z = qkv.unflatten(1, layout.grid)  # (B, rows, columns, 3D)
-    below, right = down * height - rows, across * width - columns
-    mask = None
-    if below or right:
-        z = F.pad(z, (0, 0, 0, right, 0, below))
-        down_in, across_in = _inside(rows, below, qkv.device), _inside(columns, right, qkv.device)
-        mask = _cut((down_in[:, None] & across_in)[None, ..., None], height, width)[0, :, None, :, 0]  # (windows, 1, m)
-    z = _cut(z, height, width)  # (B, windows, m, 3D)
-    q, kv = z.split([z.shape[-1] // 3, 2 * z.shape[-1] // 3], dim=-1)
-    a = _grouped(q, kv, first, heads, mask)  # (B, windows, m, D)
-    a = a.unflatten(2, (height, width)).unflatten(1, (down, across)).transpose(2, 3)  # (B, down, height, across, ...)
-    return a.flatten(3, 4).flatten(1, 2)[:, :rows, :columns].flatten(1, 2)  # (B, N, D)
+def _in_windows(q: Tensor, kv: Tensor, layout: Layout, heads: int) -> Tensor:
+    """Queries (B, N, D) of the patches, and keys and values (B, n, 2D) of all tokens -> (B, N, D)."""
+    grid, (height, width) = layout.grid, cast(Window, layout.pattern).sides(layout.grid)
+    first, kv = kv[:, : layout.prefix], kv[:, layout.prefix :].unflatten(1, grid)
+    q = q.unflatten(1, grid)  # (B, rows, columns, D)
+    bands = [
+        _joined([_windowed(q[:, r, c], kv[:, r, c], first, heads, h, w) for c, w in _parts(grid[1], width)], 2)
+        for r, h in _parts(grid[0], height)
+    ]
+    return _joined(bands, 1).flatten(1, 2)  # (B, N, D)
 
 
-def _inside(places: int, padding: int, device: torch.device) -> Tensor:
-    """True for the places, False for the padding after them."""
-    return torch.arange(places + padding, device=device) < places
+def _parts(side: int, size: int) -> list[tuple[slice, int]]:
+    """One axis: the places in whole windows, then those in the smaller last one, each with the size of its windows."""
+    whole = side - side % size
+    return [part for part in ((slice(0, whole), size), (slice(whole, side), side % size)) if part[0].start < side]
+
+
+def _windowed(q: Tensor, kv: Tensor, first: Tensor, heads: int, height: int, width: int) -> Tensor:
+    """(B, rows, columns, D), (B, rows, columns, 2D) and (B, prefix, 2D) -> (B, rows, columns, D), in whole windows."""
+    down = q.shape[1] // height
+    q, kv = _cut(q, height, width), _cut(kv, height, width)  # (B, windows, m, D), (B, windows, m, 2D)
+    a = _grouped(q, _with_first(kv, first), heads)  # (B, windows, m, D)
+    a = a.unflatten(2, (height, width)).unflatten(1, (down, -1)).transpose(2, 3)  # (B, down, height, across, width, D)
+    return a.flatten(3, 4).flatten(1, 2)
 
 
 def _cut(z: Tensor, height: int, width: int) -> Tensor:
@@ -160,18 +164,22 @@ def _cut(z: Tensor, height: int, width: int) -> Tensor:
     return z.flatten(3, 4).flatten(1, 2)
 
 
-def _in_tiles(qkv: Tensor, first: Tensor, layout: Layout, heads: int) -> Tensor:
+def _joined(parts: list[Tensor], dim: int) -> Tensor:
+    """The parts one after the other; one part is not copied."""
+    return torch.cat(parts, dim=dim) if len(parts) > 1 else parts[0]
+
+
+def _in_tiles(q: Tensor, kv: Tensor, layout: Layout, heads: int) -> Tensor:
     """As `_in_windows`: tiles of queries, each with the region that holds the neighbourhoods of its patches."""
     grid, pattern = layout.grid, cast(Neighbourhood, layout.pattern)
     (rows, row_keys, row_mask), (columns, column_keys, column_mask) = (
-        _tiles(*sizes, qkv.device) for sizes in zip(grid, pattern.sides(grid), pattern.regions(grid), strict=True)
+        _tiles(*sizes, q.device) for sizes in zip(grid, pattern.sides(grid), pattern.regions(grid), strict=True)
     )
     queries = _places(rows, columns, grid[1])  # (tiles, m)
     keys = _places(row_keys, column_keys, grid[1])  # (tiles, s)
     mask = row_mask[:, None, :, None, :, None] & column_mask[None, :, None, :, None, :]
     mask = mask.flatten(4, 5).flatten(2, 3).flatten(0, 1)  # (tiles, m, s)
-    q, kv = qkv.split([qkv.shape[-1] // 3, 2 * qkv.shape[-1] // 3], dim=-1)
-    a = _grouped(_taken(q, queries), _taken(kv, keys), first, heads, mask)  # (B, tiles, m, D)
+    a = _gathered(_taken(q, queries), kv, keys, mask, layout.prefix, heads)  # (B, tiles, m, D)
     height, width = pattern.sides(grid)
     a = a.unflatten(2, (height, width)).unflatten(1, (rows.shape[0], -1)).transpose(2, 3)
     return a.flatten(3, 4).flatten(1, 2)[:, : grid[0], : grid[1]].flatten(1, 2)  # (B, N, D)
@@ -197,55 +205,55 @@ def _taken(z: Tensor, places: Tensor) -> Tensor:
     return z.index_select(1, places.flatten()).unflatten(1, places.shape)
 
 
-def _in_blocks(qkv: Tensor, first: Tensor, layout: Layout, heads: int) -> Tensor:
+def _in_blocks(q: Tensor, kv: Tensor, layout: Layout, heads: int) -> Tensor:
     """As `_in_windows`: own block but for its summary, then all summaries, so that no key is there twice."""
     block, summary = cast(Fixed, layout.pattern).sizes(layout.grid)
-    width, patches = qkv.shape[-1] // 3, layout.patches
-    z = _blocked(qkv, block)  # (B, blocks, block, 3D)
-    blocks, own = z.shape[1], block - summary
-    kv = z[..., width:]
+    patches, own = layout.patches, block - summary
+    first, kv = kv[:, : layout.prefix], _blocked(kv[:, layout.prefix :], block)  # (B, blocks, block, 2D)
+    q = _blocked(q, block)  # (B, blocks, block, D)
+    blocks = q.shape[1]
     everywhere = kv[:, :, own:].flatten(1, 2)[:, None].expand(-1, blocks, -1, -1)  # (B, blocks, blocks x summary, 2D)
     kv = torch.cat([everywhere, kv[:, :, :own]], dim=2)
     mask = None
     if patches % block:
-        inside = _inside(patches, blocks * block - patches, qkv.device).unflatten(0, (blocks, block))
+        inside = (torch.arange(blocks * block, device=q.device) < patches).unflatten(0, (blocks, block))
         mask = torch.cat([inside[:, own:].flatten().expand(blocks, -1), inside[:, :own]], dim=1)[:, None]
-    return _grouped(z[..., :width], kv, first, heads, mask).flatten(1, 2)[:, :patches]
+    a = _grouped(q, _with_first(kv, first), heads, _with_ones(mask, layout.prefix))
+    return a.flatten(1, 2)[:, :patches]
 
 
-def _in_gathered(qkv: Tensor, first: Tensor, layout: Layout, heads: int) -> Tensor:
+def _in_gathered(q: Tensor, kv: Tensor, layout: Layout, heads: int) -> Tensor:
     """As `_in_windows`: blocks that attend to the blocks of a table, between blocks that attend to all."""
-    pattern, width, patches = cast(BigBird, layout.pattern), qkv.shape[-1] // 3, layout.patches
+    pattern, patches = cast(BigBird, layout.pattern), layout.patches
     block, (blocks, before, after) = pattern.block, pattern.blocks(layout.grid)
-    q, kv = qkv.split([width, 2 * width], dim=-1)
-    every = torch.cat([first, kv], dim=1)  # (B, n, 2D)
     if not layout.table:
-        return _to_all(q, every, heads)
+        return _to_all(q, kv, heads)
     start, end = before * block, min((blocks - after) * block, patches)
-    table = torch.tensor(layout.table, device=qkv.device)  # (inner blocks, slots)
-    keys = table.clamp(min=0)[..., None] * block + torch.arange(block, device=qkv.device)  # (inner, slots, block)
+    table = torch.tensor(layout.table, device=q.device)  # (inner blocks, slots)
+    keys = table.clamp(min=0)[..., None] * block + torch.arange(block, device=q.device)  # (inner, slots, block)
     mask = ((table >= 0)[..., None] & (keys < patches)).flatten(1)[:, None]  # (inner, 1, s)
-    own = _taken(kv, keys.flatten(1).clamp(max=patches - 1))  # (B, inner, s, 2D)
-    inner = _grouped(_blocked(q[:, start:end], block), own, first, heads, mask).flatten(1, 2)[:, : end - start]
+    keys = keys.flatten(1).clamp(max=patches - 1)  # (inner, s)
+    inner = _gathered(_blocked(q[:, start:end], block), kv, keys, mask, layout.prefix, heads)
+    inner = inner.flatten(1, 2)[:, : end - start]
     if not before:  # nor after
         return inner
-    ends = _to_all(torch.cat([q[:, :start], q[:, end:]], dim=1), every, heads)  # (B, first and last patches, D)
+    ends = _to_all(torch.cat([q[:, :start], q[:, end:]], dim=1), kv, heads)  # (B, first and last patches, D)
     return torch.cat([ends[:, :start], inner, ends[:, start:]], dim=1)  # (B, N, D)
 
 
-def _strided(qkv: Tensor, first: Tensor, layout: Layout, heads: int) -> Tensor:
+def _strided(q: Tensor, kv: Tensor, layout: Layout, heads: int) -> Tensor:
     """As `_in_windows`: one softmax over the keys nearby with those of the tokens before, and the others of the column.
 
     In rows of `step` patches, keys nearby are in the own row and the two beside it; keys a multiple of the step away
     are in the own column. The query's own key is in the first group alone.
     """
     step, prefix, patches = cast(Strided, layout.pattern).step(layout.grid), layout.prefix, layout.patches
-    z = _blocked(qkv, step)  # (B, rows, step, 3D)
-    rows = z.shape[1]
-    q, k, v = z.unflatten(-1, (3, heads, -1)).permute(3, 0, 4, 1, 2, 5).unbind(0)  # (B, h, rows, step, Dh)
-    k_first, v_first = first.unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # (B, h, prefix, Dh)
+    q = _blocked(q, step).unflatten(-1, (heads, -1)).permute(0, 3, 1, 2, 4)  # (B, h, rows, step, Dh)
+    k, v = _blocked(kv[:, prefix:], step).unflatten(-1, (2, heads, -1)).permute(3, 0, 4, 1, 2, 5).unbind(0)
+    k_first, v_first = kv[:, :prefix].unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    rows = q.shape[2]
     k_near, v_near = _with_neighbours(k, k_first), _with_neighbours(v, v_first)  # (B, h, rows, prefix + 3 step, Dh)
-    near, column = _strided_masks(rows, step, prefix, patches, qkv.device)
+    near, column = _strided_masks(rows, step, prefix, patches, q.device)
 
     q = q / math.sqrt(q.shape[-1])
     to_near = (q @ k_near.mT).masked_fill(~near, -torch.inf)  # (B, h, rows, step, prefix + 3 step)
@@ -282,17 +290,37 @@ def _blocked(z: Tensor, block: int) -> Tensor:
     return (F.pad(z, (0, 0, 0, more)) if more else z).unflatten(1, (-1, block))
 
 
-def _grouped(q: Tensor, kv: Tensor, first: Tensor, heads: int, mask: Tensor | None) -> Tensor:
-    """Attention in groups: (B, groups, m, D), (B, groups, s, 2D) and (B, prefix, 2D) -> (B, groups, m, D).
+def _with_first(kv: Tensor, first: Tensor) -> Tensor:
+    """(B, groups, s, 2D) and (B, prefix, 2D) -> (B, groups, prefix + s, 2D)."""
+    return torch.cat([first[:, None].expand(-1, kv.shape[1], -1, -1), kv], dim=2) if first.shape[1] else kv
 
-    The keys of a group are its own and those of `first`. `mask` is (groups, m or 1, s) of bool: True takes part.
+
+def _with_ones(mask: Tensor | None, prefix: int) -> Tensor | None:
+    """(groups, m or 1, s) of bool -> (groups, m or 1, prefix + s)."""
+    return mask if mask is None else torch.cat([mask.new_ones(*mask.shape[:2], prefix), mask], dim=-1)
+
+
+def _gathered(q: Tensor, kv: Tensor, places: Tensor, mask: Tensor, prefix: int, heads: int) -> Tensor:
+    """Queries (B, groups, m, D), and (B, n, 2D), of which a group attends to the patches (groups, s) -> as queries.
+
+    All attend to the `prefix` tokens before the patches. `mask` is (groups, m or 1, s) of bool: True takes part.
     """
-    groups, prefix = q.shape[1], first.shape[1]
-    if prefix:
-        kv = torch.cat([first[:, None].expand(-1, groups, -1, -1), kv], dim=2)
+    first = torch.arange(prefix, device=places.device).expand(places.shape[0], -1)
+    places = torch.cat([first, places + prefix], dim=1)  # (groups, prefix + s)
+    mask = cast(Tensor, _with_ones(mask, prefix))
+    groups = places.shape[0] if is_traced() else max(1, GATHERED // (q.shape[0] * places.shape[1] * kv.shape[2]))
+    parts = zip(q.split(groups, dim=1), places.split(groups), mask.split(groups), strict=True)
+    return _joined([_grouped(one, _taken(kv, where), heads, how) for one, where, how in parts], 1)
+
+
+def _grouped(q: Tensor, kv: Tensor, heads: int, mask: Tensor | None = None) -> Tensor:
+    """Attention in groups: (B, groups, m, D) and (B, groups, s, 2D) -> (B, groups, m, D).
+
+    `mask` is (groups, m or 1, s) of bool: True takes part.
+    """
+    groups = q.shape[1]
     if mask is not None:
-        mask = torch.cat([mask.new_ones(*mask.shape[:2], prefix), mask], dim=-1)  # (groups, m or 1, prefix + s)
-        mask = mask[:, None].expand(q.shape[0], -1, -1, -1, -1).flatten(0, 1)  # (B x groups, 1, m or 1, prefix + s)
+        mask = mask[:, None].expand(q.shape[0], -1, -1, -1, -1).flatten(0, 1)  # (B x groups, 1, m or 1, s)
     return _to_all(q.flatten(0, 1), kv.flatten(0, 1), heads, mask).unflatten(0, (-1, groups))
 
 

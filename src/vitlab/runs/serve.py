@@ -11,6 +11,7 @@ from rich.console import Console
 
 from vitlab.confinement import TOKEN
 from vitlab.errors import FAILED, VitlabError, printable
+from vitlab.patterns import parse_pattern
 from vitlab.require import check_arguments, require
 from vitlab.runs.progress import default_console, say
 from vitlab.service.limits import Limits
@@ -87,7 +88,7 @@ def serve(
     from vitlab.service.access import Access
 
     options = {"conventions": conventions, "image": image, "device": device, "heads": heads}
-    options |= {"merge": merge, "attention": None if attention is None else str(attention)}
+    options |= {"merge": merge, "attention": None if attention is None else str(parse_pattern(attention))}
     options |= {"allow_partial": allow_partial, "allow_nonfinite": allow_nonfinite}
     setup = {"models": names, "engine": engine, "batch": batch, "max_pixels": max_pixels, "options": options}
     setup["draws_samples"] = True
