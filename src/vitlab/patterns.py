@@ -88,7 +88,7 @@ class Axial(Pattern):
 
 @dataclass(frozen=True)
 class Window(Pattern):
-    """Non-overlapping windows of `size` x `size` patches from the top left; `every` so many layers one is full.
+    """Non-overlapping windows of `size` x `size` patches from the top left; one layer in `every` is full.
 
     `window:7` has no full layer; in `window:7+global:6` layers 6, 12 and so on attend to all patches.
     """

@@ -8,10 +8,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from agreement import disagreement, randomised
 from families import FAMILIES, images
-from vitlab.engines.networks import LeanViT, is_untouched, prepared
+from vitlab.engines.networks import Dense, LeanViT, is_untouched, prepared
 from vitlab.models.build import build_from_spec
 from vitlab.models.vit import make_lean
-from vitlab.spec import ViTSpec
+from vitlab.spec import Conventions, ViTSpec
 
 
 @pytest.fixture(params=FAMILIES)
@@ -34,6 +34,19 @@ def test_every_family_agrees_in_double_precision(model):
         features, logits = prepared(model, pack=True)(given)
         assert disagreement(logits, model(given)) <= 1e-12
         assert disagreement(features, model.features(given)) <= 1e-12
+
+
+@pytest.mark.parametrize("gelu", ["tanh", "exact"])
+def test_a_large_image_agrees_although_its_mlps_are_computed_in_parts(gelu):
+    how = Conventions(gelu=gelu)
+    spec = ViTSpec(2, 2, 24, 48, 3, (64, 62), 4, conventions=how, pool="mean", attention="window:4")
+    model = randomised(build_from_spec(spec)).eval()
+    given = torch.randn(2, 3, 64, 62, generator=torch.Generator().manual_seed(0))
+    assert 2 * spec.tokens > 3 * Dense.rows
+    with torch.inference_mode():
+        features, logits = prepared(model)(given)
+        assert disagreement(logits, model(given)) <= 2e-6
+        assert disagreement(features, model.features(given)) <= 2e-6
 
 
 def test_preparing_changes_nothing_in_the_model_and_copies_no_dense_weight(model):

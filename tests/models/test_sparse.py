@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from agreement import randomised
+from vitlab.models import sparse
 from vitlab.models.build import build_from_spec, build_model
 from vitlab.models.sparse import SparseAttention, allowed, attended, layout_of, set_layout
 from vitlab.models.transformer import Attention
@@ -129,6 +130,17 @@ def test_the_fast_path_equals_the_mask_on_any_grid(data):
     attention = made(f"{kind}:{first}={number}{more.get(kind, '')}", grid, prefix, layer)
     u = torch.randn(1, prefix + grid[0] * grid[1], WIDTH, generator=torch.Generator().manual_seed(layer))
     assert (attention(u) - attention.explain(u)[0]).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("text", ["neighbourhood:3", "bigbird:block=3,global=1", "bigbird:block=2"])
+@torch.no_grad()
+def test_keys_may_be_gathered_in_parts(text, monkeypatch):
+    attention = made(text, (7, 5), 1)
+    u = torch.randn(2, 36, WIDTH, generator=torch.Generator().manual_seed(0))
+    whole = attention(u)
+    for numbers in (1, 2000):
+        monkeypatch.setattr(sparse, "GATHERED", numbers)
+        assert (attention(u) - whole).abs().max() <= 1e-6
 
 
 @pytest.mark.slow
