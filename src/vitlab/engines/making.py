@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+from functools import lru_cache
 from typing import cast
 from weakref import WeakKeyDictionary
 
@@ -69,10 +70,15 @@ def _digest(model: Model) -> bytes:
     for tensor in [*model.parameters(), *model.buffers()]:
         digest.update(f"{tensor.dtype} {tensor.device} {tuple(tensor.shape)}".encode())
         rows = tensor.detach().flatten(1) if tensor.dim() > 1 else tensor.detach().reshape(1, -1)
-        places = torch.arange(rows.shape[1], dtype=torch.float32, device=rows.device)
-        sums = rows.float() @ places.cos()  # not a plain sum, which the order of the weights would not change
+        sums = rows.float() @ _factors(rows.shape[1], rows.device)
         digest.update(cast(np.ndarray, sums.cpu().numpy()).tobytes())
     return digest.digest()
+
+
+@lru_cache(maxsize=64)
+def _factors(length: int, device: torch.device) -> Tensor:
+    """Different ones for each place of a row: the order of the weights would not change a plain sum."""
+    return torch.arange(length, dtype=torch.float32, device=device).cos()
 
 
 def _graph_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
