@@ -44,4 +44,5 @@ def normalised(pixels: Tensor, how: Preprocessing) -> Tensor:
     """(..., 3, H, W) of 0..255 -> float32, normalised with the model's mean and standard deviation."""
     mean = torch.tensor(how.mean, device=pixels.device)[:, None, None]
     std = torch.tensor(how.std, device=pixels.device)[:, None, None]
-    return (pixels.float() / 255 - mean) / std
+    scaled = pixels.float() / 255  # new memory, which the rest may change
+    return scaled.sub_(mean).div_(std)
