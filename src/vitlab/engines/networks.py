@@ -21,7 +21,7 @@ from vitlab.models.embedding import PatchEmbedding, patchify
 from vitlab.models.merging import MergingBlock, merged, proportional, unmerged
 from vitlab.models.resnet import ResNet, StandardConv, pad_same, standardised
 from vitlab.models.sparse import Layout, SparseAttention, attended
-from vitlab.models.transformer import MLP, Attention, Block, is_traced
+from vitlab.models.transformer import MLP, Attention, Block, activated, is_traced
 from vitlab.models.vit import ViT
 from vitlab.spec import ModelSpec
 
@@ -47,10 +47,12 @@ class Dense:
         return F.linear(x, self.weight, self.bias)
 
     def gelu(self, x: Tensor, approximate: str) -> Tensor:
-        """(..., D) -> (..., D'), through a GELU, in place: it would spend its time on new memory."""
+        """(..., D) -> (..., D'), through a GELU; the exact one is in place: it would spend its time on new memory."""
         h = self(x)
         if is_traced():  # an exported program has no operators that change their inputs
             return F.gelu(h, approximate=approximate)
+        if approximate == "tanh" and h.device.type == "cpu" and h.dtype.itemsize >= 4:
+            return activated(h, approximate)
         return torch.ops.aten.gelu_(h, approximate=approximate)
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
