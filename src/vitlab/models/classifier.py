@@ -13,9 +13,9 @@ from vitlab.models.embedding import lecun_normal_
 from vitlab.models.transformer import dense
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.require import require
-from vitlab.spec import AxialResNetSpec, HeadKind, Image, ModelSpec, ResNetSpec, Task, ViTSpec, image_size
+from vitlab.spec import AxialResNetSpec, HeadKind, Image, ModelSpec, ResNetSpec, SwinSpec, Task, ViTSpec, image_size
 
-Spec = TypeVar("Spec", ViTSpec, ResNetSpec, AxialResNetSpec)
+Spec = TypeVar("Spec", ViTSpec, ResNetSpec, AxialResNetSpec, SwinSpec)
 MAKES = "vitlab.preprocess(model, files) makes such a tensor"
 
 
@@ -202,7 +202,7 @@ def check_model(model: object) -> None:
 
 
 def class_names(
-    model: Classifier[ViTSpec] | Classifier[ResNetSpec] | Classifier[AxialResNetSpec],
+    model: Classifier[ViTSpec] | Classifier[ResNetSpec] | Classifier[AxialResNetSpec] | Classifier[SwinSpec],
 ) -> tuple[tuple[str, ...], str]:
     """The names of the model's classes, and where they come from."""
     if model.class_names is not None:

@@ -1,0 +1,59 @@
+"""Dense layers for inference: as torch computes them, or with weights that oneDNN has laid out for this processor."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Dense:
+    """A dense layer with what follows it: a GELU, or the sum with a residual."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias = self.laid_out(weight.detach()), None if bias is None else bias.detach()
+
+    @staticmethod
+    def laid_out(weight: Tensor) -> Tensor:
+        """The weight (D', D) in the layout of the product: here as it is."""
+        return weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D')."""
+        return F.linear(x, self.weight, self.bias)
+
+    def gelu(self, x: Tensor, approximate: str) -> Tensor:
+        """(..., D) -> (..., D'), through a GELU."""
+        return F.gelu(self(x), approximate=approximate)
+
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        """(..., D), (..., D') -> (..., D')."""
+        return residual + self(x)
+
+
+class PackedDense(Dense):
+    """A dense layer whose weights are laid out once for oneDNN, which applies the GELU or the sum in the same pass."""
+
+    @staticmethod
+    def laid_out(weight: Tensor) -> Tensor:
+        """The weight (D', D) in oneDNN's layout: a copy."""
+        return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+
+    def gelu(self, x: Tensor, approximate: str) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "gelu", [], approximate)
+
+    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
+
+
+MakeDense = Callable[[Tensor, Tensor | None], Dense]
+
+
+def can_pack(model: nn.Module) -> bool:
+    """Whether oneDNN can lay out this model's weights: 32-bit numbers on an x86 CPU, with a torch that offers it."""
+    weight = next(model.parameters())
+    has_operators = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return has_operators and weight.device.type == "cpu" and weight.dtype == torch.float32
