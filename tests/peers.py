@@ -16,7 +16,14 @@ with warnings.catch_warnings():
     from timm.models.vision_transformer import VisionTransformer as TimmViT
     from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
     from torchvision.models.vision_transformer import interpolate_embeddings
-    from transformers import SwinConfig, SwinForImageClassification, SwinModel, ViTConfig, ViTForImageClassification, ViTModel
+    from transformers import (
+        SwinConfig,
+        SwinForImageClassification,
+        SwinModel,
+        ViTConfig,
+        ViTForImageClassification,
+        ViTModel,
+    )
 
 __all__ = [
     "SwinConfig",

@@ -150,9 +150,9 @@ def evaluations(folder: Path, before: Path) -> list[Contestant]:
         subprocess.run(["tar", "-x", "-C", str(before)], input=archive.stdout, check=True)
         return evaluation(folder, before / "src")
 
-    now: list[tuple[str, Callable[[], Call]]] = [("now", lambda: evaluation(folder, machine.ROOT / "src"))]
+    now: list[tuple[str, Callable[[], Call]]] = [("vitlab, now", lambda: evaluation(folder, machine.ROOT / "src"))]
     now += [
-        (f"now, engine {name}", lambda name=name: evaluation(folder, machine.ROOT / "src", name))
+        (f"vitlab, now, engine {name}", lambda name=name: evaluation(folder, machine.ROOT / "src", name))
         for name in ("torch", "auto")
     ]
     return [Contestant(name, make, is_compared=False) for name, make in (("before", earlier), *now)]

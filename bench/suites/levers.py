@@ -1,7 +1,7 @@
 """What each part of the engine `torch` gains: images per second as a multiple of the plain module.
 
 `short last layer` computes only the tokens that the head reads in the last layer; `packed` also lays out the weights
-for oneDNN, with GELU and residuals in the same pass; `streams` also computes chunks of the batch on one core each.
+for oneDNN, with GELU and residuals in the same pass; `streams` computes chunks of the batch on one core each.
 """
 
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ def contestants(model: torch.nn.Module, images: torch.Tensor) -> list[Contestant
         engine = engines.Engine("torch", function)
         return lambda: engine(images)
 
-    def streams(chunk: int) -> Call:
-        function = network_function(prepared(model, pack=True))
+    def streams(chunk: int, *, pack: bool) -> Call:
+        function = network_function(prepared(model, pack=pack))
         engine = engines.Engine("torch", function, function)
 
         def call() -> torch.Tensor:
@@ -56,7 +56,8 @@ def contestants(model: torch.nn.Module, images: torch.Tensor) -> list[Contestant
         Contestant("short last layer", lambda: wide(network_function(prepared(model)))),
         Contestant("packed", lambda: wide(network_function(prepared(model, pack=True)))),
         *(
-            Contestant(f"streams, chunks of {chunk}", lambda chunk=chunk: streams(chunk))
+            Contestant(f"{name}, streams, chunks of {chunk}", lambda chunk=chunk, pack=pack: streams(chunk, pack=pack))
+            for name, pack in (("short last layer", False), ("packed", True))
             for chunk in CHUNKS
             if len(images) > 1
         ),

@@ -13,6 +13,7 @@ import base64
 import contextlib
 import http.client
 import io
+import itertools
 import json
 import os
 import signal
@@ -39,6 +40,7 @@ from bench.suites.inference import spec_of
 ROUNDS = 7
 CLIENTS = (1, 8, 32)
 PATIENCE = 300.0  # seconds for a service to start
+Loads = dict[str, list[list[float]]]  # by service: the latencies of every load
 
 COMMON = """
 import io, sys
@@ -100,10 +102,11 @@ def cases(is_quick: bool) -> Iterator[Case]:
         clients = CLIENTS[1:2] if is_quick else CLIENTS
         for number in clients:
             together = f"{number} client{'s' if number > 1 else ''}, {what}"
-            yield Case(f"{len(files)} requests of {together}", contestants(started, files, number), images=len(files))
+            loads: Loads = {name: [] for name, _ in started}
+            measured = contestants(started, files, number, loads)
+            yield Case(f"{len(files)} requests of {together}", measured, images=len(files))
             for share, name in ((50, "median"), (99, "99th percentile")):
-                measured = contestants(started, files, number, partial(percentile, share=share))
-                yield Case(f"latency of {together}, {name}", measured, is_reported=True)
+                yield Case(f"latency of {together}, {name}", percentiles(loads, share), is_reported=True)
 
 
 def prepare_files(folder: Path, number: int) -> tuple[list[bytes], str]:
@@ -175,9 +178,7 @@ SERVICES: dict[str, Callable[[Path, contextlib.ExitStack], Started]] = {
     "LitServe": litserve_service,
     "LitServe, vitlab's engine torch": partial(litserve_service, engine="torch"),
     "vitlab serve": vitlab_service,
-    "vitlab serve, engine plain": partial(vitlab_service, engine="plain"),
     "vitlab serve, engine onnxruntime": partial(vitlab_service, engine="onnxruntime"),
-    "vitlab serve, engine openvino": partial(vitlab_service, engine="openvino"),
 }
 
 
@@ -244,27 +245,37 @@ def signalled(processes: Sequence[int], number: int) -> None:
 
 
 def contestants(
-    started: list[tuple[str, Callable[[], Started]]],
-    files: list[bytes],
-    clients: int,
-    measure: Callable[[list[float]], float] | None = None,
+    started: list[tuple[str, Callable[[], Started]]], files: list[bytes], clients: int, loads: Loads
 ) -> list[Contestant]:
-    """The services; a call returns the best classes, or what `measure` makes of the latencies."""
+    """The services; a call returns the best classes, and adds the latencies of all requests to `loads`."""
 
-    def prepared(make: Callable[[], Started]) -> Call:
+    def prepared(name: str, make: Callable[[], Started]) -> Call:
         service = make()  # the first time; one that cannot start is a row with the reason
         bodies = [service.body(data) for data in files]
         with awake(service):
             answered(service, bodies[:clients], clients)  # every thread and batch size is warm
 
-        def call() -> Tensor | float:
+        def call() -> Tensor:
             with awake(service):
                 classes, latencies = answered(service, bodies, clients)
-            return torch.tensor(classes) if measure is None else measure(latencies)
+            loads[name].append(latencies)
+            return torch.tensor(classes)
 
         return call
 
-    return [Contestant(name, partial(prepared, make)) for name, make in started]
+    return [Contestant(name, partial(prepared, name, make)) for name, make in started]
+
+
+def percentiles(loads: Loads, share: int) -> list[Contestant]:
+    """A percentile of the latencies of the case before, load by load; the first load is a warm-up."""
+
+    def prepared(name: str) -> Call:
+        if len(loads[name]) < 2:
+            raise RuntimeError("it has answered no load")
+        found = itertools.cycle(loads[name][1:])
+        return lambda: statistics.quantiles(next(found), n=100, method="inclusive")[share - 1]
+
+    return [Contestant(name, partial(prepared, name)) for name in loads]
 
 
 def answered(service: Started, bodies: list[bytes], clients: int) -> tuple[list[int], list[float]]:
@@ -289,7 +300,3 @@ def answered(service: Started, bodies: list[bytes], clients: int) -> tuple[list[
         for done in [pool.submit(client) for _ in range(clients)]:
             done.result()
     return classes, seconds
-
-
-def percentile(latencies: list[float], share: int) -> float:
-    return statistics.quantiles(latencies, n=100, method="inclusive")[share - 1]

@@ -139,7 +139,7 @@ def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str
     name, *words = arguments or [""]
     if name not in commands:
         _check_command(commands, program, arguments)
-        shown = {name: as_shown(command) for name, command in commands.items()}
+        shown = {name: _without_flags(command) for name, command in commands.items()}
         return tyro.extras.subcommand_cli_from_dict(
             shown, prog=program, description=about, args=arguments, console_outputs=is_printing
         )
@@ -151,6 +151,16 @@ def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str
     if name not in WITHOUT_TORCH:
         load_torch()
     return commands[name](**given)
+
+
+def _without_flags(command: Any) -> Any:
+    """A function with the documentation of a command, for the list of commands, where flags would only take time."""
+
+    def shown() -> None:
+        """Do nothing."""
+
+    shown.__name__, shown.__doc__ = command.__name__, (command.__doc__ or "").partition("Args:")[0]
+    return shown
 
 
 def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> None:

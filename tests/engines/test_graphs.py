@@ -11,7 +11,7 @@ import torch
 
 from agreement import disagreement, randomised
 from families import FAMILIES, images
-from vitlab.engines import choice, graphs, making
+from vitlab.engines import choice, graphs, machine, making
 from vitlab.engines.choice import fastest
 from vitlab.engines.graphs import cached_graph
 from vitlab.engines.opening import open_engine
@@ -165,10 +165,10 @@ def test_speeds_of_another_processor_are_not_used(model, tmp_path, monkeypatch):
     keys = set()
     for number, name in enumerate(("model name\t: A 1\n", "model name\t: B 2\n", "no such line\n")):
         (tmp_path / f"cpuinfo-{number}").write_text(f"processor\t: 0\n{name}")
-        monkeypatch.setattr(choice, "CPUINFO", tmp_path / f"cpuinfo-{number}")
+        monkeypatch.setattr(machine, "CPUINFO", tmp_path / f"cpuinfo-{number}")
         keys.add(choice._key(model, 4, ["torch"]))
     assert len(keys) == 3
-    monkeypatch.setattr(choice, "CPUINFO", tmp_path / "nowhere")
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "nowhere")
     assert choice._key(model, 4, ["torch"]) in keys  # as without a name
 
 

@@ -1,13 +1,9 @@
 """A browser, folders served to it with the page's policy, and a watch on what a page requests and reports."""
 
-import functools
 import io
 import os
 import shutil
 import subprocess
-import threading
-from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,6 +13,7 @@ from PIL import Image
 
 from agreement import randomised
 from families import FAMILIES
+from page.serving import static_host
 from page.showing import app, opened, page_address  # noqa: F401  fixtures
 from vitlab.models.build import build_from_spec
 from vitlab.page.web import NamedModel, write_web
@@ -25,10 +22,6 @@ from web_runtime import fetched_runtime
 CHROMIUM = os.environ.get("VITLAB_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
-POLICY = (
-    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' blob: data:; "
-    "connect-src 'self'; worker-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 NOTE_VIOLATIONS = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", e => violations.push(`${e.violatedDirective} ${e.blockedURI}`));
@@ -61,30 +54,6 @@ def browser():
         opened.close()
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """A static host with the page's policy that writes no log."""
-
-    def end_headers(self):
-        self.send_header("Content-Security-Policy", POLICY)
-        self.send_header("Cache-Control", "no-store")
-        super().end_headers()
-
-    def log_message(self, *_):
-        pass
-
-
-@contextmanager
-def static_host(folder: Path):
-    """The address of a folder, served on this machine only."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
 @pytest.fixture
 def served(request):
     """A function that serves a folder and returns its address, until the test ends."""
@@ -103,14 +72,15 @@ def page_at(browser):
 
     Afterwards, the test fails if the page sent a request to another host, broke the policy, or reported an error.
     `page.requests` are the addresses requested so far, `page.complaints` what is wrong so far; a test that expects a
-    complaint clears it. Keywords, such as `viewport`, are those of playwright's `new_context`.
+    complaint clears it. `script` runs before those of the page. Keywords, such as `viewport`, are those of playwright's
+    `new_context`.
     """
     contexts, pages = [], []
 
-    def open_page(address: str, **options):
+    def open_page(address: str, script: str = "", **options):
         context = browser.new_context(**options)
         contexts.append(context)
-        context.add_init_script(NOTE_VIOLATIONS)
+        context.add_init_script(NOTE_VIOLATIONS + script)
         page = context.new_page()
         page.requests, page.complaints = [], []
         host = urlsplit(address).netloc

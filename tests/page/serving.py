@@ -1,4 +1,4 @@
-"""A small server for tests: the page, and its API answered by the functions of `vitlab.page`."""
+"""Small servers for tests: the page with its API answered by the functions of `vitlab.page`, and a static host."""
 
 import functools
 import json
@@ -17,6 +17,10 @@ from vitlab.page.trace import at_size, trace
 from vitlab.page.web import policy
 
 STATIC = Path(vitlab.page.__file__).parent / "static"
+POLICY = (
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'; img-src 'self' blob: data:; "
+    "connect-src 'self'; worker-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 class PageServer:
@@ -89,12 +93,36 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def serving(app: PageServer, port: int = 0):
-    """The address of the page, on this machine only."""
-    with ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Handler, app=app)) as server:
+def answering(handler, port: int = 0):
+    """The address at which a handler answers, on this machine only."""
+    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@contextmanager
+def serving(app: PageServer, port: int = 0):
+    """The address of the page."""
+    with answering(functools.partial(Handler, app=app), port) as url:
+        yield url + "/"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """A static host with the page's policy that writes no log."""
+
+    def end_headers(self):
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def static_host(folder: Path):
+    """The address of a folder, while the block runs."""
+    return answering(functools.partial(Quiet, directory=str(folder)))

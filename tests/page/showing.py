@@ -4,6 +4,7 @@ Colours are read back from the canvases: the place of a colour in the colour map
 """
 
 import io
+import operator
 
 import numpy as np
 import pytest
@@ -12,15 +13,26 @@ from PIL import Image
 
 import vitlab
 from agreement import randomised
-from page.serving import PageServer, serving
+from page.serving import PageServer, serving, static_host
 from vitlab.data.transforms.evaluation import evaluation_pixels
 from vitlab.models.build import build_from_spec
 from vitlab.page.samples import samples
+from vitlab.page.web import NamedModel, write_web
 from vitlab.spec import ResNetSpec, ViTSpec
 
 CLASSES = ("ant", "bee", "cat, house cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay", "kiwi", "lynx")
 PICTURES = {sample.name: sample.png for sample in samples()}
 FIRST, SECOND, RESNET = "first-ti", "second", "resnet"  # ids of the models
+SIZES = [(64, 64), (96, 96)]
+NOTE_QUESTIONS = """
+window.questions = [];
+const send = Worker.prototype.postMessage;
+Worker.prototype.postMessage = function (message, ...rest) {
+  const { pixels, keep, height, width } = message;
+  if (pixels) questions.push({ pixels: [...pixels], keep: [...keep], height, width });
+  return send.call(this, message, ...rest);
+};
+"""
 READY = """() => document.getElementById("main").getAttribute("aria-busy") === "false"
   && document.querySelectorAll("#answers li").length > 0"""
 
@@ -43,14 +55,25 @@ def app():
     resnet = ResNetSpec((1,), 8, (64, 64), 12)
     models = {"First Ti": first, "Second": second, "ResNet": resnet}
     made = {name: sharpened(build_from_spec(spec)) for name, spec in models.items()}
-    return PageServer(made, sizes=[(64, 64), (96, 96)])
+    return PageServer(made, SIZES)
 
 
-@pytest.fixture(scope="session")
-def page_address(app):
-    """Where the page of `app` is."""
-    with serving(app) as url:
-        yield url
+@pytest.fixture(scope="session", params=["served", "static"])
+def page_address(request, app, tmp_path_factory):
+    """Where the page of `app` is: with `app` as its server, or exported, so that the browser runs the models."""
+    if request.param == "served":
+        with serving(app) as url:
+            yield url
+        return
+    pytest.importorskip("onnxruntime")
+    folder = tmp_path_factory.mktemp("static") / "page"
+    models = [NamedModel(card["name"], model) for card, model in zip(app.cards, app.models.values(), strict=True)]
+    write_web(models, folder, sizes=SIZES, runtime=request.getfixturevalue("runtime"))
+    with static_host(folder) as url:
+        yield url + "/"
+
+
+only_served = pytest.mark.parametrize("page_address", ["served"], indirect=True)
 
 
 @pytest.fixture
@@ -59,9 +82,9 @@ def opened(app, page_address, page_at):
     app.refusal = None
     app.traces.clear()
 
-    def open_view(hash="", **options):
+    def open_view(hash="", script="", **options):
         options = {"viewport": {"width": 1440, "height": 1000}, **options}
-        return Shown(page_at(page_address + hash, **options)).ready()
+        return Shown(page_at(page_address + hash, script=NOTE_QUESTIONS + script, **options), app).ready()
 
     return open_view
 
@@ -69,13 +92,22 @@ def opened(app, page_address, page_at):
 class Shown:
     """What a person sees on the page."""
 
-    def __init__(self, page):
+    def __init__(self, page, app=None):
         self.page = page
+        self.app = app
         self.table = None
 
     def ready(self):
         self.page.wait_for_function(READY)
         return self
+
+    def computed(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Pixels and kept patches of every picture that a model was given, by a server or in the browser."""
+        if self.app.traces:
+            return [(pixels, keep) for _, pixels, keep in self.app.traces]
+        asked = self.page.evaluate("window.questions")
+        shape = operator.itemgetter("height", "width")
+        return [(np.reshape(np.uint8(one["pixels"]), (*shape(one), 3)), np.array(one["keep"], bool)) for one in asked]
 
     def text(self, id: str) -> str:
         return self.page.inner_text(f"#{id}")

@@ -13,7 +13,8 @@ from PIL import Image
 
 import vitlab
 import vitlab.page
-from page.conftest import EMPTY, Quiet, small_model
+from page.conftest import EMPTY, small_model
+from page.serving import Quiet
 from vitlab.data.images.gate import read_image
 from vitlab.data.transforms.evaluation import evaluation_pixels
 from vitlab.page.model_card import model_card

@@ -37,7 +37,7 @@ def test_greyed_patches_are_grey_for_the_model_and_the_answer_stands_beside_the_
     shown.page.mouse.up()
     shown.ready()
     pixels[16:24, 16:40] = 128  # patches 18, 19 and 20
-    assert (app.traces[-1][1] == pixels).all()
+    assert (shown.computed()[-1][0] == pixels).all()
     after = trace(model, pixels)
     assert shown.answers()[:5] == top_five(after.logits)
     changes = (torch.tensor(after.logits).softmax(-1) - torch.tensor(before.logits).softmax(-1)) * 100
@@ -61,7 +61,7 @@ def test_dropped_patches_leave_the_sequence(app, opened):
     keep[[0, 9, 37]] = False
     after = trace(model, pixels_of(model), keep)
     assert shown.answers()[:5] == top_five(after.logits)
-    assert (app.traces[-1][2] == keep).all()
+    assert (shown.computed()[-1][1] == keep).all()
     shown.page.click("#tools [data-value=look]")
     shown.click(50)
     geometry = shown.page.evaluate(
@@ -77,7 +77,7 @@ def test_shuffled_patches_are_those_of_the_picture_in_another_order(app, opened)
     shown, model = opened(), app.models[FIRST]
     shown.page.click("#shuffle")
     shown.ready()
-    sent = app.traces[-1][1]
+    sent = shown.computed()[-1][0]
 
     def patches(pixels):
         return sorted(pixels.reshape(8, 8, 8, 8, 3).swapaxes(1, 2).reshape(64, -1).tolist())
@@ -95,7 +95,7 @@ def test_dropping_what_it_looks_at_takes_the_patches_of_the_highest_rollout(app,
     rolled = rollout(model, normalised(model))[0].flatten()
     keep = np.ones(64, bool)
     keep[rolled.argsort(descending=True)[:13]] = False
-    assert (app.traces[-1][2] == keep).all()
+    assert (shown.computed()[-1][1] == keep).all()
     assert shown.text("edits-text") == "Edited: 13 patches dropped."
 
 
@@ -108,21 +108,21 @@ def test_what_is_dropped_stays_dropped_when_patches_are_shuffled(app, opened):
     shown, original = opened(), patches_of(pixels_of(app.models[FIRST]))
     shown.page.click("#drop-seen")
     shown.ready()
-    gone = original[~app.traces[-1][2]]
+    gone = original[~shown.computed()[-1][1]]
     for _ in range(2):
         shown.page.click("#shuffle")
         shown.ready()
-        _, pixels, keep = app.traces[-1]
+        pixels, keep = shown.computed()[-1]
         assert (pixels != pixels_of(app.models[FIRST])).any()
         assert sorted(patches_of(pixels)[~keep].tolist()) == sorted(gone.tolist())
 
 
-def test_a_dropped_patch_cannot_look_so_the_class_token_does(app, opened):
+def test_a_dropped_patch_cannot_look_so_the_class_token_does(opened):
     shown = opened("#query=27")
     shown.page.click("#tools [data-value=drop]")
     shown.click(27)
     shown.ready()
-    assert not app.traces[-1][2][27]
+    assert not shown.computed()[-1][1][27]
     assert "the class token" in shown.text("sentence")
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from agreement import randomised
 from page.serving import PageServer, serving
-from page.showing import FIRST, PICTURES, Shown, pixels_of, predicted, top_five
+from page.showing import FIRST, PICTURES, Shown, only_served, pixels_of, predicted, top_five
 from vitlab.models.build import build_from_spec
 from vitlab.page.trace import trace
 from vitlab.spec import ViTSpec
@@ -36,6 +36,7 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(opened):
     assert "huge.png has 50 MB; the largest file allowed has 50 MB" in shown.text("error")
 
 
+@only_served
 def test_a_busy_server_is_reported_and_can_be_tried_again(app, opened):
     shown = opened()
     app.refusal = 503
@@ -64,21 +65,10 @@ def test_a_link_to_a_picture_of_ones_own_says_what_is_missing(opened):
     assert "a picture that is not part of the link" in shown.text("error")
 
 
-def test_where_the_model_runs_in_the_browser_nothing_is_uploaded(page_address, page_at):
-    page = page_at(page_address)
-    index = 'import { openServed } from "./served.js";\n'
-    index += 'export const openBackend = async () => ({ ...(await openServed()), where: "browser" });\n'
-    page.route("**/backends/index.js", lambda route: route.fulfill(body=index, content_type="text/javascript"))
-    page.reload()
-    shown = Shown(page).ready()
-    assert "Nothing is uploaded" in shown.text("where")
-    assert "server" not in shown.text("where")
-
-
 def test_a_slow_answer_to_an_old_question_is_not_shown(app, opened):
     """Many edits in a row: the last one counts, and not every one is computed."""
     shown = opened()
-    asked = len(app.traces)
+    asked = len(shown.computed())
     shown.page.click("#tools [data-value=drop]")
     script = """() => { const canvas = document.getElementById("patches"), box = canvas.getBoundingClientRect();
       const send = (kind, i) => {
@@ -91,7 +81,7 @@ def test_a_slow_answer_to_an_old_question_is_not_shown(app, opened):
     shown.ready()
     keep = np.arange(64) >= 20
     assert shown.answers()[:5] == top_five(trace(app.models[FIRST], pixels_of(app.models[FIRST]), keep).logits)
-    assert len(app.traces) - asked < 10
+    assert len(shown.computed()) - asked < 10
 
 
 def test_names_of_classes_and_models_are_text_and_no_markup(page_at):

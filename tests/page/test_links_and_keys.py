@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from page.showing import FIRST, PICTURES, SECOND, pixels_of, predicted, same_steps
+from page.showing import FIRST, PICTURES, RESNET, SECOND, pixels_of, predicted, same_steps
 from vitlab.page.trace import trace
 
 pytestmark = pytest.mark.slow
@@ -35,10 +35,21 @@ def test_a_link_restores_the_view(opened):
 
 
 def test_a_damaged_link_opens_the_nearest_view(opened):
-    shown = opened("#picture=none&model=x&layer=99&head=-1&query=1e3&view=y&size=1x1&drop=%25&opacity=1000")
+    shown = opened("#picture=none&layer=99&head=-1&query=1e3&view=y&size=1x1&drop=%25&opacity=1000")
     state = shown.state()
     assert (state["layer"], state["head"], state["query"], state["view"]) == ("4", "1", "class", "rollout")
     assert "There is no sample picture named none here" in shown.text("error")
+
+
+@pytest.mark.parametrize("name", ["model", "with"])
+def test_a_link_to_a_model_that_is_not_here_says_so(opened, name):
+    shown = opened(f"#{name}=x&layer=2")
+    assert "This link is to the model x" in shown.text("error")
+    assert f"It has {FIRST}, {SECOND}, {RESNET}" in shown.text("error")
+    shown.page.click("#dismiss")
+    shown.page.evaluate("location.hash = '#model=y'")
+    shown.page.wait_for_selector("#error:not([hidden])")
+    assert "the model y" in shown.text("error")
 
 
 def test_changing_the_address_changes_the_view(app, opened):

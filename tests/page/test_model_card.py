@@ -81,7 +81,7 @@ def test_names_say_where_they_come_from():
     model = made("ViT")
     model.class_names, model.provenance = ("a", "b", "c", "d"), {"source": "/disk/photos/a.npz", "data": "folder:/disk"}
     card = model_card(model, "x")
-    assert (card["class_names"], card["names_from"]) == (["a", "b", "c", "d"], "the model")
+    assert (card["class_names"], card["names_from"]) == (["a", "b", "c", "d"], "stored with the model")
     assert "a.npz" in card["text"]
     assert "disk" not in json.dumps(card)
 

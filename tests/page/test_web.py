@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from page.conftest import POLICY, small_model
+from page.conftest import small_model
+from page.serving import POLICY
 from vitlab.models.build import build_model
 from vitlab.page.policy import policy
 from vitlab.page.runtime import HASHES

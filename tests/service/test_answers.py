@@ -148,6 +148,7 @@ def test_an_unknown_model_is_named_with_those_that_there_are(service, files):
     refused = service.post("/predict?model=big", files[0])
     assert (refused.status, refused.code) == (404, "unknown_model")
     assert "small, plain" in refused.json["error"]["message"]
+    assert "?model=small, ?model=plain; without it, small answers" in " ".join(service.said)
 
 
 def test_the_api_is_described(service):

@@ -18,6 +18,7 @@ from vitlab.service.access import Access
 from vitlab.service.limits import Limits
 from vitlab.service.metrics import Histogram, Metrics
 from vitlab.service.refusals import CODES, Refused
+from vitlab.service.server import bind
 from vitlab.service.uploads import check_headers, read_body, upload_of
 from vitlab.service.waiting import Budget, Job, Suspects, Waiting
 
@@ -373,3 +374,10 @@ def test_the_tables_of_the_page_are_those_of_the_code():
     ]
     assert "\n".join(["|---|---|---|", *codes, "", "503"]) in page
     assert "\n".join(["|---|---|---|", *flags, "", "Request"]) in page
+
+
+def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_first_part():
+    with bind("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname()):
+        accepted, _ = bound.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

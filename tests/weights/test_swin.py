@@ -84,7 +84,7 @@ def test_bare_files_round_trip_too(form, tmp_path):
 
 def test_microsofts_names_are_one_bare_file(tmp_path):
     model = randomised(build_from_spec(SwinSpec(**SMALL)))
-    with pytest.raises(ValueError, match="ends in .safetensors"):
+    with pytest.raises(ValueError, match=r"ends in \.safetensors"):
         save_model(model, tmp_path / "m", "microsoft")
     vit = build_model("ViT-Ti/16", image=32, classes=2)
     with pytest.raises(ValueError, match="no models of kind vit; write vitlab, google-npz, timm, hf"):
@@ -211,11 +211,17 @@ def test_released_models_are_recognised_from_their_shapes(name, peers):
         stage = key.partition("downsample")[0].removeprefix("layers.").removesuffix(".")
         key = key.replace(f"layers.{stage}.downsample", f"layers.{int(stage) - 1}.downsample") if "down" in key else key
         older[key.replace("head.fc.", "head.")] = shape
-    buffers = {f"{key[:-10]}relative_position_index": (window**2, window**2) for key in older if key.endswith("bias_table")}
+    buffers = {
+        f"{key[:-10]}relative_position_index": (window**2, window**2) for key in older if key.endswith("bias_table")
+    }
     form, spec = recognised(older | buffers)
     assert (form, without_conventions(spec)) == ("microsoft", expected)
     stages = expected.stages
-    config = {"depths": list(stages), "num_heads": [expected.heads * 2**s for s in range(4)], "embed_dim": expected.root}
+    config = {
+        "depths": list(stages),
+        "num_heads": [expected.heads * 2**s for s in range(4)],
+        "embed_dim": expected.root,
+    }
     with torch.device("meta"):
         model = peers.SwinForImageClassification(
             peers.SwinConfig(image_size=side, window_size=window, num_labels=1000, **config)

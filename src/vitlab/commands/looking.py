@@ -62,7 +62,9 @@ def predict(
             _print_answer(answer)
         if answers.task == "multi-label":
             complain(f"probabilities: {answers.meaning}", style="dim")
-        complain(f"preprocessing: {answers.preprocessing}\nclass names: {answers.names_from}", style="dim")
+        about = {"engine": answers.engine, "preprocessing": answers.preprocessing, "class names": answers.names_from}
+        for name, value in about.items():
+            complain(f"{name}: {value}", style="dim")
     if answers.failed:
         complain(f"{answers.failed} of {len(answers)} pictures could not be read")
     return 1 if answers.failed else 0

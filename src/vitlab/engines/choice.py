@@ -3,8 +3,6 @@
 import hashlib
 import importlib.metadata
 import json
-import os
-import platform
 import random
 import statistics
 import time
@@ -18,17 +16,17 @@ import torch
 from vitlab.engines.agreement import agreement, probe
 from vitlab.engines.engine import Engine, EngineName
 from vitlab.engines.graphs import REVISION, cache_folder
+from vitlab.engines.machine import machine
 from vitlab.engines.making import make_engine, missing_packages
 from vitlab.engines.networks import is_untouched
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
 from vitlab.store import make_folder, write_json
 from vitlab.strict_json import parse_json
-from vitlab.user_files import read_lines, read_regular
+from vitlab.user_files import read_regular
 
 CANDIDATES: tuple[EngineName, ...] = ("torch", "onnxruntime", "openvino")  # exact ones that open within seconds
 ROUNDS, SECONDS = 7, 10.0  # of measuring all candidates, at most
-CPUINFO = Path("/proc/cpuinfo")  # Linux
 CLEARLY = 1.03  # times as fast as torch, or torch is taken: less is no difference
 
 
@@ -90,25 +88,9 @@ def _key(model: Model, batch: int, names: list[EngineName]) -> str:
     """What the speed depends on: the model, the batch, the machine and the versions."""
     packages = ["torch", *(name for name in names if name != "torch")]
     versions = [importlib.metadata.version(package) for package in packages]
-    machine = [
-        platform.machine(),
-        _processor(),
-        torch.backends.cpu.get_cpu_capability(),
-        os.cpu_count(),
-        torch.get_num_threads(),
-    ]
-    text = json.dumps([REVISION, fingerprint_of(model), batch, *versions, *machine], allow_nan=False)
+    asked = [REVISION, fingerprint_of(model), batch, torch.get_num_threads()]
+    text = json.dumps([*asked, *versions, *machine()], allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _processor() -> str:
-    """The name of the processor, where the system says it."""
-    try:
-        lines = read_lines(CPUINFO, 2**24)
-    except (OSError, ValueError):
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
 
 
 def _read(path: Path) -> dict[str, float] | None:

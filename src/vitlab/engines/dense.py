@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 
@@ -50,10 +50,3 @@ class PackedDense(Dense):
 
 
 MakeDense = Callable[[Tensor, Tensor | None], Dense]
-
-
-def can_pack(model: nn.Module) -> bool:
-    """Whether oneDNN can lay out this model's weights: 32-bit numbers on an x86 CPU, with a torch that offers it."""
-    weight = next(model.parameters())
-    has_operators = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-    return has_operators and weight.device.type == "cpu" and weight.dtype == torch.float32

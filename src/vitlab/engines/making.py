@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from vitlab.engines.agreement import agreement, probe
 from vitlab.engines.engine import Engine, EngineName
 from vitlab.engines.graphs import cached_graph
-from vitlab.engines.networks import is_untouched, prepared
+from vitlab.engines.machine import is_packing_faster
+from vitlab.engines.networks import can_pack, is_untouched, prepared
 from vitlab.engines.runtimes import GRAPH_ENGINES, network_function, plain_function
 from vitlab.models.build import Model
 from vitlab.require import require
@@ -50,7 +51,8 @@ def _new_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
         return _graph_engine(model, engine, weight)
     if engine == "compiled":
         return Engine(engine, network_function(cast(nn.Module, torch.compile(prepared(model, own=True)))), **place)
-    function = network_function(prepared(model, pack=True, own=True))
+    is_packed = can_pack(model) and is_packing_faster()
+    function = network_function(prepared(model, pack=is_packed, own=True))
     return Engine(engine, function, function if weight.device.type == "cpu" else None, **place)
 
 

@@ -1,8 +1,8 @@
 """Models prepared for inference: no work whose result is not read, no weight computed or laid out again per batch.
 
 The results stay the same up to rounding. The last layer computes only the tokens that the head reads, convolutions are
-standardised once, and dense layers use weights that oneDNN has laid out for this processor. A network shares the other
-weights with the model, or has copies, so that later changes of the model do not reach it.
+standardised once, and dense layers can use weights that oneDNN has laid out for this processor. A network shares the
+other weights with the model, or has copies, so that later changes of the model do not reach it.
 """
 
 import copy
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.engines.dense import Dense, MakeDense, PackedDense, can_pack
+from vitlab.engines.dense import Dense, MakeDense, PackedDense
 from vitlab.engines.windows import LeanSwin
 from vitlab.models.axial import AxialResNet
 from vitlab.models.build import Model, empty_model
@@ -28,6 +28,17 @@ from vitlab.models.vit import ViT
 from vitlab.spec import ModelSpec
 
 
+def can_pack(model: nn.Module) -> bool:
+    """Whether oneDNN can lay out this model's weights: a ViT or Swin in 32 bits on an x86 CPU, with a torch for it."""
+    weight = next(model.parameters())
+    has_operators = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    return _is_lean(model) and has_operators and weight.device.type == "cpu" and weight.dtype == torch.float32
+
+
+def _is_lean(model: nn.Module) -> bool:
+    return isinstance(model, ViT | Swin) and _is_plain(model)
+
+
 def prepared(model: Model, *, pack: bool = False, own: bool = False) -> nn.Module:
     """A module from images (B, 3, H, W) to features (B, D) and logits (B, K).
 
@@ -35,13 +46,12 @@ def prepared(model: Model, *, pack: bool = False, own: bool = False) -> nn.Modul
     the weights of now whatever becomes of the model. With `pack`, dense layers use oneDNN's operators, which
     torch.export and other devices do not know.
     """
-    is_lean = isinstance(model, ViT | Swin) and _is_plain(model)
-    dense = PackedDense if pack and is_lean and can_pack(model) else Dense
+    dense = PackedDense if pack and can_pack(model) else Dense
     again = {id(weight) for weight in _laid_out_again(model, is_packed=dense is PackedDense)}
     weights = [*model.parameters(), *model.buffers()]
     held = {id(one): _copied(one) if own and id(one) not in again else one for one in weights}
     ready = frozen(model, held)
-    if not is_lean:
+    if not _is_lean(model):
         return Whole(ready)
     return LeanSwin(ready, dense) if isinstance(ready, Swin) else LeanViT(cast(ViT, ready), dense)
 
@@ -110,7 +120,9 @@ def _structure_of(spec: ModelSpec) -> Structure:
 
 def _is_plain(model: ViT | Swin) -> bool:
     """Whether every layer has full attention without learned biases, or that of a Swin, and dense layers of torch."""
-    attention, kinds = (WindowAttention, (SwinBlock,)) if isinstance(model, Swin) else (Attention, (Block, MergingBlock))
+    attention, kinds = (
+        (WindowAttention, (SwinBlock,)) if isinstance(model, Swin) else (Attention, (Block, MergingBlock))
+    )
 
     def is_plain(block: Block) -> bool:
         known = type(block) in kinds, type(block.attention) is attention, type(block.mlp) is MLP

@@ -15,7 +15,7 @@ from vitlab.require import check_arguments, require
 def open_engine(model: nn.Module, engine: EngineName = "torch", *, batch: int = 32) -> Engine:
     """Prepare a model for inference; returns what computes its logits and features.
 
-    `torch` lays out the weights once and computes a batch on one core per chunk of images; `plain` calls the model as
+    `torch` prepares the weights once and computes a batch on one core per chunk of images; `plain` calls the model as
     it is. `compiled`, `onnxruntime` and `openvino` convert the model first, `onnxruntime-int8` also rounds its weights
     to 8 bits. `auto` is the fastest installed one for batches of `batch` images: measured once per model and machine.
     All but `plain` have copies of the weights: open the engine again after you have changed them. A converted model

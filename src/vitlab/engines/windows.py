@@ -75,7 +75,8 @@ class LeanLayer:
         self.norm1, self.norm2, self.approximate = block.norm1, block.norm2, block.mlp.approximate
         self.windows, self.order, self.heads = attention.windows, attention.order, attention.heads
         self.qkv, self.out, self.dense1, self.dense2 = (
-            dense(layer.weight, layer.bias) for layer in (attention.qkv, attention.out, block.mlp.dense1, block.mlp.dense2)
+            dense(layer.weight, layer.bias)
+            for layer in (attention.qkv, attention.out, block.mlp.dense1, block.mlp.dense2)
         )
         with torch.no_grad():
             bias = by_offset(attention.table, attention.windows.sides)  # (1, h, M, M)

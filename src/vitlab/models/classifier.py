@@ -206,7 +206,7 @@ def class_names(
 ) -> tuple[tuple[str, ...], str]:
     """The names of the model's classes, and where they come from."""
     if model.class_names is not None:
-        return model.class_names, "the model"
+        return model.class_names, "stored with the model"
     if model.spec.classes == 1000:
         names = tuple(name for _, name in imagenet_classes())
         return names, "assumed ImageNet-1k: the model has 1000 classes without names"

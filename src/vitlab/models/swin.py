@@ -125,9 +125,7 @@ def by_offset(table: Tensor, sides: tuple[int, int]) -> Tensor:
     return found.mT.unflatten(1, (height * width, height * width))[None]
 
 
-def strangers(
-    like: Tensor, number: tuple[int, int], sides: tuple[int, int], shift: tuple[int, int]
-) -> Tensor:
+def strangers(like: Tensor, number: tuple[int, int], sides: tuple[int, int], shift: tuple[int, int]) -> Tensor:
     """A mask (windows, 1, M, M) of the type of `like`: APART for two cells that are not neighbours without the roll."""
     axes = []
     for windows, side, by in zip(number, sides, shift, strict=True):

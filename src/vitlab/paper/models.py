@@ -73,7 +73,9 @@ def model_spec(
         "conventions": named_conventions(conventions or ("deit" if has_deits else "paper")),
     }
     if match := SWIN.fullmatch(known):
-        return _swin_spec(match[1], window if window is not None else stated_window(name) or 7, {**common, **given, **rates})
+        return _swin_spec(
+            match[1], window if window is not None else stated_window(name) or 7, {**common, **given, **rates}
+        )
     if window is not None:
         raise ValueError(f"{known} has no windows; window= is for Swins, such as Swin-T")
     if match := RESNET.fullmatch(known) or AXIAL_RESNET.fullmatch(known):

@@ -94,7 +94,7 @@ def serve(
     with bind(host, port) as bound:
         service = _service(setup, limits, access, runs, screen)
         shown = printable(", ".join(names) or f"the runs of {runs}")
-        announce = partial(_announce, screen, shown, bound.getsockname(), access, has_models=bool(names))
+        announce = partial(_announce, screen, shown, bound.getsockname(), access, service)
         service.supervisor.on_ready.append(announce)
         say(screen, f"loading {shown} ...", "dim")
         try:
@@ -143,16 +143,18 @@ def _samples(ready: "Message | None") -> dict[str, "File"]:
     return files | {"api/samples": file_of(json.dumps(listed, allow_nan=False).encode(), TYPES[".json"])}
 
 
-def _announce(
-    screen: Console, names: str, address: tuple[Any, ...], access: "Access", *, has_models: bool = True
-) -> None:
+def _announce(screen: Console, names: str, address: tuple[Any, ...], access: "Access", service: "Service") -> None:
     """Say what is served, where, and how to stop it."""
     host, port = address[:2]
     shown = f"[{host}]" if ":" in host else {"0.0.0.0": "127.0.0.1"}.get(host, host)
     url = f"http://{shown}:{port}/"
     bearer = '-H "Authorization: Bearer $VITLAB_TOKEN" ' if access.needs_token else ""
+    header, _ = service.supervisor.ready or ({"models": []}, [])
+    ids = [printable(model["id"]) for model in header["models"]]
     say(screen, f"serving {names} at {url}")
     say(screen, f"  page     open {url}{'?token=TOKEN' if access.needs_token else ''} in a browser")
-    if has_models:
+    if ids:
         say(screen, f"  predict  curl {bearer}--data-binary @cat.jpg {url}predict")
+    if len(ids) > 1:
+        say(screen, f"  models   {', '.join(f'?model={id}' for id in ids)}; without it, {ids[0]} answers")
     say(screen, "  Ctrl-C stops it, after the requests that it has accepted")

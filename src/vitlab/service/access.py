@@ -55,7 +55,9 @@ class Access:
     def check_host(self, host: str | None) -> None:
         """Raise Refused unless the Host header names this service: another name may be that of a hostile page."""
         if host is None or self._name(host) not in self.names:
-            raise Refused("unknown_host", "the Host header does not name this service; see hosts= of vitlab.serve")
+            raise Refused(
+                "unknown_host", "the Host header does not name this service; vitlab serve --hosts names further ones"
+            )
 
     def check_origin(self, origin: str | None) -> None:
         """Raise Refused for a request that a page of another site makes."""

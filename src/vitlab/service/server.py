@@ -53,7 +53,11 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening address; raises ValueError if it cannot be had."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        bound = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        # Connections inherit it. asyncio would set it only for sockets that name their protocol; without it, an answer
+        # waits until the client has acknowledged its first part.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return bound
     except socket.gaierror:
         raise ValueError(f"host={host!r} is not an address of this machine") from None
     except OverflowError:

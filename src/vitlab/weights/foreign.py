@@ -21,7 +21,6 @@ from vitlab.weights.formats.layouts import Entry
 from vitlab.weights.formats.sizes import Hints, heads_of
 from vitlab.weights.released.catalogue import Fetched, read_fetched
 
-
 UNBUILT = (  # pattern of tensor names: what such a model does
     (r"(^|/)MAPHead_\d+/|^probe$|^attn_pool\.|^head\.probe$", "pools by attention (a MAP head)"),
     (r"^norm_pre\.|^pre_layernorm\.", "has a norm before its first layer"),

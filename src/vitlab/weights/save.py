@@ -98,7 +98,9 @@ def _check_name(path: Path, format: SaveFormat) -> None:
     if (path.suffix == ".npz") != (format == "google-npz"):
         raise ValueError(f"{path.name!r} is not a name for {format}; .npz and google-npz belong together")
     if format == "vitlab" and path.suffix == ".safetensors":
-        raise ValueError(f"{path.name!r} names a file, but the format vitlab is a folder; bare files are timm, hf or microsoft")
+        raise ValueError(
+            f"{path.name!r} names a file, but the format vitlab is a folder; bare files are timm, hf or microsoft"
+        )
 
 
 def _unstated(model: Model, format: SaveFormat, bare: bool) -> list[str]:

@@ -146,9 +146,9 @@ def evaluate(
         rows: list[Row] = []
         for given in models:
             opened, how = inputs.load_any(given, loading, screen)
+            truths = [truth_of(opened, source, labels) for _, source in sources]  # before an engine takes its time
             reading = Reading(batch, workers, max_bad, world, inputs.settled(opened, engine, batch, world, screen))
-            for name, source in sources:
-                truth = truth_of(opened, source, labels)
+            for (name, source), truth in zip(sources, truths, strict=True):
                 say(screen, f"{printable(name)}: {len(source):,} samples, {printable(truth.note)}", "dim")
                 pair = Pair(inputs.label_of(given, opened), opened, how, name, source, truth)
                 progress = None if folder is None else folder / "progress"

@@ -21,7 +21,9 @@ from vitlab.weights.formats.preprocessing import stated_preprocessing
 
 TIMM_IMAGES = Preprocessing("shorter", 0.9, "bicubic", True, IMAGENET_MEAN, IMAGENET_STD)
 HF_IMAGES = Preprocessing("square", 1.0, "bicubic", True, IMAGENET_MEAN, IMAGENET_STD)
-BUFFERS = re.compile(r"relative_position_index$|(^|\.)attn_mask$|embeddings\.mask_token$")  # not parameters of the model
+BUFFERS = re.compile(
+    r"relative_position_index$|(^|\.)attn_mask$|embeddings\.mask_token$"
+)  # not parameters of the model
 WORDS = {"T": "tiny", "S": "small", "B": "base", "L": "large"}
 
 LAYER = {
@@ -106,7 +108,9 @@ def matches_timm(container: Container) -> bool:
     """Whether the tensors have the names of timm's Swin: a stage begins with its merging."""
     is_later = not any(name.startswith("layers.0.downsample.") for name in container.shapes)
     has_merging = any(name.startswith("layers.1.downsample.") for name in container.shapes)
-    return _is_swin(container) and (f"{TIMM_NAMES['head.logits']}.weight" in container.shapes or is_later * has_merging)
+    return _is_swin(container) and (
+        f"{TIMM_NAMES['head.logits']}.weight" in container.shapes or (is_later and has_merging)
+    )
 
 
 def matches_microsoft(container: Container) -> bool:

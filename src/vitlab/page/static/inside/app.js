@@ -13,7 +13,7 @@ import { HeadGrid } from "./head_grid.js";
 import { connectKeyboard, KEYS } from "./keyboard.js";
 import { LayerStrip } from "./layer_strip.js";
 import { PatchCanvas } from "./patch_canvas.js";
-import { connectPermalink, fromHash } from "./permalink.js";
+import { connectPermalink, fromHash, unknownModels } from "./permalink.js";
 import { connectPictures, markSample, openSample } from "./picture_input.js";
 import { hasLayers, overlay, queryName } from "./reading.js";
 import { connectResolution } from "./resolution.js";
@@ -67,6 +67,7 @@ async function start() {
   const restore = async (hash) => {
     const { sample: name, ...view } = fromHash(hash, backend.cards);
     store.set({ ...view, hover: null });
+    tellUnknown(store, hash, backend.cards);
     const { picture } = store.state;
     if (name && name !== "own" && !(picture?.kind === "sample" && picture.name === name)) await openNamed(store, samples, name);
   };
@@ -76,6 +77,7 @@ async function start() {
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => store.set({ resized: {} }));
   document.documentElement.dataset.ready = "true";
   await openNamed(store, samples, sample);
+  tellUnknown(store, location.hash, backend.cards);
 }
 
 /** The pictures that the page comes with; a page without any still works. */
@@ -101,6 +103,13 @@ async function openNamed(store, samples, name) {
   }
 }
 
+/** Say so if a link names a model that this page does not have. */
+function tellUnknown(store, hash, cards) {
+  const [unknown] = unknownModels(hash, cards);
+  const names = cards.map(({ id }) => id).join(", ");
+  if (unknown) fail(store, `This link is to the model ${unknown}, which this page does not have. It has ${names}.`);
+}
+
 function showPicture(store, card, picture) {
   store.set({ picture, edits: fresh(store.state, card), hover: null, notice: null });
 }
@@ -123,6 +132,7 @@ function describe(backend, store, card) {
   $("other-label").hidden = backend.cards.length < 2;
   const show = ({ model, other }) => {
     [$("model").value, $("other").value] = [model, other ?? ""];
+    [$("model").title, $("other").title] = [card(model).name, card(other)?.name ?? ""]; // long names are cut
     for (const option of $("other").options) option.disabled = option.value === model;
     $("about").textContent = card(model).text;
     document.body.classList.toggle("answers-only", !hasLayers(card(model)));
@@ -153,6 +163,7 @@ function connectStatus(store, tracing) {
     $("status").textContent = status.kind === "error" ? "" : status.text;
     $("main").classList.toggle("stale", status.kind !== "ready");
     $("main").setAttribute("aria-busy", String(status.kind === "busy"));
+    $("save-svg").disabled = $("save-png").disabled = status.kind !== "ready"; // the picture is not yet that of the view
     const text = status.kind === "error" ? status.text : notice?.text ?? "";
     $("error").hidden = !text;
     $("error-text").textContent = text;

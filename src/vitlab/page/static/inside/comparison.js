@@ -31,9 +31,13 @@ export function connectComparison(store, card, { shown, colour, inner }) {
     const { first: one, second: reading, other, edits } = state;
     $("second-panel").hidden = !other;
     $("main").classList.toggle("comparing", Boolean(other));
-    if (!other || !reading || !one || reading.card.id !== other) return;
+    if (!other) return;
+    $("second-title").textContent = `The same picture in ${card(other).name}`;
+    if (!reading || !one || reading.card.id !== other) {
+      $("second-text").textContent = "Computing…";
+      return;
+    }
     const at = secondPlace(shown(state), one, reading);
-    $("second-title").textContent = `The same picture in ${reading.card.name}`;
     $("second-text").textContent = compared(one, reading, edits);
     const width = Math.min($("second-patches").parentElement.clientWidth, 300);
     const query = hasLayers(reading.card) ? reading.query(at.query) : null;

@@ -164,8 +164,8 @@ const ITERATIONS = 300;
 
 /** The first principal components of `vectors` (count, width): scores (count, components) and shares of the variance.
  *
- * Subspace iteration on the centred rows: no matrix larger than the input is made. The sign of a component is
- * arbitrary; here its largest score is positive.
+ * Subspace iteration on the products of the centred columns or, if there are fewer rows, of the rows. The sign of a
+ * component is arbitrary; here its largest score is positive.
  */
 export function principalComponents(vectors, count, width, components) {
   const mean = new Float64Array(width);
@@ -179,77 +179,115 @@ export function principalComponents(vectors, count, width, components) {
       squares += vectors[i * width + k] ** 2;
     }
   }
-  if (variance <= 1e-24 * squares) return { scores: new Float64Array(count * components), share: Array(components).fill(0) };
-  const rank = Math.min(components + SPARE, count, width);
-  let basis = startingBasis(count, rank); // (rank, count), orthonormal
-  let values = new Float64Array(rank);
-  for (let iteration = 0; iteration < ITERATIONS; iteration++) {
-    const turned = ritz(x, basis, count, width, rank);
-    basis = turned.basis;
-    let change = 0;
-    for (let i = 0; i < Math.min(components, rank); i++) change = Math.max(change, Math.abs(turned.values[i] - values[i]));
-    values = turned.values;
-    if (change <= 1e-12 * Math.max(values[0], 1e-300) && iteration > 1) break;
-    basis = orthonormal(multiplied(x, basis, count, width, rank), rank, count);
-  }
   const scores = new Float64Array(count * components);
-  for (let c = 0; c < Math.min(components, rank); c++) {
-    const size = Math.sqrt(Math.max(values[c], 0));
+  if (variance <= 1e-24 * squares) return { scores, share: Array(components).fill(0) };
+  const isTall = width <= count;
+  const size = isTall ? width : count;
+  const { basis, values } = leading(isTall ? columnProducts(x, count, width) : rowProducts(x, count, width), size, components);
+  for (let c = 0; c < Math.min(components, values.length); c++) {
+    const one = basis.subarray(c * size, (c + 1) * size);
+    const found = isTall ? rowsTimes(x, one, count, width) : one.map((value) => value * Math.sqrt(Math.max(values[c], 0)));
     let peak = 0;
-    for (let i = 0; i < count; i++) if (Math.abs(basis[c * count + i]) > Math.abs(peak)) peak = basis[c * count + i];
-    for (let i = 0; i < count; i++) scores[i * components + c] = basis[c * count + i] * size * (peak < 0 ? -1 : 1);
+    for (const score of found) if (Math.abs(score) > Math.abs(peak)) peak = score;
+    for (let i = 0; i < count; i++) scores[i * components + c] = found[i] * (peak < 0 ? -1 : 1);
   }
-  const share = Array.from({ length: components }, (_, c) => (c < rank ? values[c] / variance : 0));
+  const share = Array.from({ length: components }, (_, c) => (c < values.length ? values[c] / variance : 0));
   return { scores, share };
 }
 
-function startingBasis(count, rank) {
-  const basis = new Float64Array(rank * count);
+/** X (count, width) -> X^T X (width, width). */
+function columnProducts(x, count, width) {
+  const found = new Float64Array(width * width);
+  for (let i = 0; i < count; i++) {
+    const row = x.subarray(i * width, (i + 1) * width);
+    for (let k = 0; k < width; k++) {
+      const [value, at] = [row[k], k * width];
+      for (let l = k; l < width; l++) found[at + l] += value * row[l];
+    }
+  }
+  return mirrored(found, width);
+}
+
+/** X (count, width) -> X X^T (count, count). */
+function rowProducts(x, count, width) {
+  const found = new Float64Array(count * count);
+  for (let i = 0; i < count; i++) {
+    const row = x.subarray(i * width, (i + 1) * width);
+    for (let j = i; j < count; j++) {
+      let total = 0;
+      for (let k = 0; k < width; k++) total += row[k] * x[j * width + k];
+      found[i * count + j] = total;
+    }
+  }
+  return mirrored(found, count);
+}
+
+/** Copy what is above the diagonal of a square matrix below it. */
+function mirrored(matrix, size) {
+  for (let i = 0; i < size; i++) for (let j = 0; j < i; j++) matrix[i * size + j] = matrix[j * size + i];
+  return matrix;
+}
+
+/** X (count, width) times a vector (width,) -> (count,). */
+function rowsTimes(x, vector, count, width) {
+  const found = new Float64Array(count);
+  for (let i = 0; i < count; i++) {
+    let total = 0;
+    for (let k = 0; k < width; k++) total += x[i * width + k] * vector[k];
+    found[i] = total;
+  }
+  return found;
+}
+
+/** The largest eigenvalues of a symmetric matrix (size, size) and their vectors, in rows; a few more than `wanted`. */
+function leading(matrix, size, wanted) {
+  const rank = Math.min(wanted + SPARE, size);
+  let basis = startingBasis(size, rank); // (rank, size), orthonormal
+  let values = new Float64Array(rank);
+  for (let iteration = 0; iteration < ITERATIONS; iteration++) {
+    const next = new Float64Array(rank * size); // basis times matrix
+    for (let r = 0; r < rank; r++) next.set(rowsTimes(matrix, basis.subarray(r * size, (r + 1) * size), size, size), r * size);
+    const { order, vectors, found } = ritz(basis, next, size, rank);
+    basis = turned(basis, order, vectors, size);
+    let change = 0;
+    for (let i = 0; i < Math.min(wanted, rank); i++) change = Math.max(change, Math.abs(found[i] - values[i]));
+    values = found;
+    if (change <= 1e-12 * Math.max(values[0], 1e-300) && iteration > 1) break;
+    if (iteration < ITERATIONS - 1) basis = orthonormal(turned(next, order, vectors, size), rank, size);
+  }
+  return { basis, values };
+}
+
+function startingBasis(size, rank) {
+  const basis = new Float64Array(rank * size);
   let state = 1;
   for (let i = 0; i < basis.length; i++) {
     state = (Math.imul(state, 1664525) + 1013904223) >>> 0; // any fixed numbers without a pattern will do
     basis[i] = state / 2 ** 32 - 0.5;
   }
-  return orthonormal(basis, rank, count);
+  return orthonormal(basis, rank, size);
 }
 
-/** basis (rank, count) times X X^T -> (rank, count). */
-function multiplied(x, basis, count, width, rank) {
-  const found = new Float64Array(rank * count);
-  const seen = new Float64Array(width);
-  for (let r = 0; r < rank; r++) {
-    projected(x, basis.subarray(r * count, (r + 1) * count), width, seen);
-    for (let i = 0; i < count; i++) {
-      let total = 0;
-      for (let k = 0; k < width; k++) total += x[i * width + k] * seen[k];
-      found[r * count + i] = total;
-    }
-  }
-  return found;
-}
-
-function projected(x, weights, width, out) {
-  out.fill(0);
-  weights.forEach((weight, i) => {
-    for (let k = 0; k < width; k++) out[k] += weight * x[i * width + k];
-  });
-}
-
-/** Turn the basis so that its rows are the best approximations of components, largest variance first. */
-function ritz(x, basis, count, width, rank) {
-  const seen = Array.from({ length: rank }, () => new Float64Array(width));
-  seen.forEach((out, r) => projected(x, basis.subarray(r * count, (r + 1) * count), width, out));
-  const small = seen.map((a) => seen.map((b) => a.reduce((total, value, k) => total + value * b[k], 0)));
-  const { values, vectors } = symmetricEigen(small);
+/** How to turn a basis so that its rows are the best approximations of eigenvectors: largest value first. */
+function ritz(basis, multiplied, size, rank) {
+  const lines = (rows) => Array.from({ length: rank }, (_, r) => rows.subarray(r * size, (r + 1) * size));
+  const others = lines(multiplied);
+  const small = lines(basis).map((one) => others.map((other) => one.reduce((total, value, k) => total + value * other[k], 0)));
+  const { values, vectors } = symmetricEigen(small.map((line, r) => line.map((value, s) => (value + small[s][r]) / 2)));
   const order = Array.from(values.keys()).sort((a, b) => values[b] - values[a]);
-  const turned = new Float64Array(rank * count);
+  return { order, vectors, found: Float64Array.from(order, (from) => values[from]) };
+}
+
+/** Rows (rank, size) turned by a small matrix of vectors in columns. */
+function turned(rows, order, vectors, size) {
+  const found = new Float64Array(rows.length);
   order.forEach((from, to) => {
-    for (let r = 0; r < rank; r++) {
+    for (let r = 0; r < order.length; r++) {
       const weight = vectors[r][from];
-      for (let i = 0; i < count; i++) turned[to * count + i] += weight * basis[r * count + i];
+      for (let i = 0; i < size; i++) found[to * size + i] += weight * rows[r * size + i];
     }
   });
-  return { basis: turned, values: Float64Array.from(order, (from) => values[from]) };
+  return found;
 }
 
 /** Gram-Schmidt on the rows, twice against rounding; a row that vanishes becomes zero. */
@@ -277,9 +315,12 @@ function symmetricEigen(matrix) {
   const a = matrix.map((row) => Float64Array.from(row));
   const vectors = a.map((_, i) => Float64Array.from(a, (__, j) => (i === j ? 1 : 0)));
   for (let sweep = 0; sweep < 60; sweep++) {
-    let off = 0;
-    for (let p = 0; p < size; p++) for (let q = p + 1; q < size; q++) off += a[p][q] ** 2;
-    if (off === 0) break;
+    let [off, on] = [0, 0];
+    for (let p = 0; p < size; p++) {
+      on += a[p][p] ** 2;
+      for (let q = p + 1; q < size; q++) off += a[p][q] ** 2;
+    }
+    if (off <= 1e-31 * on) break;
     for (let p = 0; p < size; p++) {
       for (let q = p + 1; q < size; q++) {
         if (a[p][q] === 0) continue;

@@ -58,6 +58,13 @@ export function fromHash(hash, cards) {
   };
 }
 
+/** The models that an address asks for and the page does not have. */
+export function unknownModels(hash, cards) {
+  const parts = new URLSearchParams(hash.replace(/^#/, ""));
+  const asked = [parts.get("model"), parts.get("with")].filter(Boolean);
+  return asked.filter((id) => !cards.some((card) => card.id === id));
+}
+
 function whole(text, low, high, otherwise) {
   const value = /^\d{1,10}$/.test(text ?? "") ? Number(text) : NaN;
   return value >= low && value <= high ? value : otherwise;
