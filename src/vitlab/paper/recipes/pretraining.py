@@ -112,7 +112,7 @@ def pretraining_row_for(model: str, images: int) -> tuple[str, str]:
     """Return (recipe, reason): the model's row with data nearest in size to yours, or the row of ViT-B/16.
 
     ResNets have rows for JFT-300M only: the model's own for any data, or that of the ResNet nearest in size. A DeiT
-    gets the recipe of its own paper, and so does a Swin, whose authors take over most of it.
+    gets the recipe of its own paper. A Swin gets that of the DeiT nearest in size, which its authors changed little.
     """
     known = canonical(model)
     if SWIN.fullmatch(known):

@@ -106,11 +106,9 @@ HF_BUILT: dict[str, tuple[object, ...]] = {  # of config.json
 
 def matches_timm(container: Container) -> bool:
     """Whether the tensors have the names of timm's Swin: a stage begins with its merging."""
-    is_later = not any(name.startswith("layers.0.downsample.") for name in container.shapes)
-    has_merging = any(name.startswith("layers.1.downsample.") for name in container.shapes)
-    return _is_swin(container) and (
-        f"{TIMM_NAMES['head.logits']}.weight" in container.shapes or (is_later and has_merging)
-    )
+    has_head = f"{TIMM_NAMES['head.logits']}.weight" in container.shapes
+    first, second = (any(name.startswith(f"layers.{n}.downsample.") for name in container.shapes) for n in (0, 1))
+    return _is_swin(container) and (has_head or (second and not first))
 
 
 def matches_microsoft(container: Container) -> bool:
