@@ -220,7 +220,8 @@ def test_released_models_are_recognised_from_their_shapes(name, peers):
     buffers = {
         f"{key[:-10]}relative_position_index": (window**2, window**2) for key in older if key.endswith("bias_table")
     }
-    form, spec = recognised(older | buffers)
+    masks = {"layers.0.blocks.1.attn_mask": ((side // 4 // window) ** 2, window**2, window**2)}
+    form, spec = recognised(older | buffers | masks)
     assert (form, without_conventions(spec)) == ("microsoft", expected)
     stages = expected.stages
     config = {

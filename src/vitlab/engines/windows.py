@@ -89,7 +89,7 @@ class LeanLayer:
         """(B, N, C) -> (B, N, C)."""
         u = self.qkv(cut(self.norm1(z), self.windows, self.order))  # (B windows, M, 3C)
         q, k, v = u.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)  # (B windows, h, M, Dh)
-        bias = self.bias if len(self.bias) == 1 else self.bias.repeat(q.shape[0] // len(self.bias), 1, 1, 1)
+        bias = self.bias if len(self.bias) == 1 else self.bias.repeat(z.shape[0], 1, 1, 1)  # (1 or B windows, h, M, M)
         a = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2).flatten(2)  # (B windows, M, C)
         z = self.out.plus(put_together(a, self.windows, self.order).contiguous(), z)
         return self.dense2.plus(self.dense1.gelu(self.norm2(z), self.approximate), z)

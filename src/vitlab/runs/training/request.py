@@ -44,7 +44,7 @@ from vitlab.weights.load import StartWeights
 from vitlab.world.device import check_precision, default_workers, pick_device
 
 OF_MODEL = "model."
-ADJUSTABLE = {"dropout", "stochastic_depth", "merge"}  # fields of a model that loaded weights leave open
+ADJUSTABLE = {"dropout", "stochastic_depth", "merge", "window"}  # fields of a model that loaded weights leave open
 FEWEST_TO_SPLIT = 10  # images; smaller sets are trained on as a whole unless the user holds some out
 RANDAUGMENT, ERASING, DISTILLATION = "augmentation.randaugment.", "augmentation.erasing.", "distillation."
 Objective = Literal["labels", "masked-patches"]
