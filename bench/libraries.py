@@ -15,7 +15,7 @@ import vitlab.weights.formats.timm
 import vitlab.weights.formats.torchvision
 from bench.peers import prepare
 from vitlab.models.build import build_from_spec
-from vitlab.spec import ViTSpec
+from vitlab.spec import ModelSpec, ViTSpec
 from vitlab.weights import formats
 from vitlab.weights.save import translated
 
@@ -41,8 +41,8 @@ def real_model() -> torch.nn.Module:
     return vitlab.load_model(photographs().parent / "weights" / "ViT-Ti_16-augreg-in1k-224.npz", conventions="timm")
 
 
-def random_model(spec: ViTSpec) -> torch.nn.Module:
-    """Return a ViT with fresh weights and a linear head that is not zero, so that its logits tell images apart."""
+def random_model(spec: ModelSpec) -> torch.nn.Module:
+    """Return a model with fresh weights and a linear head that is not zero, so that its logits tell images apart."""
     torch.manual_seed(0)
     model = build_from_spec(spec).eval()
     torch.nn.init.normal_(model.head.logits.weight, std=0.05, generator=torch.Generator().manual_seed(1))

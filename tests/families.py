@@ -2,9 +2,10 @@
 
 import torch
 
-from vitlab.spec import CONVENTIONS, AxialResNetSpec, Backbone, Conventions, Convolutions, ResNetSpec, ViTSpec
+from vitlab.spec import CONVENTIONS, AxialResNetSpec, Backbone, Conventions, Convolutions, ResNetSpec, SwinSpec, ViTSpec
 
 VIT = {"patch": 8, "layers": 2, "width": 24, "mlp": 48, "heads": 3, "image": (32, 40), "classes": 4, "head": "linear"}
+SWIN = {"stages": (2, 2), "root": 12, "heads": 3, "window": 3, "image": (32, 40), "classes": 4}
 FAMILIES = {
     "ViT": ViTSpec(**VIT),
     "ViT with pre-logits": ViTSpec(**(VIT | {"head": "mlp"})),
@@ -33,6 +34,8 @@ FAMILIES = {
     "BigBird": ViTSpec(**(VIT | {"attention": "bigbird:block=2,window=1,random=2,seed=5"})),
     "Axial-ViT": ViTSpec(**(VIT | {"attention": "axial", "pool": "mean", "positions": "2d"})),
     "AxialResNet": AxialResNetSpec((1, 1), 8, 2, (32, 40), 4),
+    "Swin": SwinSpec(**SWIN),  # maps of 8x10 and 4x5 cells, padded to 9x12 and 6x6
+    "Swin of timm": SwinSpec(**(SWIN | {"window": 4, "stochastic_depth": 0.2, "conventions": CONVENTIONS["timm"]})),
 }
 
 

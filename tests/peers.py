@@ -12,12 +12,24 @@ with warnings.catch_warnings():
     import torchvision
     import transformers
     from timm.layers.pos_embed import resample_abs_pos_embed
+    from timm.models.swin_transformer import SwinTransformer as TimmSwin
     from timm.models.vision_transformer import VisionTransformer as TimmViT
     from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
     from torchvision.models.vision_transformer import interpolate_embeddings
-    from transformers import ViTConfig, ViTForImageClassification, ViTModel
+    from transformers import (
+        SwinConfig,
+        SwinForImageClassification,
+        SwinModel,
+        ViTConfig,
+        ViTForImageClassification,
+        ViTModel,
+    )
 
 __all__ = [
+    "SwinConfig",
+    "SwinForImageClassification",
+    "SwinModel",
+    "TimmSwin",
     "TimmViT",
     "TorchvisionViT",
     "ViTConfig",

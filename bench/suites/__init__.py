@@ -8,7 +8,7 @@ from types import ModuleType
 
 # In the order in which `bench run` runs them and `bench list` names them.
 SUITES = (
-    *("startup", "data", "inference", "levers", "merging", "patterns", "busy"),
+    *("startup", "data", "inference", "levers", "merging", "patterns", "swin", "busy"),
     *("endtoend", "export", "training", "memory", "fewshot", "waiting", "page", "serve"),
 )
 

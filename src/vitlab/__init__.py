@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vitlab.data.sources.shards import index_shards
     from vitlab.engines.opening import open_engine
     from vitlab.inspection.rollout import explain
+    from vitlab.inspection.windows import window_attention
     from vitlab.metrics.fewshot import fewshot
     from vitlab.models.build import build_model
     from vitlab.report.report import read_report
@@ -74,6 +75,7 @@ __all__ = [
     "serve",
     "sweep",
     "transfer",
+    "window_attention",
 ]
 
 
@@ -117,6 +119,8 @@ def __getattr__(name: str) -> object:
             from vitlab.report import report as home
         case "fewshot":
             from vitlab.metrics import fewshot as home
+        case "window_attention":
+            from vitlab.inspection import windows as home
         case "explain":
             from vitlab.inspection import rollout as home
         case "finetune" | "pretrain":

@@ -21,6 +21,7 @@ from vitlab.spec import (
     PositionKind,
     PositionPlace,
     ResNetSpec,
+    SwinSpec,
     ViTSpec,
     image_size,
 )
@@ -30,7 +31,7 @@ from vitlab.spec import (
 class Count:
     """The cost of a model: `macs` are the multiply-accumulates of one image's forward pass (FLOPs are twice that).
 
-    For a ResNet `tokens` are the cells of its last feature map.
+    For a ResNet and a Swin `tokens` are the cells of its last feature map.
     """
 
     tokens: int
@@ -54,6 +55,7 @@ def count(
     positions_at: PositionPlace | None = None,
     merge: int = 0,
     attention: AttentionLike | None = None,
+    window: int | None = None,
 ) -> Count:
     """Count a model by its name. Attention counts what is computed: also masked pairs of tokens, and padding."""
     return count_spec(model_spec(**locals()))
@@ -63,6 +65,8 @@ def count_spec(spec: ModelSpec, *, padding: bool = True) -> Count:
     """Count a model of any spec; without `padding`, products of convolutions with padding zeros are not counted."""
     if isinstance(spec, ViTSpec):
         return Count(spec.tokens, _vit_parameters(spec), _vit_macs(spec, padding))
+    if isinstance(spec, SwinSpec):
+        return Count(math.prod(spec.maps[-1]), _swin_parameters(spec), _swin_macs(spec))
     convolutions = list(_convolutions(spec.stages, spec.root, spec.image))
     logits = spec.width * spec.classes
     if isinstance(spec, ResNetSpec):
@@ -85,7 +89,8 @@ def count_models(
 ) -> tuple[list[dict[str, str | int]], list[str]]:
     """Rows of every model of the list: its place in the paper, its sizes and its cost.
 
-    The layers of a ResNet are its bottleneck units, its width is that of its features, and it has 0 heads. The second
+    The layers of a ResNet are its bottleneck units, its width is that of its features, and it has 0 heads. A Swin has
+    the width of its features and the heads of its first stage. The second
     list says which models do not take this size, and why.
     """
     rows, left_out = [], []
@@ -197,6 +202,27 @@ def _layer_macs(spec: ViTSpec, number: int, n: int, after: int) -> int:
         a = (n + 1) // 2 - (spec.prefix + 1) // 2  # of the mergeable tokens, which alternate into two sets
         layer += a * (n - spec.prefix - a) * (d // spec.heads)  # similarities of the keys
     return layer
+
+
+def _swin_parameters(spec: SwinSpec) -> int:
+    embedding = _dense(3 * spec.patch**2, spec.root) + 2 * spec.root
+    total = embedding + 2 * spec.width + _dense(spec.width, spec.classes)
+    for stage, (layers, c, windows) in enumerate(zip(spec.stages, spec.widths, spec.windows, strict=True)):
+        biases = windows.offsets * spec.heads * 2**stage
+        total += layers * (4 * _dense(c, c) + biases + _dense(c, 4 * c) + _dense(4 * c, c) + 2 * 2 * c)
+        total += 2 * 2 * c + 2 * c * c if stage else 0  # merging: a norm of 2c channels, and a matrix from them to c
+    return total
+
+
+def _swin_macs(spec: SwinSpec) -> int:
+    """Count matrix products only; those of cells that pad a map to whole windows are computed too."""
+    total = math.prod(spec.maps[0]) * 3 * spec.patch**2 * spec.root + spec.width * spec.classes
+    for stage, (layers, c, windows) in enumerate(zip(spec.stages, spec.widths, spec.windows, strict=True)):
+        cells, inside = math.prod(windows.map), math.prod(windows.sides)
+        padded = math.prod(windows.number) * inside
+        total += layers * (4 * padded * c**2 + 2 * padded * inside * c + 8 * cells * c**2)
+        total += cells * 2 * c * c if stage else 0
+    return total
 
 
 def _patch_channels(spec: ViTSpec) -> int:

@@ -143,7 +143,7 @@ def test_an_engine_is_kept_until_the_weights_change(model):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["packed", "not packed"])
 @pytest.mark.parametrize(
-    "family", ["ViT", "shared 1d positions", "merging, distilled", "windows", "hybrid", "BiT", "Axial-ViT"]
+    "family", ["ViT", "shared 1d positions", "merging, distilled", "windows", "hybrid", "BiT", "Axial-ViT", "Swin"]
 )
 def test_a_held_engine_computes_with_the_weights_it_was_opened_with(family, dtype):
     model = randomised(build_from_spec(FAMILIES[family])).to(dtype)

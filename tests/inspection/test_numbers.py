@@ -17,7 +17,7 @@ from vitlab.inspection.attention import attention_distance, batch_size, even_dis
 from vitlab.inspection.rollout import look, rendered, rollout
 from vitlab.inspection.weights import as_pictures, likeness, neighbour_agreement, position_similarity, principal_filters
 from vitlab.models.build import build_from_spec
-from vitlab.spec import Backbone, ResNetSpec, ViTSpec
+from vitlab.spec import Backbone, ResNetSpec, SwinSpec, ViTSpec
 
 CASES = {  # pool, image, patch: square and not, with and without class token, another grid than the patch suggests
     "class token": ("class", (16, 16), 4),
@@ -317,7 +317,9 @@ class TestMistakes:
     def test_a_model_without_attention_says_so(self, see):
         resnet = build_from_spec(ResNetSpec((1,), 8, (32, 32), 4))
         axial = build_from_spec(ViTSpec(**(VIT | {"attention": "axial", "pool": "mean", "positions": "2d"})))
-        for model, why in ((self.Convolutions(), "no attention"), (resnet, "no attention"), (axial, "along rows")):
+        swin = build_from_spec(SwinSpec((2, 2), 12, 3, 3, image=(32, 32), classes=4))
+        without = (self.Convolutions(), "no attention"), (resnet, "no attention"), (axial, "along rows")
+        for model, why in (*without, (swin, "within windows; vitlab.window_attention")):
             with pytest.raises(ValueError, match=f"{why}.*; give a Vision"):
                 see(model, torch.zeros(1, 3, 32, 32))
 

@@ -51,6 +51,10 @@ LINEAR = {  # families without an MLP head
     "DeiT-Ti/16-distilled": 5_717_416 + 2 * 192 + 192 * 1000 + 1000,
     "DeiT-S/16-distilled": 22_050_664 + 2 * 384 + 384 * 1000 + 1000,
     "DeiT-B/16-distilled": 86_567_656 + 2 * 768 + 768 * 1000 + 1000,
+    "Swin-T": 28_288_354,
+    "Swin-S": 49_606_258,
+    "Swin-B": 87_768_224,
+    "Swin-L": 196_532_476,
 }
 # name: no head, pre-training heads of ImageNet-21k and JFT
 PRETRAINING = {
@@ -151,6 +155,8 @@ COUNTED = {
     "Axial-ViT": ("Axial-ViT-B/32", {}),
     "AxialResNet": ("AxialResNet-50", {}),
     "distilled DeiT": ("DeiT-Ti/16-distilled", {}),
+    "Swin": ("Swin-T", {}),
+    "Swin, window 12": ("Swin-T", {"window": 12}),
     "merging": ("ViT-Ti/16", {"merge": 2}),
     "merging, an odd number in the end": ("ViT-Ti/16", {"merge": 1, "pool": "mean"}),
     "merging half of the tokens": ("ViT-Ti/16", {"merge": 100}),

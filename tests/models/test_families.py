@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from vitlab import load_model, predict, save_model
 from vitlab.models.build import build_from_spec
-from vitlab.spec import AxialResNetSpec, Backbone, ResNetSpec, ViTSpec
+from vitlab.spec import AxialResNetSpec, Backbone, ResNetSpec, SwinSpec, ViTSpec
 
 VIT = {"patch": 8, "layers": 2, "width": 24, "mlp": 48, "heads": 3, "image": (32, 32), "classes": 4, "head": "linear"}
 FAMILIES = {
@@ -23,6 +23,7 @@ FAMILIES = {
     "fixed": ViTSpec(**(VIT | {"attention": "fixed:3"})),
     "BigBird": ViTSpec(**(VIT | {"attention": "bigbird:block=2,random=1,seed=5"})),
     "AxialResNet": AxialResNetSpec((1, 1), 8, 2, (32, 32), 4),
+    "Swin": SwinSpec((2, 2), 12, 3, 3, image=(32, 32), classes=4),
     "distilled DeiT": ViTSpec(**(VIT | {"distilled": True})),
     "no positions": ViTSpec(**(VIT | {"positions": "none"})),
     "relative positions": ViTSpec(**(VIT | {"positions": "relative"})),

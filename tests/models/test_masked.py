@@ -137,7 +137,7 @@ def test_what_remains_is_the_vit_with_no_classes():
     assert plain(images(dtype=torch.float32)).shape == (2, 4)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("R50x1", "bit"), ("AxialResNet-50", "axial-resnet")])
+@pytest.mark.parametrize(("name", "kind"), [("R50x1", "bit"), ("AxialResNet-50", "axial-resnet"), ("Swin-T", "swin")])
 def test_a_resnet_has_no_patches_to_mask(name, kind):
     with pytest.raises(ValueError, match=rf"masking needs patch embeddings, which '{kind}' models lack; use a ViT"):
         empty_masked_model(model_spec(name, classes=0), 512)

@@ -46,6 +46,7 @@ from vitlab.spec import CONVENTIONS, ResNetSpec, ViTSpec
         ("resnetv2_50x1.0_bit", "R50x1"),
         ("ViT-B/016", "ViT-B/16"),
         ("axialresnet26", "AxialResNet-26"),
+        ("swin_tiny_patch4_window7_224", "Swin-T"),
     ],
 )
 def test_other_spellings_mean_the_same_model(other, name):

@@ -338,6 +338,8 @@ def test_a_row_is_chosen_by_size_as_bit_splits(images, name):
         ("R101x3", 900, "R152x2@jft300m", "no R101x3, and of its ResNets R152x2 is nearest in size"),
         ("R152x4", 10**9, "R152x2@jft300m", "no R152x4, and of its ResNets R152x2 is nearest in size"),
         ("AxialResNet-50", 900, "R50x1@jft300m", "no AxialResNet-50"),
+        ("Swin-T", 900, "DeiT-S/16@imagenet", "a Swin is trained much as a DeiT is; DeiT-S/16 is nearest in size"),
+        ("Swin-L", 10**6, "DeiT-B/16@imagenet", "DeiT-B/16 is nearest in size"),
     ],
 )
 def test_pretraining_takes_the_row_of_the_nearest_model_and_data_and_says_why(model, images, name, reason):

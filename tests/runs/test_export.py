@@ -25,7 +25,7 @@ from vitlab.runs.measure.inputs import ModelOptions, open_copy
 from vitlab.store import write_folder
 
 TARGETS = ("onnx", "openvino", "torch")
-KINDS = ("ViT", "hybrid", "BiT", "Axial-ViT", "AxialResNet", "distilled DeiT", "merging")
+KINDS = ("ViT", "hybrid", "BiT", "Axial-ViT", "AxialResNet", "distilled DeiT", "merging", "Swin")
 KINDS += ("windows", "neighbourhoods, mean pooling", "strided", "fixed", "BigBird")
 ALL = ("logits", "features", "attention", "tokens")
 
@@ -342,6 +342,7 @@ def test_int8_states_its_agreement_and_is_refused_below_the_bound(tmp_path, caps
     [
         ("BiT", {"outputs": ("logits", "attention")}, r"a ResNet has no attention; leave attention out"),
         ("AxialResNet", {"outputs": ("tokens",)}, r"a ResNet has no tokens; leave tokens out of outputs"),
+        ("Swin", {"outputs": ("attention",)}, r"a Swin has no such attention; leave attention out"),
         ("ViT", {"outputs": ("logit",)}, r"outputs has 'logit'; choose some of logits, features, attention, tokens"),
         ("ViT", {"outputs": ()}, r"outputs is empty"),
         ("ViT", {"outputs": ("logits", "logits")}, r"names one twice"),

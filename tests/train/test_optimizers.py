@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from families import FAMILIES
 from vitlab.models.build import build_from_spec
 from vitlab.paper.finetuning import hyper_rule
 from vitlab.recipe import SGD, AdamW, Schedule
@@ -220,6 +221,17 @@ class TestGroups:
         assert rates["blocks.2.mlp.dense1.weight"] == pytest.approx(0.4)
         assert rates["blocks.0.mlp.dense1.weight"] == pytest.approx(0.1)
         assert rates["patches.weight"] == rates["class_token"] == pytest.approx(0.05)
+
+    def test_layer_decay_counts_the_layers_of_all_stages(self):
+        model = build_from_spec(FAMILIES["Swin"])
+        optimizer = make_optimizer(model, SGD(), layer_decay=0.5)
+        names = {id(p): n for n, p in model.named_parameters()}
+        scales = {names[id(p)]: g["scale"] for g in optimizer.param_groups for p in g["params"]}
+        assert scales["head.logits.weight"] == scales["norm.bias"] == 1
+        assert scales["stages.1.blocks.1.attention.table"] == 1 / 2
+        assert scales["stages.1.blocks.0.norm1.weight"] == scales["stages.1.merging.dense.weight"] == 1 / 4
+        assert scales["stages.0.blocks.0.mlp.dense1.weight"] == 1 / 16
+        assert scales["patches.weight"] == scales["patch_norm.bias"] == 1 / 32
 
     def test_frozen_parts_stay_and_nothing_to_train_is_an_error(self, model):
         for parameter in model.parameters():

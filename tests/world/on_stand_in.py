@@ -244,7 +244,7 @@ def test_a_step_of_training_stays_on_the_device(recipe, execution):
     assert ("aten.mm.default" in halved or "aten.addmm.default" in halved) == (execution == "bf16")
 
 
-@pytest.mark.parametrize("name", ["BiT", "hybrid", "Axial-ViT", "AxialResNet", "windows", "strided", "BigBird"])
+@pytest.mark.parametrize("name", ["BiT", "hybrid", "Axial-ViT", "AxialResNet", "windows", "strided", "BigBird", "Swin"])
 @pytest.mark.parametrize("execution", ["fp32", "bf16"])
 def test_a_step_of_other_families_stays_on_the_device(name, execution):
     state, _ = step_of(model_of(FAMILIES[name]), RECIPES["sigmoid, AdamW"], EXECUTIONS[execution])

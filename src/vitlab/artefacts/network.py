@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from vitlab.engines.networks import frozen, is_untouched, prepared
 from vitlab.models.build import Model
+from vitlab.models.swin import Swin
 from vitlab.models.vit import ViT
 from vitlab.require import require
 from vitlab.spec import ExportOutput
@@ -64,5 +65,6 @@ def check_outputs(model: Model, outputs: tuple[ExportOutput, ...]) -> None:
     no_classes = "this model has no classes, only features; give outputs=features, or fine-tune it on labelled images"
     require("logits" not in outputs or model.spec.classes > 0, no_classes)
     for name in ("attention", "tokens"):
-        has_none = f"a ResNet has no {name}; leave {name} out of outputs, or export a ViT or a hybrid"
+        kind = "Swin has no such" if isinstance(model, Swin) else "ResNet has no"
+        has_none = f"a {kind} {name}; leave {name} out of outputs, or export a ViT or a hybrid"
         require(name not in outputs or isinstance(model, ViT), has_none)

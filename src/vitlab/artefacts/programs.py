@@ -52,9 +52,9 @@ OPERATORS = {  # of aten, with any types of arguments
     *("flatten", "floor", "floor_divide", "full_like", "gather", "gelu", "group_norm", "gt", "index", "index_select"),
     *("layer_norm", "linalg_vector_norm", "linear", "log", "lt", "mT", "matmul", "max", "max_pool2d", "maximum"),
     *("mean", "minimum", "mul", "new_zeros", "ones_like", "pad", "permute", "promote_types", "reciprocal", "relu"),
-    *("round", "rsub", "scaled_dot_product_attention", "scatter", "scatter_add", "select", "slice", "softmax", "sort"),
-    *("split_with_sizes", "stack", "sub", "sum", "sym_size", "tanh", "to", "topk", "transpose", "unbind"),
-    *("unflatten", "unsqueeze", "var", "where", "zeros_like"),
+    *("repeat", "roll", "round", "rsub", "scaled_dot_product_attention", "scatter", "scatter_add", "select", "slice"),
+    *("softmax", "sort", "split_with_sizes", "stack", "sub", "sum", "sym_size", "tanh", "to", "topk", "transpose"),
+    *("unbind", "unflatten", "unsqueeze", "var", "where", "zeros_like"),
 }
 CONDITION = "torch.ops.higher_order.cond"
 

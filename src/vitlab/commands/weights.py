@@ -39,6 +39,7 @@ def models(
         heads = f"{head} head" if head else "the pre-training head of each family"
         console().print(f"\nat {image} pixels, {classes} classes, {heads}; other patch sizes and ResNets build too")
         console().print("for a ResNet, layers counts its bottleneck units and width is that of its features")
+        console().print("for a Swin, width is that of its features and heads are those of its first stage")
     for line in left_out:
         complain(f"left out {line}")
 

@@ -12,8 +12,8 @@ from typing import cast
 
 import torch
 
+from vitlab.engines.dense import Dense, PackedDense
 from vitlab.engines.graphs import cache_folder
-from vitlab.engines.networks import Dense, PackedDense
 from vitlab.engines.streams import Streams
 from vitlab.store import make_folder, write_json
 from vitlab.strict_json import parse_json

@@ -6,7 +6,7 @@ other weights with the model, or has copies, so that later changes of the model 
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 from typing import cast
@@ -15,83 +15,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitlab.engines.dense import Dense, MakeDense, PackedDense
+from vitlab.engines.windows import LeanSwin
 from vitlab.models.axial import AxialResNet
 from vitlab.models.build import Model, empty_model
 from vitlab.models.embedding import PatchEmbedding, patchify
 from vitlab.models.merging import MergingBlock, merged, proportional, unmerged
 from vitlab.models.resnet import ResNet, StandardConv, pad_same, standardised
 from vitlab.models.sparse import Layout, SparseAttention, attended
-from vitlab.models.transformer import MLP, Attention, Block, activated, is_traced
+from vitlab.models.swin import Swin, SwinBlock, WindowAttention
+from vitlab.models.transformer import MLP, Attention, Block, is_traced
 from vitlab.models.vit import ViT
 from vitlab.spec import ModelSpec
 
 
-class Dense:
-    """A dense layer with what follows it: a GELU, or the sum with a residual.
-
-    `rows` of an MLP are computed at once, so that what is between its layers stays in the cache.
-    """
-
-    rows: int | None = 512
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        self.weight, self.bias = self.laid_out(weight.detach()), bias.detach()
-
-    @staticmethod
-    def laid_out(weight: Tensor) -> Tensor:
-        """The weight (D', D) in the layout of the product: here as it is."""
-        return weight
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(..., D) -> (..., D')."""
-        return F.linear(x, self.weight, self.bias)
-
-    def gelu(self, x: Tensor, approximate: str) -> Tensor:
-        """(..., D) -> (..., D'), through a GELU; the exact one is in place: it would spend its time on new memory."""
-        h = self(x)
-        if is_traced():  # an exported program has no operators that change their inputs
-            return F.gelu(h, approximate=approximate)
-        if approximate == "tanh" and h.device.type == "cpu" and h.dtype.itemsize >= 4:
-            return activated(h, approximate)
-        return torch.ops.aten.gelu_(h, approximate=approximate)
-
-    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
-        """(..., D), (..., D') -> (..., D')."""
-        return residual + self(x)
-
-
-class PackedDense(Dense):
-    """A dense layer whose weights are laid out once for oneDNN, which applies the GELU or the sum in the same pass."""
-
-    rows = None
-
-    @staticmethod
-    def laid_out(weight: Tensor) -> Tensor:
-        """The weight (D', D) in oneDNN's layout: a copy."""
-        return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
-
-    def gelu(self, x: Tensor, approximate: str) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "gelu", [], approximate)
-
-    def plus(self, x: Tensor, residual: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
-
-
-MakeDense = Callable[[Tensor, Tensor], Dense]
-
-
 def can_pack(model: nn.Module) -> bool:
-    """Whether oneDNN can lay out this model's weights: a ViT in 32 bits on an x86 CPU, with a torch that offers it."""
+    """Whether oneDNN can lay out this model's weights: a ViT or Swin in 32 bits on an x86 CPU, with a torch for it."""
     weight = next(model.parameters())
     has_operators = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     return _is_lean(model) and has_operators and weight.device.type == "cpu" and weight.dtype == torch.float32
 
 
 def _is_lean(model: nn.Module) -> bool:
-    return isinstance(model, ViT) and _is_plain(model)
+    return isinstance(model, ViT | Swin) and _is_plain(model)
 
 
 def prepared(model: Model, *, pack: bool = False, own: bool = False) -> nn.Module:
@@ -106,7 +52,9 @@ def prepared(model: Model, *, pack: bool = False, own: bool = False) -> nn.Modul
     weights = [*model.parameters(), *model.buffers()]
     held = {id(one): _copied(one) if own and id(one) not in again else one for one in weights}
     ready = frozen(model, held)
-    return LeanViT(cast(ViT, ready), dense) if _is_lean(model) else Whole(ready)
+    if not _is_lean(model):
+        return Whole(ready)
+    return LeanSwin(ready, dense) if isinstance(ready, Swin) else LeanViT(cast(ViT, ready), dense)
 
 
 def frozen(model: Model, held: dict[int, Tensor] | None = None) -> Model:
@@ -126,9 +74,11 @@ def _laid_out_again(model: Model, *, is_packed: bool) -> Iterator[Tensor]:
     """Yield the weights that a prepared network holds in another form anyway."""
     yield from (part.weight for part in model.modules() if isinstance(part, StandardConv))
     if is_packed:
-        yield cast(ViT, model).patches.weight
-        for block in cast(ViT, model).layers:
+        yield cast(ViT | Swin, model).patches.weight
+        for block in _blocks(cast(ViT | Swin, model)):
             yield from (layer.weight for layer in _dense_layers(block))
+    if is_packed and isinstance(model, Swin):
+        yield from (stage.merging.dense.weight for stage in model.parts if stage.merging is not None)
 
 
 def _copied(weight: Tensor) -> Tensor:
@@ -138,7 +88,7 @@ def _copied(weight: Tensor) -> Tensor:
 
 def is_untouched(model: nn.Module) -> bool:
     """Whether a model computes what its spec says: no hooks, no replaced parts or methods, no wrapper around it."""
-    if type(model) not in (ViT, ResNet, AxialResNet):
+    if type(model) not in (ViT, ResNet, AxialResNet, Swin):
         return False
     own = cast(Model, model)
     return _structure(own) == _structure_of(own.spec) and not any(map(_is_changed, own.modules()))
@@ -169,17 +119,23 @@ def _structure_of(spec: ModelSpec) -> Structure:
     return _structure(empty_model(spec))
 
 
-def _is_plain(model: ViT) -> bool:
-    """Whether every layer has attention without learned biases and class tokens that attend to all, and dense layers of
-    torch.
+def _is_plain(model: ViT | Swin) -> bool:
+    """Whether every layer is of a known kind: without learned biases unless it is a Swin's, with dense layers of torch.
+
+    In all of these the class token attends to all tokens.
     """
+    of_vit = (Block, MergingBlock), (Attention, SparseAttention)
+    blocks, attentions = ((SwinBlock,), (WindowAttention,)) if isinstance(model, Swin) else of_vit
 
     def is_plain(block: Block) -> bool:
-        is_known = type(block.attention) in (Attention, SparseAttention)
-        kinds = type(block) in (Block, MergingBlock), is_known, type(block.mlp) is MLP
-        return all(kinds) and all(type(layer) is nn.Linear for layer in _dense_layers(block))
+        known = type(block) in blocks, type(block.attention) in attentions, type(block.mlp) is MLP
+        return all(known) and all(type(layer) is nn.Linear for layer in _dense_layers(block))
 
-    return all(map(is_plain, model.layers))
+    return all(map(is_plain, _blocks(model)))
+
+
+def _blocks(model: ViT | Swin) -> Iterable[Block]:
+    return model.blocks if isinstance(model, Swin) else model.layers
 
 
 def _dense_layers(block: Block) -> tuple[nn.Linear, nn.Linear, nn.Linear, nn.Linear]:

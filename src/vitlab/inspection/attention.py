@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vitlab.models.classifier import check_images, evaluating
 from vitlab.models.vit import ViT
 from vitlab.require import require
-from vitlab.spec import ViTSpec
+from vitlab.spec import SwinSpec, ViTSpec
 
 T = TypeVar("T")
 LAYER_BYTES = 2**26  # of the attention of one layer; batches of images stay below it
@@ -23,6 +23,8 @@ def attentive(model: nn.Module) -> ViT:
     why = "it has no attention between patches"
     if isinstance(spec, ViTSpec):
         why = "its attention runs along rows and along columns, never between all patches"
+    if isinstance(spec, SwinSpec):
+        why = "its attention stays within windows; vitlab.window_attention shows that of one"
     raise ValueError(f"{type(model).__name__} cannot be inspected: {why}; give a Vision Transformer or a hybrid")
 
 

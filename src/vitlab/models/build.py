@@ -9,6 +9,7 @@ import torch
 from vitlab.errors import WeightsWarning
 from vitlab.models.axial import AxialResNet
 from vitlab.models.resnet import ResNet
+from vitlab.models.swin import Swin
 from vitlab.models.transformer import allocate
 from vitlab.models.vit import ViT
 from vitlab.paper.models import model_spec
@@ -24,12 +25,13 @@ from vitlab.spec import (
     PositionKind,
     PositionPlace,
     ResNetSpec,
+    SwinSpec,
 )
 
-Model = ViT | ResNet | AxialResNet
+Model = ViT | ResNet | AxialResNet | Swin
 Empty = TypeVar("Empty", bound=Model)
 # Names that say how the weights were trained: of a hub, of BiT, or with one of timm's tags, as in .augreg_in21k.
-RELEASED = re.compile(r"(google|facebook|timm)/|BiT-[SML]-|(vit|deit|resnetv2)_.*\.[a-z]")
+RELEASED = re.compile(r"(google|facebook|microsoft|timm)/|BiT-[SML]-|(vit|deit|resnetv2|swin)_.*\.[a-z]")
 
 
 def build_model(
@@ -46,6 +48,7 @@ def build_model(
     conventions: ConventionName | Conventions | None = None,
     merge: int = 0,
     attention: AttentionLike | None = None,
+    window: int | None = None,
     head_bias: float = 0.0,
     seed: int = 0,
 ) -> Model:
@@ -97,4 +100,6 @@ def empty_model(spec: ModelSpec) -> Model:
     with torch.device("meta"):
         if isinstance(spec, ResNetSpec):
             return ResNet(spec)
+        if isinstance(spec, SwinSpec):
+            return Swin(spec)
         return AxialResNet(spec) if isinstance(spec, AxialResNetSpec) else ViT(spec)

@@ -20,12 +20,13 @@ from vitlab.spec import (
     Image,
     ModelSpec,
     ResNetSpec,
+    SwinSpec,
     Task,
     ViTSpec,
     image_size,
 )
 
-Spec = TypeVar("Spec", ViTSpec, ResNetSpec, AxialResNetSpec)
+Spec = TypeVar("Spec", ViTSpec, ResNetSpec, AxialResNetSpec, SwinSpec)
 MAKES = "vitlab.preprocess(model, files) makes such a tensor"
 
 
@@ -217,7 +218,7 @@ def check_model(model: object) -> None:
 
 
 def class_names(
-    model: Classifier[ViTSpec] | Classifier[ResNetSpec] | Classifier[AxialResNetSpec],
+    model: Classifier[ViTSpec] | Classifier[ResNetSpec] | Classifier[AxialResNetSpec] | Classifier[SwinSpec],
 ) -> tuple[tuple[str, ...], str]:
     """The names of the model's classes, and where they come from."""
     if model.class_names is not None:

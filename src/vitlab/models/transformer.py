@@ -18,12 +18,12 @@ CHUNK = 2**17  # numbers of a GELU computed at once, so that they stay in the ca
 FEWEST_ROWS = 128  # of an MLP computed at once: fewer make slow matrix products
 
 
-def dense(inputs: int, outputs: int) -> nn.Linear:
+def dense(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
     """An nn.Linear without values, to be filled by `initialise`: torch's own draw takes seconds for large models."""
     # Not a subclass: quantisation and other torch tools look for exactly nn.Linear.
     with torch.device("meta"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # a head without classes
-        layer = nn.Linear(inputs, outputs)
+        layer = nn.Linear(inputs, outputs, bias=bias)
     return allocate(layer, torch.get_default_device())
 
 

@@ -4,7 +4,20 @@ import operator
 import re
 from typing import Any, cast
 
-from vitlab.paper.names import AXIAL_RESNET, DEIT, HYBRIDS, RESNET, SIZES, STAGES, VIT, canonical, stated_image
+from vitlab.paper.names import (
+    AXIAL_RESNET,
+    DEIT,
+    HYBRIDS,
+    RESNET,
+    SIZES,
+    STAGES,
+    SWIN,
+    SWINS,
+    VIT,
+    canonical,
+    stated_image,
+    stated_window,
+)
 from vitlab.patterns import parse_pattern
 from vitlab.spec import (
     AttentionLike,
@@ -19,6 +32,7 @@ from vitlab.spec import (
     PositionKind,
     PositionPlace,
     ResNetSpec,
+    SwinSpec,
     ViTSpec,
     image_size,
     named_conventions,
@@ -39,13 +53,15 @@ def model_spec(
     conventions: ConventionName | Conventions | None = None,
     merge: int = 0,
     attention: AttentionLike | None = None,
+    window: int | None = None,
 ) -> ModelSpec:
     """Return the spec of a model by its name; the defaults are those of the paper.
 
     `image` is 224 unless the name states it, as in timm's vit_base_patch16_384. ViTs and hybrids have the MLP head of
     pre-training, a class token and 1d positions; an Axial-ViT has a linear head, mean pooling and 2d positions; a DeiT
-    has a linear head and DeiT's conventions. `merge` is the number of tokens that every layer merges, `attention` a
-    pattern such as "window:7". Options that a family lacks cannot be set.
+    has a linear head and DeiT's conventions. A Swin has a linear head, windows of 7x7 cells unless `window` or its name
+    states another side, and DeiT's conventions, since its authors prepare images as DeiT's do. `merge` is the number of
+    tokens that every layer merges, `attention` a pattern such as "window:7". Options that a family lacks cannot be set.
     """
     known = canonical(name)
     size = image_size((stated_image(name) or 224) if image is None else image)
@@ -55,12 +71,18 @@ def model_spec(
     given = {key: value for key, value in asked.items() if value is not None}
     numbers = {"dropout": dropout, "stochastic_depth": stochastic_depth, "merge": merge}
     rates = {key: value for key, value in numbers.items() if value}
-    deit = known.startswith("DeiT")
+    has_deits = known.startswith("DeiT") or SWIN.fullmatch(known)
     common = {
         "image": size,
         "classes": _whole_classes(classes),
-        "conventions": named_conventions(conventions or ("deit" if deit else "paper")),
+        "conventions": named_conventions(conventions or ("deit" if has_deits else "paper")),
     }
+    if match := SWIN.fullmatch(known):
+        return _swin_spec(
+            match[1], window if window is not None else stated_window(name) or 7, {**common, **given, **rates}
+        )
+    if window is not None:
+        raise ValueError(f"{known} has no windows; window= is for Swins, such as Swin-T")
     if match := RESNET.fullmatch(known) or AXIAL_RESNET.fullmatch(known):
         unknown = sorted(set(given) - {"head"} | set(rates))
         if unknown or given.get("head", "linear") != "linear":
@@ -69,6 +91,15 @@ def model_spec(
             return AxialResNetSpec(STAGES[match[1]], **common)
         return ResNetSpec(STAGES[match[1]], _root(known, match[2]), **common)
     return _vit_spec(known, {**common, **given, **rates})
+
+
+def _swin_spec(size: str, window: int, options: dict[str, Any]) -> SwinSpec:
+    unknown = sorted(set(options) - {"image", "classes", "conventions", "head", "stochastic_depth"})
+    if unknown or options.get("head", "linear") != "linear":
+        what = ", ".join(unknown) or "mlp head"
+        raise ValueError(f"Swin-{size} pools the mean of its last map and has a linear head; it has no {what}")
+    stages, root, heads = SWINS[size]
+    return SwinSpec(stages, root, heads, window, **options)
 
 
 def _vit_spec(name: str, options: dict[str, Any]) -> ViTSpec:
@@ -90,6 +121,8 @@ def _vit_spec(name: str, options: dict[str, Any]) -> ViTSpec:
 
 def name_of(spec: ModelSpec) -> str:
     """Return the paper's name of a spec, or a short description if it has none."""
+    if isinstance(spec, SwinSpec):
+        return _swin_name(spec)
     if not isinstance(spec, ViTSpec):
         depth = next((depth for depth, stages in STAGES.items() if stages == spec.stages), None)
         kind = "R" if isinstance(spec, ResNetSpec) else "AxialResNet-"
@@ -107,6 +140,14 @@ def name_of(spec: ModelSpec) -> str:
     if spec.distilled:
         return f"{_dashed('DeiT', size)}/{spec.patch}-distilled"
     return f"{_dashed('Axial-ViT' if spec.attention == 'axial' else 'ViT', size)}/{spec.patch}"
+
+
+def _swin_name(spec: SwinSpec) -> str:
+    sizes = (spec.stages, spec.root, spec.heads)
+    size = next((size for size, known in SWINS.items() if known == sizes), None)
+    if size is None:
+        size = f" (layers {list(spec.stages)}, C={spec.root}, h={spec.heads})"
+    return _dashed("Swin", size) + (f", window {spec.window}" if spec.window != 7 else "")
 
 
 def _dashed(family: str, size: str) -> str:

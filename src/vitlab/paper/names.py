@@ -25,6 +25,13 @@ STAGES = {  # depth of a ResNet: bottleneck units of each stage
     "200": (3, 24, 36, 3),
 }
 
+SWINS = {  # size: layers of each stage, channels and heads of the first
+    "T": ((2, 2, 6, 2), 96, 3),
+    "S": ((2, 2, 18, 2), 96, 3),
+    "B": ((2, 2, 18, 2), 128, 4),
+    "L": ((2, 2, 18, 2), 192, 6),
+}
+
 HYBRIDS = {  # ResNet, total stride: units of each stage, patch on the feature map
     ("R50", 32): ((3, 4, 6, 3), 1),
     ("R50", 16): ((3, 4, 9), 1),  # stage 4 removed, its units moved to stage 3 (section 4.1)
@@ -72,6 +79,10 @@ MODELS = {
     "DeiT-Ti/16-distilled": "",
     "DeiT-S/16-distilled": "",
     "DeiT-B/16-distilled": "",
+    "Swin-T": "",
+    "Swin-S": "",
+    "Swin-B": "",
+    "Swin-L": "",
 }
 
 # Words that distinguish sizes if letter case is lost: b and B, g and G.
@@ -96,10 +107,12 @@ VIT = re.compile(rf"(?:(R|R26|R50)\+|(Axial)-)?ViT-({_SIZE})/(\d{{1,5}})", re.AS
 DEIT = re.compile(rf"DeiT-({_SIZE})/(\d{{1,5}})(-distilled)?", re.ASCII)
 RESNET = re.compile(rf"R({_DEPTH})x({_FACTOR})", re.ASCII)
 AXIAL_RESNET = re.compile(rf"AxialResNet-({_DEPTH})")
+SWIN = re.compile(rf"Swin-({'|'.join(SWINS)})")
 
 # Other spellings: Google's ViT-B_16 and R50_L_32, table 6's ResNet50x1 and R50x1+ViT-B/32, BiT's BiT-M-R50x1, timm's
 # vit_base_patch16_224.augreg_in21k, vit_base_r50_s16_384, resnetv2_50x1_bit and deit_base_distilled_patch16_224,
-# Hugging Face's google/vit-base-patch16-224-in21k, torchvision's vit_b_16, vitlab's slugs.
+# Hugging Face's google/vit-base-patch16-224-in21k, torchvision's vit_b_16, vitlab's slugs. Of Swins timm's and
+# Microsoft's swin_base_patch4_window12_384, Hugging Face's microsoft/swin-tiny-patch4-window7-224.
 _GOOGLE = re.compile(rf"(?:(R|R26|R50)(?:x1)?[+_])?(?:ViT-)?({_SIZE})[/_](\d{{1,5}})", re.ASCII)
 _BIT = re.compile(
     rf"(?:BiT-[SML]-R|ResNet|resnetv2_|resnet-|google/bit-)({_DEPTH})x({_FACTOR})(?:_bit[ms]?)?(?:\..*)?", re.ASCII
@@ -109,6 +122,11 @@ TIMM_HYBRID = re.compile(rf"vit_({_WORD})_(r|r26|r50)_s(\d{{1,5}})(?:_p8)?(?:_(?
 LONG = re.compile(
     rf"(?:google/|facebook/)?(axial-)?(?:(r|r26|r50)-)?(vit|deit)[-_]({_WORD})(-distilled|_distilled)?[-_](?:patch)?"
     r"(\d{1,5})(?:[-_](?P<side>\d{1,5}))?(-distilled)?(?:-in21k)?(?:\..*)?",
+    re.ASCII,
+)
+LONG_SWIN = re.compile(
+    r"(?:microsoft/)?swin[-_](tiny|small|base|large)[-_]patch4[-_]window(?P<window>\d{1,3})[-_](?P<side>\d{1,5})"
+    r"(?:[-_](?:in22k|22k|22kto1k|22kto1k_finetune))?(?:\..*)?",
     re.ASCII,
 )
 _LOOSE = re.compile(rf"(vit|deit)[-_/ ]*({_SIZE})[-_/ ]*(\d{{1,5}})", re.IGNORECASE | re.ASCII)
@@ -183,7 +201,7 @@ def _sizes(letter: str, *, is_exact: bool) -> list[str]:
 
 
 def _spelt(name: str) -> str | None:
-    if any(pattern.fullmatch(name) for pattern in (VIT, DEIT, AXIAL_RESNET)):
+    if any(pattern.fullmatch(name) for pattern in (VIT, DEIT, AXIAL_RESNET, SWIN)):
         return re.sub(r"/0*(\d)", r"/\1", name)
     if match := _GOOGLE.fullmatch(name):
         return f"{match[1]}+ViT-{match[2]}/{int(match[3])}" if match[1] else f"ViT-{match[2]}/{int(match[3])}"
@@ -195,6 +213,8 @@ def _spelt(name: str) -> str | None:
         return f"ViT-{match[1].upper()}/{int(match[2])}"
     if match := _AXIAL_RESNET.fullmatch(name):
         return f"AxialResNet-{match[1]}"
+    if match := LONG_SWIN.fullmatch(name):
+        return f"Swin-{match[1][0].upper()}"
     if match := LONG.fullmatch(name):
         axial, hybrid, family, word, inside, patch, _, after = match.groups()
         stem = f"{_LETTERS[word]}/{int(patch)}"
@@ -213,5 +233,11 @@ def _without_idle_zeros(number: str) -> str:
 
 def stated_image(name: str) -> int | None:
     """Return the resolution in a name, such as timm's vit_base_patch16_384, or None."""
-    match = LONG.fullmatch(name) or TIMM_HYBRID.fullmatch(name)
+    match = LONG.fullmatch(name) or TIMM_HYBRID.fullmatch(name) or LONG_SWIN.fullmatch(name)
     return int(match["side"]) if match and match["side"] else None
+
+
+def stated_window(name: str) -> int | None:
+    """Return the side of the windows in a name, such as timm's swin_base_patch4_window12_384, or None."""
+    match = LONG_SWIN.fullmatch(name)
+    return int(match["window"]) if match else None

@@ -1,5 +1,6 @@
 """The paper's optimizers for any module: parameter groups, gradient clipping, weight averaging."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +10,9 @@ from torch import Tensor, nn
 from vitlab.recipe import SGD, AdamW
 from vitlab.world.group import ALONE, World
 from vitlab.world.parallel import is_sharded, own_part
+
+STAGE = re.compile(r"stages\.\d+\.")  # in the name of a parameter
+BLOCK = re.compile(r"(stages\.\d+\.)?blocks\.\d+\.")
 
 
 def make_optimizer(module: nn.Module, how: AdamW | SGD, *, layer_decay: float = 1.0) -> torch.optim.Optimizer:
@@ -80,21 +84,25 @@ def update_average(average: nn.Module, module: nn.Module, decay: float = 0.9999)
 def _groups(module: nn.Module, weight_decay: float, decay: str, layer_decay: float) -> list[dict[str, object]]:
     """Group parameters by weight decay and scale of the learning rate, in the module's order."""
     groups: dict[tuple[float, float], list[Tensor]] = {}
+    blocks = list(dict.fromkeys(match[0] for name, _ in module.named_parameters() if (match := BLOCK.match(name))))
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             # Kernels, in big_vision's words: matrices and convolutions, not tokens and position tables.
             is_decayed = decay == "all" or (parameter.dim() > 1 and name.endswith("weight"))
-            key = (weight_decay if is_decayed else 0.0, layer_decay ** _depth_below_head(name, module))
+            key = (weight_decay if is_decayed else 0.0, layer_decay ** _depth_below_head(name, blocks))
             groups.setdefault(key, []).append(parameter)
     if not groups:
         raise ValueError("all parameters are frozen; leave at least the head trainable")
     return [{"params": own, "weight_decay": wd, "scale": scale} for (wd, scale), own in groups.items()]
 
 
-def _depth_below_head(name: str, module: nn.Module) -> int:
-    """0 for the head and the final norm, 1 for the last block, L + 1 for what comes before L blocks."""
-    blocks = len(getattr(module, "blocks", ()))
-    parts = name.split(".")
-    if parts[0] == "blocks":
-        return blocks - int(parts[1])
-    return 0 if parts[0] in ("head", "norm") else blocks + 1
+def _depth_below_head(name: str, blocks: list[str]) -> int:
+    """0 for the head and the final norm, 1 for the last of L `blocks`, L + 1 for what comes before them.
+
+    What a stage of a Swin begins with counts as part of its first block.
+    """
+    if name.startswith(("head.", "norm.")):
+        return 0
+    own = BLOCK.match(name) or STAGE.match(name)
+    first = next((number for number, block in enumerate(blocks) if own and block.startswith(own[0])), -1)
+    return len(blocks) - first

@@ -17,7 +17,7 @@ from torch import Tensor
 from vitlab.counting import count_spec
 from vitlab.errors import InvalidValue
 from vitlab.recipe import CHOSEN, Execution, Recipe
-from vitlab.spec import ModelSpec, ViTSpec
+from vitlab.spec import ModelSpec
 from vitlab.world.device import pick_device
 
 MOST = 8  # threads: with more, the streams' own gradients would take too much memory
@@ -117,7 +117,7 @@ def unfit(model: ModelSpec, execution: Execution, *, ranks: int = 1) -> str:
         return f"streams are for a single rank, and there are {ranks}"
     if execution.precision != "fp32" or execution.compile or execution.exact_elastic:
         return "streams do not work with precision='bf16', compile= or exact_elastic="
-    is_random = isinstance(model, ViTSpec) and (model.dropout > 0 or model.stochastic_depth > 0)
+    is_random = any(getattr(model, rate, 0) > 0 for rate in ("dropout", "stochastic_depth"))
     return "dropout and stochastic depth draw random numbers, which streams would share" if is_random else ""
 
 

@@ -15,11 +15,25 @@ from vitlab.require import require
 from vitlab.spec import ModelSpec, Task
 from vitlab.store import sha256
 from vitlab.weights.files.containers import Container, WeightsError, fitting
-from vitlab.weights.formats import bit, google, timm, timm_config, timm_resnet, torchvision
+from vitlab.weights.formats import bit, google, swin, timm, timm_config, timm_resnet, torchvision
 from vitlab.weights.formats import huggingface as hf
 from vitlab.weights.formats.layouts import Entry
 from vitlab.weights.formats.sizes import Hints, heads_of
 from vitlab.weights.released.catalogue import Fetched, read_fetched
+
+UNBUILT = (  # pattern of tensor names: what such a model does
+    (r"(^|/)MAPHead_\d+/|^probe$|^attn_pool\.|^head\.probe$", "pools by attention (a MAP head)"),
+    (r"^norm_pre\.|^pre_layernorm\.", "has a norm before its first layer"),
+    (r"^fc_norm\.", "normalises after pooling"),
+    (r"\.ls[12]\.gamma$|\.gamma_[12]$|\.layer_scale[12]?\.", "scales its residual branches (LayerScale)"),
+    (r"\.attn\.(q_norm|k_norm|norm)\.|/(query|key)_(norm|ln)/", "normalises queries and keys"),
+    (r"\.mlp\.(norm|w12|w3|fc1_[gx])\b", "has another MLP"),
+    (r"^reg_tokens?$|register_tokens$", "has register tokens"),
+    (r"\.cpb_mlp\.|continuous_position_bias_mlp|logit_scale", "computes its position bias (Swin V2)"),
+    (r"rel_pos|relative_position", "has a relative position bias"),
+    (r"\.running_(mean|var)$", "has batch norms"),
+)
+OF_SWIN = tuple(part for part in UNBUILT if part[1] != "has a relative position bias")
 
 
 @dataclass(frozen=True)
@@ -33,27 +47,30 @@ class Format:
     assumptions: Callable[..., list[str]] = lambda container, *, is_told: []  # issued as warnings
     class_names: Callable[[Container], object] = timm_config.class_names
     task: Callable[[Container], Task] = lambda container: "single-label"
+    unbuilt: tuple[tuple[str, str], ...] = UNBUILT
 
 
 FORMATS = {  # the first that matches is used
     "bit-npz": Format(bit.matches, bit.describe, bit.table, bit.normalised),
     "google-npz": Format(google.matches, google.describe, google.table, google.normalised, google.assumptions),
+    "microsoft": Format(
+        swin.matches_microsoft, swin.describe_microsoft, swin.table_microsoft, swin.normalised, unbuilt=OF_SWIN
+    ),
+    "timm-swin": Format(swin.matches_timm, swin.describe_timm, swin.table_timm, swin.normalised, unbuilt=OF_SWIN),
+    "hf-swin": Format(
+        swin.matches_hf,
+        swin.describe_hf,
+        swin.table_hf,
+        swin.normalised_hf,
+        class_names=hf.class_names,
+        task=hf.task,
+        unbuilt=OF_SWIN,
+    ),
     "hf": Format(hf.matches, hf.describe, hf.table, hf.normalised, hf.assumptions, hf.class_names, hf.task),
     "torchvision": Format(torchvision.matches, torchvision.describe, torchvision.table, torchvision.normalised),
     "timm": Format(timm.matches, timm.describe, timm.table, assumptions=timm.assumptions),
     "timm-resnet": Format(timm_resnet.matches, timm_resnet.describe, timm_resnet.table),
 }
-UNBUILT = (  # pattern of tensor names: what such a model does
-    (r"(^|/)MAPHead_\d+/|^probe$|^attn_pool\.|^head\.probe$", "pools by attention (a MAP head)"),
-    (r"^norm_pre\.|^pre_layernorm\.", "has a norm before its first layer"),
-    (r"^fc_norm\.", "normalises after pooling"),
-    (r"\.ls[12]\.gamma$|\.gamma_[12]$|\.layer_scale[12]?\.", "scales its residual branches (LayerScale)"),
-    (r"\.attn\.(q_norm|k_norm|norm)\.|/(query|key)_(norm|ln)/", "normalises queries and keys"),
-    (r"\.mlp\.(norm|w12|w3|fc1_[gx])\b", "has another MLP"),
-    (r"^reg_tokens?$|register_tokens$", "has register tokens"),
-    (r"rel_pos|relative_position", "has a relative position bias"),
-    (r"\.running_(mean|var)$", "has batch norms"),
-)
 
 
 @dataclass(frozen=True)
@@ -80,7 +97,7 @@ def read_foreign(path: Path, container: Container, hints: Hints, *, allow_partia
         raise WeightsError(f"{container.path.name} is of no format that vitlab reads; it has {number} tensors: {some}")
     form = FORMATS[name]
     container = form.normalised(container)
-    _check_built(container)
+    _check_built(container, form)
     try:
         spec = form.describe(container, hints)
     except WeightsError:
@@ -100,9 +117,9 @@ def read_foreign(path: Path, container: Container, hints: Hints, *, allow_partia
     return Found(model, tensors, names, form.task(container), provenance, tuple(assumed))
 
 
-def _check_built(container: Container) -> None:
+def _check_built(container: Container, form: Format) -> None:
     """Raise a WeightsError for a part that vitlab does not build: without it the logits would be wrong."""
-    for pattern, does in UNBUILT:
+    for pattern, does in form.unbuilt:
         name = next((name for name in sorted(container.shapes) if re.search(pattern, name)), None)
         if name is not None:
             why = "vitlab does not build such a model, and without that part its logits would be wrong"

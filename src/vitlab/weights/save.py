@@ -12,13 +12,13 @@ from torch import Tensor
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.require import check_arguments
-from vitlab.spec import CONVENTIONS, GROUPS, ModelSpec, ResNetSpec, SaveFormat, Task, ViTSpec
+from vitlab.spec import CONVENTIONS, GROUPS, ModelSpec, ResNetSpec, SaveFormat, SwinSpec, Task, ViTSpec
 from vitlab.store import json_writer, refuse_existing, replacing, write_folder
 from vitlab.user_files import as_path
 from vitlab.weights.files import folder
 from vitlab.weights.files.containers import WeightsError
 from vitlab.weights.files.npz import write_npz
-from vitlab.weights.formats import bit, google, huggingface, timm, timm_resnet
+from vitlab.weights.formats import bit, google, huggingface, swin, timm, timm_resnet
 from vitlab.weights.formats.layouts import Entry
 from vitlab.weights.formats.preprocessing import metadata
 from vitlab.weights.formats.sizes import heads_of
@@ -39,6 +39,9 @@ OUTPUTS: dict[tuple[str, str], Output] = {  # by format and kind of model
     ("timm", "vit"): Output(timm.refusals, timm.table, timm.configs),
     ("timm", "bit"): Output(timm_resnet.refusals, timm_resnet.table, timm_resnet.configs),
     ("hf", "vit"): Output(huggingface.refusals, huggingface.table, huggingface.configs),
+    ("microsoft", "swin"): Output(swin.refusals_microsoft, swin.table_microsoft),
+    ("timm", "swin"): Output(swin.refusals_timm, swin.table_timm, swin.configs_timm),
+    ("hf", "swin"): Output(swin.refusals_hf, swin.table_hf, swin.configs_hf),
 }
 
 
@@ -46,8 +49,8 @@ def save_model(model: Model, path: str | Path, format: SaveFormat = "vitlab") ->
     """Save a model, and return notes on what the format cannot state, one sentence each.
 
     The format vitlab gives a folder, google-npz one file, timm and hf a folder that their own loaders read, or one bare
-    file if `path` ends in .safetensors. A format that would change the model's function is an error, and nothing is
-    overwritten.
+    file if `path` ends in .safetensors; microsoft, for Swins, gives such a bare file. A format that would change the
+    model's function is an error, and nothing is overwritten.
     """
     check_model(model)
     check_arguments(save_model, locals())
@@ -95,7 +98,9 @@ def _check_name(path: Path, format: SaveFormat) -> None:
     if (path.suffix == ".npz") != (format == "google-npz"):
         raise ValueError(f"{path.name!r} is not a name for {format}; .npz and google-npz belong together")
     if format == "vitlab" and path.suffix == ".safetensors":
-        raise ValueError(f"{path.name!r} names a file, but the format vitlab is a folder; bare files are timm or hf")
+        raise ValueError(
+            f"{path.name!r} names a file, but the format vitlab is a folder; bare files are timm, hf or microsoft"
+        )
 
 
 def _unstated(model: Model, format: SaveFormat, bare: bool) -> list[str]:
@@ -123,7 +128,7 @@ def _refusals(spec: ModelSpec, format: SaveFormat, bare: bool) -> list[str]:
         known = ["vitlab", *(name for name, kind in OUTPUTS if kind == spec.kind)]
         return [f"it has no models of kind {spec.kind}; write {', '.join(known)}"]
     reasons = _variant_refusals(spec, format) if isinstance(spec, ViTSpec) else []
-    resnet = spec.backbone if isinstance(spec, ViTSpec) else spec
+    resnet = spec.backbone if isinstance(spec, ViTSpec) else None if isinstance(spec, SwinSpec) else spec
     if not reasons and resnet is not None and resnet.root % GROUPS:
         reasons = [f"other libraries need roots of a multiple of {GROUPS} channels, not {resnet.root}; write vitlab"]
     if not reasons and isinstance(spec, ResNetSpec) and len(spec.stages) != 4:

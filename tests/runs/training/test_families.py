@@ -15,7 +15,7 @@ from vitlab.run_dir import VERSION, RunDir, RunSpec
 from vitlab.runs.training.data import open_run_data, open_training_data
 from vitlab.runs.training.request import Request, finetuning_spec
 from vitlab.runs.training.trainer import train_run
-from vitlab.spec import AxialResNetSpec, Backbone, ResNetSpec, ViTSpec
+from vitlab.spec import AxialResNetSpec, Backbone, ResNetSpec, SwinSpec, ViTSpec
 from vitlab.store import MANIFEST
 from vitlab.strict_json import to_json
 from vitlab.train.update import Update
@@ -34,6 +34,7 @@ FAMILIES = {
     "fixed": ViTSpec(**(VIT | {"attention": "fixed:3"})),
     "BigBird": ViTSpec(**(VIT | {"attention": "bigbird:block=2,random=1,seed=5"})),
     "AxialResNet": AxialResNetSpec((1, 1), 8, 2, (32, 32), 10),
+    "Swin": SwinSpec((2, 2), 12, 3, 3, image=(32, 32), classes=10),
     "distilled DeiT": ViTSpec(**(VIT | {"distilled": True})),
     "relative positions": ViTSpec(**(VIT | {"positions": "relative"})),
 }

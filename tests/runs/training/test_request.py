@@ -25,8 +25,9 @@ from vitlab.runs.training import start
 from vitlab.runs.training.data import open_run_data, open_training_data
 from vitlab.runs.training.request import Request, finetuning_spec, pretraining_spec
 from vitlab.runs.training.start import create_run
+from vitlab.runs.training.state import initial_model
 from vitlab.runs.training.trainer import InMemory, train_run
-from vitlab.spec import ViTSpec
+from vitlab.spec import SwinSpec, ViTSpec
 from vitlab.strict_json import to_json
 from vitlab.weights.load import load_start
 from vitlab.weights.save import save_model
@@ -235,8 +236,22 @@ def test_what_shows_in_the_bits_is_told_when_it_changes(trained, photos, tmp_pat
 
 def test_the_shape_of_loaded_weights_is_not_a_choice(trained, photos):
     asked = Request(f"folder:{photos}", changes=(("model.layers", "3"),))
-    with pytest.raises(ValueError, match=r"the weights decide layers; only dropout, merge, stochastic_depth"):
+    with pytest.raises(ValueError, match=r"the weights decide layers; only dropout, merge, stochastic_depth, window"):
         finetuning_run(trained, "", asked, Execution(), quiet())
+
+
+def test_the_windows_of_loaded_weights_are(photos, tmp_path):
+    spec = SwinSpec((1, 2), 6, 1, window=2, image=(32, 32), classes=5)
+    base = vitlab.models.build.build_from_spec(spec)
+    save_model(base, tmp_path / "base")
+    changes = (("model.window", "4"), ("image", "32"), ("stochastic_depth", "0.1"))
+    asked = Request(f"folder:{photos}", changes=changes)
+    run = finetuning_run(tmp_path / "base", "", asked, Execution(), quiet())
+    assert run.model == replace(spec, window=4, classes=3, stochastic_depth=0.1)
+    base.set_window(4)
+    base.reset_head(3)
+    started = initial_model(run).state_dict()
+    assert all(torch.equal(started[name], tensor) for name, tensor in base.state_dict().items())
 
 
 class TestRefusedStart:

@@ -11,12 +11,12 @@ from typing import Final
 from vitlab.errors import did_you_mean
 from vitlab.paper import pretraining
 from vitlab.paper.models import model_spec
-from vitlab.paper.names import canonical, meant
+from vitlab.paper.names import SWIN, canonical, meant
 from vitlab.paper.pretraining import DATA, MASKED_PATCHES, SGD_JFT, TABLE_3, UNPRINTED_ROWS, DataName, PretrainingRow
 from vitlab.paper.recipes import augreg, deit
 from vitlab.paper.recipes.length import ADAM_POWER, OWN, Length
 from vitlab.recipe import SGD, AdamW, Recipe, Schedule
-from vitlab.spec import HeadKind, ResNetSpec, ViTSpec, image_size
+from vitlab.spec import AxialResNetSpec, HeadKind, ResNetSpec, ViTSpec, image_size
 
 SGD_MARK: Final = "-sgd"
 JFT: Final = DATA["JFT-300M"].slug
@@ -112,9 +112,12 @@ def pretraining_row_for(model: str, images: int) -> tuple[str, str]:
     """Return (recipe, reason): the model's row with data nearest in size to yours, or the row of ViT-B/16.
 
     ResNets have rows for JFT-300M only: the model's own for any data, or that of the ResNet nearest in size. A DeiT
-    gets the recipe of its own paper.
+    gets the recipe of its own paper. A Swin gets that of the DeiT nearest in size, which its authors changed little.
     """
     known = canonical(model)
+    if SWIN.fullmatch(known):
+        like = "DeiT-S/16" if known == "Swin-T" else "DeiT-B/16"
+        return f"{like}@{DATA['ImageNet'].slug}", f"a Swin is trained much as a DeiT is; {like} is nearest in size"
     if not isinstance(model_spec(known), ViTSpec):
         return _resnet_row_for(known)
     if known in deit.MODELS:
@@ -145,7 +148,7 @@ def _log_size(model: str) -> float:
     first stage).
     """
     spec = model_spec(model)
-    assert not isinstance(spec, ViTSpec), "only ResNets are compared"
+    assert isinstance(spec, ResNetSpec | AxialResNetSpec), "only ResNets are compared"
     stages = enumerate(spec.stages)
     return math.log(sum((spec.root * 2**n) ** 2 * (17 * (units - 1) + (23 if n else 18)) for n, units in stages))
 

@@ -21,6 +21,7 @@ from vitlab.inspection.merged import merged_picture
 from vitlab.inspection.rollout import look, rendered
 from vitlab.inspection.weights import as_pictures, likeness, neighbour_agreement, position_similarity, principal_filters
 from vitlab.models.classifier import evaluating
+from vitlab.models.swin import Swin
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
 from vitlab.require import check_arguments, require
@@ -134,6 +135,9 @@ def inspect(
     pictures = [] if is_empty else list(named_pictures(named(images, screen)))
     options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite, merge, attention)
     loaded = open_model(model, options, screen)
+    if isinstance(loaded, Swin):
+        instead = "in Python, vitlab.window_attention shows that of one window"
+        raise ValueError(f"this model has attention only within windows; inspect a ViT or a hybrid, or {instead}")
     if not isinstance(loaded, ViT):
         raise ValueError("this model has no attention between patches; inspect a ViT or a hybrid")
     with products_in("fp32", next(loaded.parameters()).device), Images(screen, "inspected") as display:

@@ -38,13 +38,13 @@ from vitlab.run_dir import VERSION, RunSpec
 from vitlab.runs.progress import say
 from vitlab.runs.training.data import TrainingData
 from vitlab.runs.training.state import adapt
-from vitlab.spec import ModelSpec, ViTSpec, check_image, check_same_weights
+from vitlab.spec import ModelSpec, SwinSpec, ViTSpec, check_image, check_same_weights
 from vitlab.train.streams import resolved, unfit
 from vitlab.weights.load import StartWeights
 from vitlab.world.device import check_precision, default_workers, pick_device
 
 OF_MODEL = "model."
-ADJUSTABLE = {"dropout", "stochastic_depth", "merge", "attention"}  # fields of a model that loaded weights leave open
+ADJUSTABLE = {"dropout", "stochastic_depth", "merge", "attention", "window"}  # fields that loaded weights leave open
 FEWEST_TO_SPLIT = 10  # images; smaller sets are trained on as a whole unless the user holds some out
 RANDAUGMENT, ERASING, DISTILLATION = "augmentation.randaugment.", "augmentation.erasing.", "distillation."
 Objective = Literal["labels", "masked-patches"]
@@ -247,7 +247,9 @@ def _changed(recipe: Recipe, request: Request) -> Recipe:
 
 
 def _with_rates(model: ModelSpec, recipe: Recipe) -> ModelSpec:
-    """The model with a recipe's dropout and stochastic depth, which ResNets do not have."""
+    """The model with a recipe's dropout and stochastic depth; ResNets have neither, Swins no dropout."""
+    if isinstance(model, SwinSpec):
+        return replace(model, stochastic_depth=recipe.stochastic_depth)
     if not isinstance(model, ViTSpec):
         return model
     return replace(model, dropout=recipe.dropout, stochastic_depth=recipe.stochastic_depth)
@@ -289,6 +291,7 @@ def _without_effect(run: RunSpec, field: str) -> str:
         return "no images are mixed; give mixup= or cutmix="
     if field == "schedule.end" and recipe.schedule.decay not in ("linear", "cosine"):
         return f"a {recipe.schedule.decay} decay has no such end; give schedule.decay='linear' or 'cosine'"
-    if field in ("dropout", "stochastic_depth") and getattr(recipe, field) and not isinstance(run.model, ViTSpec):
-        return f"a ResNet has no {field.replace('_', ' ')}; leave it out"
+    if field in ("dropout", "stochastic_depth") and getattr(recipe, field) and not hasattr(run.model, field):
+        kind = "Swin" if isinstance(run.model, SwinSpec) else "ResNet"
+        return f"a {kind} has no {field.replace('_', ' ')}; leave it out"
     return ""

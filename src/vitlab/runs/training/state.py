@@ -12,11 +12,13 @@ from vitlab.counting import count_spec
 from vitlab.data.fingerprint import unused_classes
 from vitlab.models.build import Model, build_from_spec, copied_model, empty_model
 from vitlab.models.masked import build_masked_model, empty_masked_model
+from vitlab.models.swin import Swin
 from vitlab.paper.pretraining import HEAD_BIAS
 from vitlab.require import require
 from vitlab.run_dir import CHECKPOINTS, RunDir, RunSpec
 from vitlab.runs.progress import say
 from vitlab.runs.training.data import RunData, tell_unused
+from vitlab.spec import SwinSpec
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
@@ -164,6 +166,8 @@ def initial_model(spec: RunSpec, start: Model | None = None) -> Model:
     if not spec.start:
         return build_from_spec(spec.model, seed=spec.seed, head_bias=bias)
     start = _reloaded(spec) if start is None else start
+    if isinstance(start, Swin) and isinstance(spec.model, SwinSpec) and start.spec.window != spec.model.window:
+        start.set_window(spec.model.window)
     adapt(start, spec.model.image, spec.model.classes)
     model = copied_model(spec.model, start)
     if spec.recipe.loss == "sigmoid":

@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 
 from vitlab.pixels import Preprocessing
-from vitlab.spec import CONVENTIONS, Conventions, Task, ViTSpec
+from vitlab.spec import CONVENTIONS, Conventions, ModelSpec, Task, ViTSpec
 from vitlab.weights.files.containers import Container, WeightsError
 from vitlab.weights.formats import preprocessing, sizes, timm_config
 from vitlab.weights.formats.layouts import QKV, STACKED, Entry, entries, under
@@ -95,11 +95,18 @@ def table(spec: ViTSpec, own: dict[str, torch.Size], container: Container | None
 
 def refusals(spec: ViTSpec, *, bare: bool) -> list[str]:
     """Return reasons why transformers could not run this model unchanged."""
-    own, is_square = spec.conventions.preprocessing, spec.image[0] == spec.image[1]
     advice = "in Python, call reset_head or build with head='linear'"
     reasons = {
         f"ViTForImageClassification has no pre-logits layer; {advice}": spec.head == "mlp" and spec.classes,
         "its ViT classifies from the class token, this model from the mean of the patches": spec.pool == "mean",
+    }
+    return [reason for reason, holds in reasons.items() if holds] + preprocessing_refusals(spec)
+
+
+def preprocessing_refusals(spec: ModelSpec) -> list[str]:
+    """Return reasons why no processor of transformers prepares images as this model needs them."""
+    own, is_square = spec.conventions.preprocessing, spec.image[0] == spec.image[1]
+    reasons = {
         "its processors crop only squares, which its images are not": own.resize == "shorter" and not is_square,
         "its processors do not resize by area": own.interpolation == "area",
     }
@@ -109,7 +116,6 @@ def refusals(spec: ViTSpec, *, bare: bool) -> list[str]:
 def configs(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> dict[str, Any]:
     """Return config.json and preprocessor_config.json as `from_pretrained` reads them."""
     height, width = spec.image
-    names = class_names or tuple(f"LABEL_{i}" for i in range(spec.classes))
     model = {
         "architectures": ["ViTForImageClassification" if spec.classes else "ViTModel"],
         "model_type": "vit",
@@ -127,14 +133,22 @@ def configs(spec: ViTSpec, class_names: tuple[str, ...] | None, task: Task) -> d
         "attention_probs_dropout_prob": 0.0,
         "pooler_output_size": spec.width,
         "pooler_act": "tanh",
+        **labels(spec, class_names, task),
+    }
+    return {"config.json": model, "preprocessor_config.json": preprocessor(spec)}
+
+
+def labels(spec: ModelSpec, class_names: tuple[str, ...] | None, task: Task) -> dict[str, Any]:
+    """Return the names of the classes, or transformers' placeholders, and the task, as config.json states them."""
+    names = class_names or tuple(f"LABEL_{i}" for i in range(spec.classes))
+    return {
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
         **({"problem_type": MULTI_LABEL} if task == "multi-label" else {}),
     }
-    return {"config.json": model, "preprocessor_config.json": _preprocessor(spec)}
 
 
-def _preprocessor(spec: ViTSpec) -> dict[str, Any]:
+def preprocessor(spec: ModelSpec) -> dict[str, Any]:
     """Return the settings of the processor of ViT (squares), DeiT (with a crop) or CLIP (shorter side)."""
     height, width = spec.image
     own = spec.conventions.preprocessing
@@ -192,13 +206,13 @@ def _conventions(container: Container, config: dict[str, Any]) -> Conventions:
             cast(Any, GELUS[activation]),
             float(config.get("layer_norm_eps", own.norm_eps)),
             own.position_resize,
-            preprocessing.stated_preprocessing(container) or _preprocessing(processor, usual),
+            preprocessing.stated_preprocessing(container) or read_preprocessing(processor, usual),
         )
     except (TypeError, ValueError, ArithmeticError, KeyError) as error:
         raise WeightsError(f"config.json or preprocessor_config.json is unusable: {error}") from None
 
 
-def _preprocessing(processor: dict[str, Any], own: Preprocessing) -> Preprocessing:
+def read_preprocessing(processor: dict[str, Any], own: Preprocessing) -> Preprocessing:
     """Return the preprocessing of a processor; a ValueError if vitlab cannot express it."""
     resample = processor.get("resample", 2)
     if resample not in RESAMPLE:

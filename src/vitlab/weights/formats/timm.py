@@ -191,7 +191,7 @@ def assumptions(container: Container, *, is_told: bool) -> list[str]:
 
 def may_be_deit(container: Container) -> bool:
     """Whether the tensors have timm's names, which DeiT shares, and nothing states the normalisation."""
-    return matches(container) and not _says_normalisation(container)
+    return matches(container) and "pos_embed" in container.shapes and not _says_normalisation(container)
 
 
 def _says_normalisation(container: Container) -> bool:
