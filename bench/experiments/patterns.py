@@ -112,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("package", type=Path)
     parser.add_argument("runs", type=Path)
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=32)
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     package, folder = given.package.resolve(), given.runs.resolve()
