@@ -163,6 +163,19 @@ def test_the_fastest_engine_is_measured_once(model, own_cache, monkeypatch):
         fastest(model, 4)
 
 
+@pytest.mark.parametrize(
+    ("speeds", "taken"),
+    [
+        ({"torch": 1.0, "onnxruntime": 1.04, "openvino": 1.04}, "torch"),
+        ({"torch": 1.0, "onnxruntime": 1.1, "openvino": 1.12}, "onnxruntime"),
+        ({"torch": 1.0, "openvino": 1.1}, "openvino"),
+        ({"torch": 1.0, "onnxruntime": 1.1, "openvino": 1.3}, "openvino"),
+    ],
+)
+def test_an_engine_that_opens_later_must_be_clearly_faster(speeds, taken):
+    assert choice._best(speeds) == taken
+
+
 def test_speeds_of_another_processor_are_not_used(model, tmp_path, monkeypatch):
     keys = set()
     for number, name in enumerate(("model name\t: A 1\n", "model name\t: B 2\n", "no such line\n")):

@@ -25,9 +25,9 @@ from vitlab.store import make_folder, write_json
 from vitlab.strict_json import parse_json
 from vitlab.user_files import read_regular
 
-CANDIDATES: tuple[EngineName, ...] = ("torch", "onnxruntime", "openvino")  # exact ones that open within seconds
+CANDIDATES: tuple[EngineName, ...] = ("torch", "onnxruntime", "openvino")  # exact ones, the soonest to open first
 ROUNDS, SECONDS = 7, 10.0  # of measuring all candidates, at most
-CLEARLY = 1.05  # times as fast as torch, or torch is taken, which opens at once: less is no difference
+CLEARLY = 1.05  # times as fast as one that opens sooner, or that one is taken: less is no difference
 
 
 def fastest(model: Model, batch: int) -> Engine:
@@ -80,8 +80,10 @@ def _measure(model: Model, batch: int, names: list[EngineName]) -> tuple[dict[st
 
 
 def _best(speeds: Mapping[str, float]) -> EngineName:
-    name = max(speeds, key=lambda name: speeds[name])
-    return cast(EngineName, name if speeds[name] > CLEARLY * speeds["torch"] else "torch")
+    best: EngineName = "torch"
+    for name in CANDIDATES:
+        best = name if speeds.get(name, 0.0) > CLEARLY * speeds[best] else best
+    return best
 
 
 def _key(model: Model, batch: int, names: list[EngineName]) -> str:
