@@ -252,6 +252,7 @@ KINDS: dict[str, type[Pattern]] = {
     kind.name: kind for kind in (Full, Axial, Window, Neighbourhood, Strided, Fixed, BigBird)
 }
 EXAMPLES = ("full", "axial", "window:7", "window:7+global:6", "neighbourhood:7", "strided", "fixed", "bigbird")
+OF_SWIN = "a Swin always attends within its own windows, whose side is `window`"
 PATTERNS = tuple(example for example in EXAMPLES if example != "axial")  # that weights of a plain ViT fit into
 
 
@@ -272,6 +273,11 @@ def parse_pattern(given: "str | Pattern") -> Pattern:
     lacks = [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING and f.name not in options]
     require(not lacks, f"attention {given!r:.60} lacks its {', '.join(lacks)}; {_allowed()}")
     return kind(**options)
+
+
+def no_pattern(attention: str, why: str) -> str:
+    """Say that a family has no patterns of attention."""
+    return f"attention {attention!r:.60} is for Vision Transformers and hybrids; {why}"
 
 
 def _options(kind: type[Pattern], text: str, given: str) -> dict[str, int]:

@@ -344,7 +344,9 @@ class ViTSpec:
         require(added, f"positions_at {self.positions_at!r} needs positions '1d' or '2d', not {self.positions!r}")
         require(self.positions != "2d" or self.width % 2 == 0, f"2d positions need an even width, not {self.width}")
         if self.attention == "axial":
-            require(self.pool == "mean", "axial attention has no class token; pool must be 'mean'")
+            without = "axial attention has no class token"
+            require(not self.distilled, f"{without}, which a distilled model needs; give a model without distillation")
+            require(self.pool == "mean", f"{without}; pool must be 'mean'")
         self.pattern.check(self.grid)
         if self.attention != "full":
             is_plain = self.positions != "relative"
@@ -413,17 +415,17 @@ GROUPS = 32  # in the authors' GroupNorms
 
 
 def with_attention(spec: ViTSpec, attention: AttentionLike) -> ViTSpec:
-    """Return the spec with another pattern of attention that fits the same weights; a ValueError if none does."""
-    changed = replace(spec, attention=str(parse_pattern(attention)))
-    check_same_weights(spec, changed)
-    return changed
+    """Return the spec with another pattern of attention; a ValueError if the weights do not fit it."""
+    check_same_weights(spec, attention)
+    return replace(spec, attention=str(parse_pattern(attention)))
 
 
-def check_same_weights(spec: ViTSpec, changed: ViTSpec) -> None:
-    """Raise a ValueError if weights for the attention of one spec do not fit that of another."""
-    fits = changed.attention == spec.attention or "axial" not in (changed.attention, spec.attention)
+def check_same_weights(spec: ViTSpec, attention: AttentionLike) -> None:
+    """Raise a ValueError if the weights of a model do not fit another pattern of attention."""
+    wanted = str(parse_pattern(attention))
+    fits = wanted == spec.attention or "axial" not in (wanted, spec.attention)
     why = "axial attention has two blocks per layer, so build a new model for it"
-    require(fits, f"{changed.attention} attention does not fit weights for {spec.attention} attention; {why}")
+    require(fits, f"{wanted} attention does not fit weights for {spec.attention} attention; {why}")
 
 
 def image_size(image: Image) -> tuple[int, int]:

@@ -28,7 +28,7 @@ def test_the_cells_seen_are_those_that_move_the_output_of_the_layer(model, layer
         cell = y // scale * columns + x // scale
         (gradient,) = torch.autograd.grad(answer[0, cell].square().sum(), z, retain_graph=True)
         moves = (gradient[0].abs().amax(dim=1) > 1e-20).unflatten(0, (rows, columns))
-        seen = vitlab.window_attention(model, images(2), layer=layer, at=(y, x))
+        seen = vitlab.window_attention(model, images(2), layer=layer + 1, at=(y, x))
         assert seen.shape == (2, block.attention.heads, 32, 40)
         on_map = seen[:, :, ::scale, ::scale]
         assert torch.equal(on_map.amin(dim=(0, 1)) > 1e-20, moves)
@@ -42,15 +42,16 @@ def test_the_probabilities_are_those_of_the_layer():
     model = randomised(build_model("Swin-T", image=112, classes=3))
     given = torch.randn(1, 3, 112, 112)
     first = next(iter(model.layer_attention(given)))  # (1, windows, h, 49, 49)
-    seen = vitlab.window_attention(model, given, layer=0, at=(30, 5))  # row 7, column 1: window 4 of 4x4, its cell 1
+    seen = vitlab.window_attention(model, given, layer=1, at=(30, 5))  # row 7, column 1: window 4 of 4x4, its cell 1
     assert torch.allclose(seen[0, :, 28:56:4, 0:28:4], first[0, 4, :, 1].unflatten(1, (7, 7)))
 
 
 def test_what_is_outside_is_refused():
     model = build_from_spec(FAMILIES["Swin"])
-    with pytest.raises(ValueError, match=r"layer 4 is outside 0\.\.3"):
-        vitlab.window_attention(model, images(1), layer=4, at=(0, 0))
+    for layer in (0, 5):
+        with pytest.raises(ValueError, match=rf"layer {layer} is outside 1\.\.4"):
+            vitlab.window_attention(model, images(1), layer=layer, at=(0, 0))
     with pytest.raises(ValueError, match=r"pixel \(32, 0\) is outside of the image of 32x40"):
-        vitlab.window_attention(model, images(1), layer=0, at=(32, 0))
+        vitlab.window_attention(model, images(1), layer=1, at=(32, 0))
     with pytest.raises(ValueError, match=r"ViT has no windows; give a Swin"):
-        vitlab.window_attention(build_from_spec(FAMILIES["ViT"]), images(1), layer=0, at=(0, 0))
+        vitlab.window_attention(build_from_spec(FAMILIES["ViT"]), images(1), layer=1, at=(0, 0))

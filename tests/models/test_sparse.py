@@ -15,7 +15,8 @@ from vitlab.models import sparse
 from vitlab.models.build import build_from_spec, build_model
 from vitlab.models.sparse import SparseAttention, allowed, attended, layout_of, set_layout
 from vitlab.models.transformer import Attention
-from vitlab.patterns import BigBird, Fixed, Neighbourhood, Strided, Window, parse_pattern
+from vitlab.paper.models import model_spec
+from vitlab.patterns import Axial, BigBird, Fixed, Neighbourhood, Strided, Window, parse_pattern
 from vitlab.spec import ViTSpec
 
 PATTERNS = [
@@ -257,6 +258,34 @@ def test_families_without_attention_between_patches_have_no_pattern():
         model.set_attention("window:7")
     with pytest.raises(ValueError, match="it has no attention"):
         build_model("R50x1", attention="window:7")
+    for unknown in ("windows", "axial:3"):
+        with pytest.raises(ValueError, match=r"is unknown|not understood"):
+            model.set_attention(unknown)
+    swin = build_model("Swin-T", image=32, classes=3)
+    within = (
+        r"attention 'window:7' is for Vision Transformers and hybrids; a Swin always attends within its own windows"
+    )
+    with pytest.raises(ValueError, match=within):
+        swin.set_attention("window:7")
+    with pytest.raises(ValueError, match=within):
+        build_model("Swin-T", attention="window:7")
+
+
+@pytest.mark.parametrize("name", ["ViT-B/16", "ViT-B/32", "ViT-Ti/16"])
+def test_axial_attention_builds_the_axial_vit_of_the_paper(name):
+    assert model_spec(name, attention="axial") == model_spec(f"Axial-{name}")
+    given = model_spec(name, attention=Axial(), positions="1d", head="mlp")
+    assert (given.positions, given.head, given.pool) == ("1d", "mlp", "mean")
+
+
+def test_axial_attention_fits_no_weights_with_a_class_token():
+    model = build_model("ViT-Ti/16", image=32, classes=3)
+    with pytest.raises(
+        ValueError, match="axial attention does not fit weights for full attention; axial attention has"
+    ):
+        model.set_attention("axial")
+    with pytest.raises(ValueError, match="axial attention has no class token, which a distilled model needs"):
+        build_model("DeiT-Ti/16-distilled", attention="axial")
 
 
 def test_sparse_attention_reads_the_class_token_alone():

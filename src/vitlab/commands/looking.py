@@ -76,15 +76,21 @@ def inspect(
     images: Pictures = (),
     out: Path = Path("inspect-out"),
     maps: int = 4,
+    at: Annotated[tuple[int, int] | None, Flag("ROW COLUMN")] = None,
+    layer: flags.Whole = None,
     max_pixels: flags.MaxPixels = None,
     loading: Loading = AS_STORED,
 ) -> int:
     """Show what a model attends to: rollout, head maps, attention distance, filters and positions, as an HTML report.
 
+    Of a Swin: where one pixel looks within its windows, in every layer.
+
     Args:
         images: Image files, folders, patterns in quotes, or - for standard input; default: draw only the weights.
         out: New folder for the report and the figures.
-        maps: Number of pictures with a map of every head in every layer.
+        maps: Number of pictures with a map of every head in every layer, or of the windows of a Swin.
+        at: Of a Swin, the pixel whose windows are drawn, on the picture as the model sees it (default: the middle).
+        layer: Of a Swin, the layer of which every head is drawn, counted from 1 (default: all, the mean of each).
     """
     given = flags.arguments(locals(), console(is_error=True))
     from vitlab.runs.measure.inspection import inspect as run

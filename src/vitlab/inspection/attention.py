@@ -24,7 +24,7 @@ def attentive(model: nn.Module) -> ViT:
     if isinstance(spec, ViTSpec):
         why = "its attention runs along rows and along columns, never between all patches"
     if isinstance(spec, SwinSpec):
-        why = "its attention stays within windows; vitlab.window_attention shows that of one"
+        why = "its attention stays within windows; vitlab.inspect and vitlab.window_attention show that of a pixel"
     raise ValueError(f"{type(model).__name__} cannot be inspected: {why}; give a Vision Transformer or a hybrid")
 
 

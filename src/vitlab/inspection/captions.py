@@ -37,6 +37,17 @@ def heads_caption(pool: str) -> str:
     )
 
 
+def windows_caption(at: tuple[int, int], layer: int | None) -> str:
+    """The caption of the windows of a pixel: in every layer, or in one with its heads apart."""
+    tiles = f"One tile for each head of layer {layer}" if layer else "One tile for each layer, as the mean of its heads"
+    return (
+        f"{tiles}: where the pixel in row {at[0]} and column {at[1]} (red) looks. Within its window, colours run from "
+        "zero (dark) to the largest probability (bright); the rest of the picture is darkened. Every second layer of a "
+        "stage shifts its windows, and the cells of later stages are larger, so windows cover more of the picture with "
+        "depth. On the left is the picture as the model sees it."
+    )
+
+
 def distance_caption(distances: np.ndarray, even: float) -> str:
     """The caption of distances (L, h) in pixels; `even` is the distance of uniform attention."""
     text = (

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ACROSS = 7  # filters in a row, as in figure 7
 TILE = 0.75  # largest size of a head's map in inches
+IN_A_ROW = 6  # windows
 
 
 def draw_distance(distances: np.ndarray, images: int, even: float) -> Drawn:
@@ -127,6 +128,27 @@ def draw_merged(pictures: np.ndarray, merged: np.ndarray) -> Drawn:
         axes.set(ylabel="picture", title="Patches by the token they are merged into")
         axes.tick_params(axis="x", labelsize=8 if across <= 2 else 6)
         _bare(axes)
+        return drawn(figure)
+
+
+def draw_windows(tiles: np.ndarray, what: str, number: int, picture: np.ndarray) -> Drawn:
+    """(n, H, W, 3) and (H, W, 3) of uint8: the picture, then a tile of `window_picture` for each layer or head."""
+    count, height, width = tiles.shape[:3]
+    across = min(IN_A_ROW, count)
+    down = -(-count // across)
+    sheet = np.full((down * across, height, width, 3), 255, np.uint8)
+    sheet[:count] = tiles
+    scale = min(8.0 / (across * width), 9.0 / (down * height))
+    with figure_of(max(1.0 + scale * across * width, 3.4), 1.0 + scale * down * height) as (figure, axes):
+        gap = max(2, width // 16)
+        whole, _, y = mosaic(sheet.reshape(down, across, height, width, 3), gap=gap, fill=255)
+        axes.imshow(whole, interpolation="none")
+        axes.set_xticks([])
+        axes.set_yticks(y, _numbered(count, across))
+        axes.set_title(f"Picture {number}: where one pixel looks, by {what}")
+        _bare(axes)
+        add_scale(figure, axes, "relative to the maximum of the window")
+        _beside(figure, axes, picture)
         return drawn(figure)
 
 

@@ -12,6 +12,7 @@ from torch.fx import Proxy
 from vitlab.models.embedding import lecun_normal_
 from vitlab.models.transformer import dense
 from vitlab.paper.imagenet import imagenet_classes
+from vitlab.patterns import no_pattern, parse_pattern
 from vitlab.require import require
 from vitlab.spec import (
     AttentionLike,
@@ -154,8 +155,8 @@ class Classifier(nn.Module, Generic[Spec]):
 
     def set_attention(self, attention: AttentionLike) -> None:
         """Change the pattern of attention; a ValueError for families that have none."""
-        why = "is for Vision Transformers and hybrids; this model has no attention between patches"
-        require(str(attention) == "full", f"attention {str(attention)!r:.60} {why}")
+        wanted = str(parse_pattern(attention))
+        require(wanted == "full", no_pattern(wanted, "this model has no attention between patches"))
 
     def reset_head(self, classes: int, head: HeadKind = "linear") -> None:
         """Replace the head by a zero head for `classes` classes, as fine-tuning does."""

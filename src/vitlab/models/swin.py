@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from vitlab.models.classifier import Classifier, make_head
 from vitlab.models.embedding import PatchEmbedding, resize_grid
 from vitlab.models.transformer import Attention, Block, dense
+from vitlab.patterns import OF_SWIN, no_pattern, parse_pattern
 from vitlab.require import require
-from vitlab.spec import Image, SwinSpec, WindowOrder, Windows, image_size
+from vitlab.spec import AttentionLike, Image, SwinSpec, WindowOrder, Windows, image_size
 
 NORM_EPS = 1e-5  # of every norm
 APART = -100.0  # added to the logits of two cells that only the roll has brought together
@@ -287,6 +288,11 @@ class Swin(Classifier[SwinSpec]):
     def set_window(self, window: int) -> None:
         """Change the side of the windows, in cells; the tables of biases are interpolated as the authors do."""
         self._adapt(replace(self.spec, window=window))
+
+    def set_attention(self, attention: AttentionLike) -> None:
+        """Raise a ValueError: a Swin has no patterns of attention. "full" stands for its own, as in other families."""
+        wanted = str(parse_pattern(attention))
+        require(wanted == "full", no_pattern(wanted, OF_SWIN))
 
     def _adapt(self, spec: SwinSpec) -> None:
         for stage, part in enumerate(self.parts):

@@ -18,7 +18,7 @@ from vitlab.paper.names import (
     stated_image,
     stated_window,
 )
-from vitlab.patterns import parse_pattern
+from vitlab.patterns import OF_SWIN, no_pattern, parse_pattern
 from vitlab.spec import (
     AttentionLike,
     AxialResNetSpec,
@@ -37,6 +37,8 @@ from vitlab.spec import (
     image_size,
     named_conventions,
 )
+
+AXIAL: dict[str, Any] = {"attention": "axial", "head": "linear", "pool": "mean", "positions": "2d"}  # of an Axial-ViT
 
 
 def model_spec(
@@ -61,7 +63,8 @@ def model_spec(
     pre-training, a class token and 1d positions; an Axial-ViT has a linear head, mean pooling and 2d positions; a DeiT
     has a linear head and DeiT's conventions. A Swin has a linear head, windows of 7x7 cells unless `window` or its name
     states another side, and DeiT's conventions, since its authors prepare images as DeiT's do. `merge` is the number of
-    tokens that every layer merges, `attention` a pattern such as "window:7". Options that a family lacks cannot be set.
+    tokens that every layer merges, `attention` a pattern such as "window:7"; with "axial" a ViT is the Axial-ViT of its
+    size. Options that a family lacks cannot be set.
     """
     known = canonical(name)
     size = image_size((stated_image(name) or 224) if image is None else image)
@@ -94,6 +97,8 @@ def model_spec(
 
 
 def _swin_spec(size: str, window: int, options: dict[str, Any]) -> SwinSpec:
+    if "attention" in options:
+        raise ValueError(no_pattern(options["attention"], OF_SWIN))
     unknown = sorted(set(options) - {"image", "classes", "conventions", "head", "stochastic_depth"})
     if unknown or options.get("head", "linear") != "linear":
         what = ", ".join(unknown) or "mlp head"
@@ -105,7 +110,7 @@ def _swin_spec(size: str, window: int, options: dict[str, Any]) -> SwinSpec:
 def _vit_spec(name: str, options: dict[str, Any]) -> ViTSpec:
     """Return the spec of a ViT, hybrid, Axial-ViT or DeiT by its canonical name; `options` override its fields."""
     if match := DEIT.fullmatch(name):
-        size, patch = match[1], int(match[2])
+        axial, size, patch = "", match[1], int(match[2])
         own: dict[str, Any] = {"head": "linear", "distilled": bool(match[3])}
     else:
         hybrid, axial, size, number = cast(re.Match[str], VIT.fullmatch(name)).groups()
@@ -113,8 +118,8 @@ def _vit_spec(name: str, options: dict[str, Any]) -> ViTSpec:
         if hybrid:
             stages, patch = HYBRIDS[hybrid, patch]
             own = {"backbone": Backbone(stages)}
-        if axial:
-            own = {"attention": "axial", "head": "linear", "pool": "mean", "positions": "2d"}
+    if axial or options.get("attention") == "axial":
+        own |= AXIAL
     layers, width, mlp, heads = SIZES[size]
     return ViTSpec(patch, layers, width, mlp, heads, **{**own, **options})
 

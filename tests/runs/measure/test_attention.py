@@ -145,7 +145,8 @@ def test_all_is_one_pattern_of_each_kind(tmp_path):
     assert [row.attention for row in found.rows] == list(EXAMPLES)
     assert [row.model for row in found.rows] == [f"ViT-Ti/16, {attention}" for attention in EXAMPLES]
     other = vitlab.cost(["R50x1"], image=[64], attention=["window:7"], quiet=True)
-    assert other.rows[0].note == "attention window:7 is for Vision Transformers and hybrids"
+    why = "this model has no attention between patches"
+    assert other.rows[0].note == f"attention 'window:7' is for Vision Transformers and hybrids; {why}"
     with pytest.raises(ValueError, match="attention 'wide' is unknown"):
         vitlab.cost("ViT-Ti/16", attention=["wide"], quiet=True)
 

@@ -17,6 +17,7 @@ from rich.console import Console
 
 import vitlab
 from agreement import randomised
+from families import FAMILIES
 from pictures import photo
 from vitlab.cli import main
 from vitlab.data.transforms.evaluation import evaluation_pixels
@@ -302,3 +303,57 @@ def test_what_a_model_has_not_is_said_in_its_section_and_the_rest_is_drawn(tmp_p
     done = run.inspect(model, [tmp_path / "photo.png"], tmp_path / "out", maps=1, console=Console(file=io.StringIO()))
     assert "rollout.svg" in done.files
     assert "Not available: " in (tmp_path / "out" / run.REPORT).read_text()
+
+
+# -- Swins ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def swin():
+    return randomised(build_from_spec(FAMILIES["Swin"]))
+
+
+def test_a_swin_shows_where_a_pixel_looks_in_every_layer(swin, files, tmp_path):
+    done = inspected(swin, files, tmp_path / "out", maps=2)
+    assert list(done.figures) == ["windows-001", "windows-002", "filters"]
+    numbers = json.loads((tmp_path / "out" / "inspection.json").read_text())
+    assert (numbers["images"], numbers["at"], numbers["layer"]) == (3, [16, 20], None)
+    assert [picture["image"] for picture in numbers["pictures"]] == [path.name for path in files]
+    text = Page(done.page).text
+    assert "where the pixel in row 16 and column 20 (red) looks" in text
+    assert "maps of 8x10, 4x5 cells, cut into windows of 3x3, 3x3" in text
+    assert "32x40" in text
+
+
+@pytest.mark.parametrize("layer", [None, 2, 4])
+def test_tiles_are_dark_outside_of_the_window_and_coloured_by_its_attention(swin, files, layer):
+    at = (9, 31)
+    found = run.examine(swin, files[:1], maps=1, place=run.Place(at, layer))
+    image = vitlab.preprocess(swin, files[0])
+    heads = [vitlab.window_attention(swin, image, layer=n, at=at)[0] for n in range(1, 5)]
+    expected = [one.mean(dim=0) for one in heads] if layer is None else [*heads[layer - 1]]
+    picture = found.cards[0].pixels.astype(float)
+    assert found.maps[0].shape == (len(expected), 32, 40, 3)
+    for tile, seen in zip(found.maps[0], expected, strict=True):
+        seen = seen.numpy()
+        assert tile[at].tolist() == [255, 64, 64]
+        others = np.ones((32, 40), bool)
+        others[at] = False
+        outside, inside = others & (seen <= 1e-20), others & (seen > 1e-20)
+        assert outside.any()
+        assert np.abs(tile - 0.35 * picture)[outside].max() <= 0.51
+        assert np.abs(tile - 0.45 * picture - 0.55 * coloured(seen / seen.max()))[inside].max() <= 0.51
+
+
+def test_windows_that_are_not_there_are_refused(swin, model, files):
+    for options, problem in (
+        ({"layer": 5}, r"layer 5 is outside 1\.\.4"),
+        ({"at": (32, 0)}, "pixel .32, 0. is outside of the image of 32x40"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            vitlab.inspect(swin, files, quiet=True, **options)
+    with pytest.raises(ValueError, match="at and layer choose windows on pictures; give at least one picture"):
+        vitlab.inspect(swin, at=(1, 1), quiet=True)
+    with pytest.raises(ValueError, match="at and layer choose windows of a Swin, and have no effect on this model"):
+        vitlab.inspect(model, files, layer=1, quiet=True)
+    assert list(vitlab.inspect(swin, quiet=True).figures) == ["filters"]

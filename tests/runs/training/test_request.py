@@ -19,6 +19,7 @@ from vitlab.data.class_names import renumbered
 from vitlab.data.fingerprint import describe
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.folders import FolderSource
+from vitlab.paper.models import name_of
 from vitlab.recipe import Execution
 from vitlab.run_dir import RunDir
 from vitlab.runs.training import start
@@ -236,8 +237,16 @@ def test_what_shows_in_the_bits_is_told_when_it_changes(trained, photos, tmp_pat
 
 def test_the_shape_of_loaded_weights_is_not_a_choice(trained, photos):
     asked = Request(f"folder:{photos}", changes=(("model.layers", "3"),))
-    with pytest.raises(ValueError, match=r"the weights decide layers; only dropout, merge, stochastic_depth, window"):
+    with pytest.raises(ValueError, match=r"the weights decide layers; only attention, dropout, merge, stochastic_dep"):
         finetuning_run(trained, "", asked, Execution(), quiet())
+
+
+def test_axial_attention_is_for_new_weights_only(trained, photos, tmp_path):
+    with pytest.raises(
+        ValueError, match="axial attention does not fit weights for full attention; axial attention has"
+    ):
+        vitlab.finetune(trained, data=f"folder:{photos}", out=tmp_path / "run", attention="axial", quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_windows_of_loaded_weights_are(photos, tmp_path):
@@ -511,6 +520,14 @@ class TestPretraining:
         )
         assert "recipe ViT-B/16@imagenet: table 3 does not have ViT-Ti/16" in said(console)
         assert (run.recipe.schedule.total, run.model.layers, run.model.image) == (60, 2, (32, 32))
+
+    def test_a_pattern_of_attention_is_one_option(self, photos):
+        for attention, name in (("window:2", "ViT-Ti/16"), ("axial", "Axial-ViT-Ti/16")):
+            changes = (("batch", "8"), ("schedule.warmup", "10"), ("model.attention", attention))
+            asked = Request(f"folder:{photos}", (32, 32), changes=changes)
+            run = pretraining_run("ViT-Ti/16", asked, Execution(), 20, quiet())
+            assert (run.model.attention, name_of(run.model)) == (attention, name)
+        assert (run.model.pool, run.model.positions) == ("mean", "2d")
 
     def test_a_resnet_gets_a_row_of_resnets_and_is_told_so(self, photos):
         console = quiet()

@@ -23,14 +23,14 @@ from vitlab.engines.making import missing_packages
 from vitlab.errors import InvalidValue, printable
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
-from vitlab.paper.models import model_spec
+from vitlab.paper.models import AXIAL, model_spec
 from vitlab.paper.names import canonical, is_model
-from vitlab.patterns import EXAMPLES, parse_pattern
+from vitlab.patterns import EXAMPLES, OF_SWIN, no_pattern, parse_pattern
 from vitlab.require import check_arguments, require
 from vitlab.runs.measure.cost_table import FIGURE, Cost, Costs
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, as_list, label_of
 from vitlab.runs.progress import Points, default_console, duration, say
-from vitlab.spec import AttentionLike, EngineName, ModelSpec, ViTSpec, image_size
+from vitlab.spec import AttentionLike, EngineName, ModelSpec, SwinSpec, ViTSpec, image_size
 from vitlab.store import locked, refuse_strange, replacing, write_json
 from vitlab.strict_json import from_json, read_json
 from vitlab.weights.load import load_model
@@ -76,9 +76,10 @@ class Subject:
         if not self.attention:
             return spec
         if not isinstance(spec, ViTSpec):
-            raise ValueError(f"attention {self.attention} is for Vision Transformers and hybrids")
+            why = OF_SWIN if isinstance(spec, SwinSpec) else "this model has no attention between patches"
+            raise ValueError(no_pattern(self.attention, why))
         if self.attention == "axial":  # as an Axial-ViT has it, without a class token
-            return replace(spec, attention="axial", pool="mean", positions="2d", distilled=False)
+            return replace(spec, **AXIAL, distilled=False)
         return replace(spec, attention=self.attention)
 
 

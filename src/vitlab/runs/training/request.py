@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from rich.console import Console
 
@@ -32,6 +32,7 @@ from vitlab.paper.recipes.pretraining import (
     pretraining_recipe,
     pretraining_row_for,
 )
+from vitlab.patterns import parse_pattern
 from vitlab.recipe import CHOSEN, Execution, Recipe
 from vitlab.require import require
 from vitlab.run_dir import VERSION, RunSpec
@@ -80,6 +81,12 @@ class Request:
         """The changed fields of the model, by their names there."""
         return {field.removeprefix(OF_MODEL): value for field, value in self.changes if field.startswith(OF_MODEL)}
 
+    @property
+    def attention(self) -> str | None:
+        """The string form of another pattern of attention, if one is asked for."""
+        wanted = self.model_changes.get("attention")
+        return None if wanted is None else str(parse_pattern(cast(str, wanted)))
+
 
 def pretraining_spec(
     name: str,
@@ -111,7 +118,8 @@ def pretraining_spec(
     recipe = _changed(pretraining_recipe(row, _length(request, images)), request)
     _tell_peak(recipe, pretraining_recipe(row), request, console)
     classes = _classes(card) if recipe.masking is None else 0
-    model = model_spec(model_name, image=recipe.image, classes=classes, head=pretraining_head(row))
+    head, attention = pretraining_head(row), request.attention
+    model = model_spec(model_name, image=recipe.image, classes=classes, head=head, attention=attention)
     model = with_fields(_with_rates(model, recipe), request.model_changes.items(), OF_MODEL)
     if recipe.masking is not None:
         model = replace(check_maskable(model), head="linear")
@@ -152,11 +160,11 @@ def finetuning_spec(
     _tell_peak(recipe, unchanged, request, console)
     fixed = sorted(set(request.model_changes) - ADJUSTABLE)
     require(not fixed, f"the weights decide {', '.join(fixed)}; only {', '.join(sorted(ADJUSTABLE))} can be set")
+    if isinstance(given, ViTSpec) and request.attention is not None:
+        check_same_weights(given, request.attention)
     shapes = empty_model(given)  # enough to see whether the model can be adapted, and to what
     adapt(shapes, recipe.image, _classes(opened.card))
     model = with_fields(_with_rates(shapes.spec, recipe), request.model_changes.items(), OF_MODEL)
-    if isinstance(model, ViTSpec) and isinstance(given, ViTSpec):
-        check_same_weights(given, model)
     run = _run_spec("finetune", model, recipe, request, execution, held_out, teacher)
     return replace(run, start=str(start.path), start_sha256=start.sha256)
 
