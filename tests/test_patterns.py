@@ -154,6 +154,14 @@ def test_the_blocks_of_bigbird(grid, layer):
         assert len(seen) == min(3 + 3 + 2, blocks)
 
 
+def test_the_tables_of_all_layers_together_are_limited():
+    """A small file could otherwise ask for minutes and gigabytes: specs are checked before any weight is read."""
+    huge = VIT | {"patch": 1, "image": (32_768, 32_768), "attention": "bigbird:8192"}
+    with pytest.raises(ValueError, match=r"'bigbird:8192' needs tables of 12,582,912 blocks in 12 layers; at most"):
+        ViTSpec(**huge)
+    ViTSpec(**(VIT | {"patch": 14, "image": (4088, 4088), "layers": 32, "attention": "bigbird"}))
+
+
 def test_random_blocks_depend_on_seed_layer_and_grid_alone():
     def drawn(seed=0, grid=(32, 32), layer=0):
         return BigBird(block=4, seed=seed).table(grid, layer)

@@ -17,7 +17,7 @@ from vitlab.strict_json import check_fields
 Grid = tuple[int, int]  # rows and columns of patches
 LARGEST = 65_536  # of every number in a pattern but the seed, because specs may come from untrusted files
 LARGEST_SEED = 2**63 - 1
-LARGEST_TABLE = 2**20  # entries of BigBird's table in one layer
+LARGEST_TABLES = 2**21  # entries of BigBird's tables in all layers, which are made in seconds
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Pattern:
         """The pattern of one layer, numbered from 0."""
         return self
 
-    def check(self, grid: Grid) -> None:
-        """Raise a ValueError if the pattern is not for this grid."""
+    def check(self, grid: Grid, layers: int) -> None:
+        """Raise a ValueError if the pattern is not for so many layers on this grid."""
 
     def pairs(self, grid: Grid, prefix: int) -> int:
         """The products of a query with a key that one layer computes, with `prefix` tokens before the patches.
@@ -209,10 +209,11 @@ class BigBird(Pattern):
         odd = f"attention {str(self)!r}: a window of {self.window} blocks has none in the middle; give an odd number"
         require(self.window % 2 == 1, odd)
 
-    def check(self, grid: Grid) -> None:
-        size = self.blocks(grid)[0] * self.slots(grid)
-        advice = "give larger blocks, or fewer random ones"
-        require(size <= LARGEST_TABLE, f"attention {str(self)!r} needs a table of {size:,} blocks; {advice}")
+    def check(self, grid: Grid, layers: int) -> None:
+        size = layers * self.blocks(grid)[0] * self.slots(grid)
+        advice = f"at most {LARGEST_TABLES:,} are allowed; give larger blocks, or fewer random ones"
+        needs = f"attention {str(self)!r} needs tables of {size:,} blocks in {layers} layers"
+        require(size <= LARGEST_TABLES, f"{needs}; {advice}")
 
     def blocks(self, grid: Grid) -> tuple[int, int, int]:
         """Blocks of the sequence, and how many of the first and of the last are global."""

@@ -347,7 +347,7 @@ class ViTSpec:
             without = "axial attention has no class token"
             require(not self.distilled, f"{without}, which a distilled model needs; give a model without distillation")
             require(self.pool == "mean", f"{without}; pool must be 'mean'")
-        self.pattern.check(self.grid)
+        self.pattern.check(self.grid, self.layers)
         if self.attention != "full":
             is_plain = self.positions != "relative"
             require(is_plain, f"{self.attention} attention has no relative positions; give 2d, 1d or none")

@@ -118,8 +118,7 @@ def test_the_fast_path_equals_full_attention_with_the_mask(text, grid, prefix):
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-@torch.no_grad()
-def test_the_fast_path_equals_the_mask_on_any_grid(data):
+def test_the_fast_path_equals_the_mask_on_any_grid_in_values_and_gradients(data):
     kind = data.draw(st.sampled_from(["window", "neighbourhood", "strided", "fixed", "bigbird"]))
     number = data.draw(st.integers(1, 9))
     more = {"fixed": f",summary={data.draw(st.integers(1, 4))}"}
@@ -130,7 +129,13 @@ def test_the_fast_path_equals_the_mask_on_any_grid(data):
     prefix, layer = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 3))
     attention = made(f"{kind}:{first}={number}{more.get(kind, '')}", grid, prefix, layer)
     u = torch.randn(1, prefix + grid[0] * grid[1], WIDTH, generator=torch.Generator().manual_seed(layer))
-    assert (attention(u) - attention.explain(u)[0]).abs().max() <= 1e-6
+    with torch.no_grad():
+        assert (attention(u) - attention.explain(u)[0]).abs().max() <= 1e-6
+    u = u.double().requires_grad_()
+    out = torch.randn(u.shape, dtype=u.dtype, generator=torch.Generator().manual_seed(1))
+    inputs = [u, *attention.double().parameters()]
+    fast, masked = (torch.autograd.grad((form * out).sum(), inputs) for form in (attention(u), attention.explain(u)[0]))
+    assert max((a - b).abs().max() for a, b in zip(fast, masked, strict=True)) <= 1e-12
 
 
 @pytest.mark.parametrize("text", ["neighbourhood:3", "bigbird:block=3,global=1", "bigbird:block=2"])

@@ -106,7 +106,8 @@ def test_one_call_exports_a_saved_model(tmp_path, runtime, capsys):
     model = small_model("ViT")
     model.class_names = ("ant", "bee", "cat", "dog")
     save_model(model, tmp_path / "private" / "insects")
-    page = export_web(tmp_path / "private" / "insects", tmp_path / "web", runtime=runtime)
+    page = export_web(tmp_path / "private" / "insects", tmp_path / "web", runtime=runtime, attention="window:2")
+    assert "Its attention is window:2." in page.cards[0]["text"]
     assert (page.cards[0]["name"], page.cards[0]["class_names"]) == ("insects", ["ant", "bee", "cat", "dog"])
     assert "writing" in capsys.readouterr().err
     for file in (tmp_path / "web").rglob("*"):

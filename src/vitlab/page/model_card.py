@@ -119,6 +119,9 @@ def _text(model: Model) -> str:
     """The architecture in the paper's words, and the file that the weights come from, without its folder."""
     parameters = sum(weight.numel() for weight in model.parameters()) / 1e6
     said = f"{name_of(model.spec)} with {parameters:.1f} million parameters."
+    attention = getattr(model.spec, "attention", "full")
+    if attention not in ("full", "axial"):  # which the name says
+        said += f" Its attention is {attention}."
     if source := model.provenance.get("source"):
         said += f" Weights: {PurePath(source).name}."
     if not shows_layers(model.spec):

@@ -179,10 +179,8 @@ def export(
     models = as_list(model)
     chosen = tuple(outputs)
     if to == "web":
-        is_plain = not (chosen != ("logits",) or int8 or _is_given(check) or agreement != AGREEMENT)
-        is_plain = is_plain and not merge and attention is None
-        none = "outputs, int8, check, agreement, merge and attention have no effect on a page; leave them out"
-        require(is_plain, none)
+        is_plain = not (chosen != ("logits",) or int8 or _is_given(check) or agreement != AGREEMENT or merge)
+        require(is_plain, "outputs, int8, check, agreement and merge have no effect on a page; leave them out")
         return export_web(
             models,
             out,
@@ -191,6 +189,7 @@ def export(
             runtime=runtime,
             conventions=conventions,
             image=image,
+            attention=attention,
             heads=heads,
             allow_partial=allow_partial,
             allow_nonfinite=allow_nonfinite,

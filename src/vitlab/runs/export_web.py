@@ -15,7 +15,7 @@ from vitlab.paper.models import name_of
 from vitlab.require import check_arguments, require
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, as_list, open_copy
 from vitlab.runs.progress import announced, default_console
-from vitlab.spec import ConventionName
+from vitlab.spec import AttentionLike, ConventionName
 from vitlab.store import refuse_existing, refuse_unwritable
 
 SUFFIXES = {".npz", ".safetensors"}  # of weights; not part of a model's name
@@ -30,6 +30,7 @@ def export_web(
     runtime: str | Path | None = None,
     conventions: ConventionName | None = None,
     image: ImageSize | None = None,
+    attention: AttentionLike | None = None,
     heads: int | None = None,
     allow_partial: bool = False,
     allow_nonfinite: bool = False,
@@ -50,7 +51,7 @@ def export_web(
     packages, extra = PACKAGES["onnxruntime"]
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     require(not missing, f"an export to the web needs {', '.join(missing)}: pip install 'vitlab[{extra}]'")
-    options = ModelOptions(conventions, image, "own", "cpu", heads, allow_partial, allow_nonfinite)
+    options = ModelOptions(conventions, image, "own", "cpu", heads, allow_partial, allow_nonfinite, attention=attention)
     named = []
     for given in as_list(models):
         model = open_copy(given, options, screen)

@@ -34,8 +34,10 @@ class Converted(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The paper's name of the model."""
-        return name_of(self.model.spec)
+        """The paper's name of the model, and its pattern of attention if that is another."""
+        attention = getattr(self.model.spec, "attention", "full")
+        name = name_of(self.model.spec)
+        return name if attention in ("full", "axial") else f"{name}, {attention}"
 
 
 def convert(

@@ -151,7 +151,7 @@ def _variant_refusals(spec: ViTSpec, format: SaveFormat) -> list[str]:
     reasons = {
         where: (spec.positions, spec.positions_at) != ("1d", "stem"),
         "its attention is axial": spec.attention == "axial",
-        f"its attention is {spec.attention}; save it with full attention, model.set_attention('full')": is_sparse,
+        f"its attention is {spec.attention}; turn it off, attention='full' or model.set_attention('full')": is_sparse,
         "it has a distillation token": spec.distilled and format != "timm",
         "it is a hybrid": spec.backbone is not None and format == "hf",
         f"it merges {spec.merge} tokens per layer; turn that off with model.set_merge(0), or merge=0": spec.merge > 0,
