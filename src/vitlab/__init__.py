@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from vitlab.runs.sweep.transfer import transfer
     from vitlab.runs.training.run import Run, open_run, reproduce
     from vitlab.runs.training.start import finetune, pretrain
+    from vitlab.runs.vtab.check import check_vtab
+    from vitlab.runs.vtab.measure import vtab
+    from vitlab.runs.vtab.prepare import prepare_vtab
     from vitlab.weights.convert import convert
     from vitlab.weights.load import load_model
     from vitlab.weights.released.catalogue import list_releases
@@ -43,6 +46,7 @@ __all__ = [
     "Stopped",
     "build_model",
     "check_data",
+    "check_vtab",
     "convert",
     "cost",
     "count",
@@ -66,6 +70,7 @@ __all__ = [
     "open_engine",
     "open_run",
     "predict",
+    "prepare_vtab",
     "preprocess",
     "pretrain",
     "read_report",
@@ -74,6 +79,7 @@ __all__ = [
     "serve",
     "sweep",
     "transfer",
+    "vtab",
 ]
 
 
@@ -127,6 +133,12 @@ def __getattr__(name: str) -> object:
             from vitlab.runs import serve as home
         case "sweep":
             from vitlab.runs.sweep import sweep as home
+        case "check_vtab":
+            from vitlab.runs.vtab import check as home
+        case "prepare_vtab":
+            from vitlab.runs.vtab import prepare as home
+        case "vtab":
+            from vitlab.runs.vtab import measure as home
         case "transfer":
             from vitlab.runs.sweep import transfer as home
         case _:

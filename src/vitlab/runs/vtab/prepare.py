@@ -1,0 +1,103 @@
+"""`vitlab data prepare vtab`: pack the images of every task once, so that later runs open them at once."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from vitlab.data.vtab.image_sets import image_set
+from vitlab.data.vtab.packs import CARD, FOLDER, pack_folder, write_pack
+from vitlab.errors import Stopped
+from vitlab.interrupts import Signals
+from vitlab.jobs.job import Here, Job, Processes
+from vitlab.jobs.mapping import Crew, Event
+from vitlab.paper.vtab import VtabTask
+from vitlab.report.tables import Results, Tabular
+from vitlab.require import check_arguments, require
+from vitlab.runs.progress import Images, Tally, default_console
+from vitlab.runs.vtab.problems import PROBLEM, forget_problem, guarded, problem_of
+from vitlab.runs.vtab.tasks import TaskLike, chosen_tasks
+from vitlab.store import locked, refuse_unwritable
+
+
+@dataclass(frozen=True)
+class Prepared(Tabular):
+    """What became of every image set: the number of its images, or why it could not be packed."""
+
+    sets: tuple[tuple[str, tuple[VtabTask, ...], str], ...]  # key, tasks, problem
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A line for every set that could not be packed."""
+        return tuple(f"{key}: {problem}" for key, _, problem in self.sets if problem)
+
+    @property
+    def table(self) -> Results:
+        """A row for each set."""
+        rows = []
+        for key, tasks, problem in self.sets:
+            images = tasks[0].train.images + tasks[0].validation.images + tasks[0].test.images
+            rows.append((key, ", ".join(task.name for task in tasks), None if problem else images, problem or "packed"))
+        return Results(("images", "tasks", "number", "state"), tuple(rows))
+
+
+def prepare_vtab(
+    root: str | Path,
+    tasks: Sequence[TaskLike] = (),
+    *,
+    jobs: int | None = None,
+    console: Console | None = None,
+    quiet: bool = False,
+) -> Prepared:
+    """Pack the 1000 training and all test images of every task into ROOT/prepared.
+
+    `tasks` are names of tasks or groups (default: all). A set that is missing or damaged is reported, and the others
+    are packed. If it is stopped or killed, the same call continues. `jobs` sets are packed at a time.
+    """
+    check_arguments(prepare_vtab, locals())
+    require(jobs is None or jobs >= 1, f"jobs= is {jobs}; at least 1 is needed")
+    folder, screen = Path(root), default_console(console, quiet=quiet)
+    require(folder.is_dir(), f"{folder} is not a folder; give the folder of the downloads")
+    refuse_unwritable(folder / FOLDER)
+    sets: dict[str, list[VtabTask]] = {}
+    for task in chosen_tasks(tasks):
+        sets.setdefault(image_set(task).key, []).append(task)
+    work = [
+        Job(key, pack, (folder, tuple(own)), pack_folder(folder, own[0]), (CARD, PROBLEM)) for key, own in sets.items()
+    ]
+    with locked(folder / FOLDER), Crew(Processes(jobs) if jobs is not None and jobs > 1 else Here()) as crew:
+        for job in work:
+            forget_problem(job)
+        done = sum(job.is_done() for job in work)
+        with Tally(screen, len(work), done, has_bar=False) as tally:
+            code = crew.map(work, screen, partial(_tell, tally))
+        if code:
+            raise Stopped(code, folder / FOLDER, "the same command")
+    return Prepared(tuple((job.name, tuple(sets[job.name]), problem_of(job)) for job in work))
+
+
+def pack(asked: tuple[Path, tuple[VtabTask, ...]], console: Console) -> int:
+    """The job of an image set: pack it, with damaged files as its problem and not that of other sets."""
+    root, tasks = asked
+    return guarded(_pack, asked, pack_folder(root, tasks[0]), console)
+
+
+def _pack(asked: tuple[Path, tuple[VtabTask, ...]], console: Console) -> int:
+    root, tasks = asked
+    with (
+        Images(console, f"packing {image_set(tasks[0]).key}") as display,
+        Signals() as signals,
+        contextlib.closing(write_pack(root, tasks)) as steps,
+    ):
+        for done, total in steps:
+            display.show(done, total)
+            if signals.stop:
+                return signals.stop
+    return 0
+
+
+def _tell(tally: Tally, job: Job, event: Event, words: str) -> None:
+    tally.tell(job.name, event, words or (problem_of(job) if event == "finished" else ""))
