@@ -33,9 +33,13 @@ class Agreement:
 def agreement(engine: Engine, model: Model, images: Tensor) -> Agreement:
     """Compare an engine with the plain model on preprocessed images (B, 3, H, W)."""
     plain = Engine("plain", plain_function(model), device=engine.device, dtype=engine.dtype)
-    ours, theirs = engine(images), plain(images)
+    return agreement_of(engine(images), plain(images))
+
+
+def agreement_of(ours: Tensor, theirs: Tensor) -> Agreement:
+    """Compare the logits (B, K) of an engine with those of the plain model."""
     same = int((ours.argmax(dim=-1) == theirs.argmax(dim=-1)).sum())
-    return Agreement(len(images), same, float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-30)))
+    return Agreement(len(ours), same, float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-30)))
 
 
 def probe(model: Model, batch: int) -> Tensor:

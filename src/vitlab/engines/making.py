@@ -2,6 +2,8 @@
 
 import hashlib
 import importlib.util
+import threading
+from collections.abc import Callable
 from functools import lru_cache
 from typing import cast
 from weakref import WeakKeyDictionary
@@ -10,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitlab.engines.agreement import agreement, probe
-from vitlab.engines.engine import Engine, EngineName
+from vitlab.engines.agreement import agreement_of, probe
+from vitlab.engines.engine import Engine, EngineName, Function, Output
 from vitlab.engines.graphs import cached_graph
 from vitlab.engines.machine import is_packing_faster
 from vitlab.engines.networks import can_pack, is_untouched, prepared
@@ -90,7 +92,26 @@ def _graph_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
     require(model.spec.classes > 0, f"engine {engine!r} needs a model with classes; use engine 'torch'")
     is_int8 = engine == "onnxruntime-int8"
     wide, narrow = GRAPH_ENGINES[engine](cached_graph(model, is_int8=is_int8), torch.get_num_threads())
-    for function in (wide, narrow):  # each by itself: which one computes a batch depends on its size and the cores
-        found = agreement(Engine(engine, function), model, probe(model, 2))
+    images = probe(model, 2)
+    theirs = Engine("plain", plain_function(model))(images)  # not the model itself, which an engine must not keep alive
+
+    def check(function: Function) -> None:
+        found = agreement_of(Engine(engine, function)(images), theirs)
         require(is_int8 or found.is_exact, f"engine {engine!r} disagrees with the model: {found}; use engine 'torch'")
-    return Engine(engine, wide, narrow)
+
+    check(narrow)
+    return Engine(engine, _checked_first(wide, check), narrow)
+
+
+def _checked_first(function: Function, check: Callable[[Function], None]) -> Function:
+    """The same function, checked before its first batch: building it takes long, and not every job needs it."""
+    checking, checked = threading.Lock(), threading.Event()
+
+    def run(images: Tensor, output: Output) -> Tensor:
+        with checking:
+            if not checked.is_set():
+                check(function)
+                checked.set()
+        return function(images, output)
+
+    return run

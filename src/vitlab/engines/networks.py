@@ -20,7 +20,7 @@ from vitlab.models.build import Model, empty_model
 from vitlab.models.embedding import PatchEmbedding, patchify
 from vitlab.models.merging import MergingBlock, merged, proportional, unmerged
 from vitlab.models.resnet import ResNet, StandardConv, pad_same, standardised
-from vitlab.models.transformer import MLP, Attention, Block
+from vitlab.models.transformer import MLP, Attention, Block, is_traced
 from vitlab.models.vit import ViT
 from vitlab.spec import ModelSpec
 
@@ -41,12 +41,15 @@ class Dense:
         return F.linear(x, self.weight, self.bias)
 
     def gelu(self, x: Tensor, approximate: str) -> Tensor:
-        """(..., D) -> (..., D'), through a GELU, in place: new memory of this size costs more than the GELU's sums."""
-        return torch.ops.aten.gelu_(self(x), approximate=approximate)
+        """(..., D) -> (..., D'), through a GELU, in place: it would spend its time on new memory."""
+        h = self(x)
+        if is_traced():  # an exported program has no operators that change their inputs
+            return F.gelu(h, approximate=approximate)
+        return torch.ops.aten.gelu_(h, approximate=approximate)
 
     def plus(self, x: Tensor, residual: Tensor) -> Tensor:
         """(..., D), (..., D') -> (..., D')."""
-        return self(x).add_(residual)
+        return residual + self(x)
 
 
 class PackedDense(Dense):

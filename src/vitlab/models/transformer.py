@@ -144,9 +144,8 @@ class MLP(nn.Module):
 
     def _can_be_lean(self, v: Tensor) -> bool:
         """Whether this is a training step on a CPU, in full precision, without dropout and with nothing frozen."""
-        is_traced = torch.jit.is_tracing() or torch.compiler.is_compiling()
         is_random = self.training and self.dropout > 0
-        if is_traced or is_random or torch.is_autocast_enabled("cpu") or not torch.is_grad_enabled():
+        if is_traced() or is_random or torch.is_autocast_enabled("cpu") or not torch.is_grad_enabled():
             return False
         is_trained = v.requires_grad and all(parameter.requires_grad for parameter in self.parameters())
         return is_trained and v.device.type == "cpu" and v.dtype.itemsize >= 4
@@ -204,9 +203,14 @@ class Block(nn.Module):
         self.mlp.initialise(generator)
 
 
+def is_traced() -> bool:
+    """Whether torch records what is computed instead of running it, with sizes that may be symbols."""
+    return torch.jit.is_tracing() or torch.compiler.is_compiling()
+
+
 def gelu(x: Tensor, approximate: str) -> Tensor:
     """x Phi(x) for `none`, x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 for `tanh`; any shape."""
-    if approximate == "tanh" and not torch.jit.is_tracing() and not torch.compiler.is_compiling():
+    if approximate == "tanh" and not is_traced():
         is_trained_by_cpu = x.requires_grad and x.device.type == "cpu" and x.dtype.itemsize >= 4
         if is_trained_by_cpu:
             return _TanhGelu.apply(x)
