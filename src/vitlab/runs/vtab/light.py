@@ -7,7 +7,7 @@ images. Tasks on the same images share their features.
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -23,11 +23,13 @@ from vitlab.metrics.fewshot import mean_rank_choice
 from vitlab.metrics.probe import RATES, train_probe
 from vitlab.metrics.ridge import GRID, fit
 from vitlab.models.build import Model
+from vitlab.paper.models import name_of
 from vitlab.paper.vtab import TaskSplit, VtabTask
 from vitlab.require import require
 from vitlab.runs.measure.features import write_features
-from vitlab.runs.measure.inputs import ModelLike, ModelOptions, load, settled
+from vitlab.runs.measure.inputs import ModelLike, ModelOptions, open_model, settled
 from vitlab.runs.measure.scoring import Reading
+from vitlab.runs.progress import say
 from vitlab.runs.vtab.problems import guarded
 from vitlab.runs.vtab.results import Score
 from vitlab.spec import image_size
@@ -66,7 +68,10 @@ def run_light(work: LightWork, console: Console) -> int:
 
 def measure_light(work: LightWork, console: Console) -> int:
     """Compute the features of an image set that are missing, measure its tasks, and write the result."""
-    model, how = load(work.model, work.loading, console)
+    model = open_model(work.model, work.loading, console)
+    # The whole image, as in VTAB's tests: the centre crop of the paper's few-shot evaluation would cut off objects.
+    how = replace(model.spec.conventions.preprocessing, resize="square", fraction=1.0)
+    say(console, f"{name_of(model.spec)}, preprocessing: {how}", "dim")
     engine = settled(model, work.engine, work.batch, ALONE, console)
     reading = Reading(work.batch, work.workers, work.max_bad, ALONE, engine)
     first = work.tasks[0]

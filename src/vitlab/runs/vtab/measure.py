@@ -110,7 +110,7 @@ def vtab(
         ready, problems = _ready(place, chosen, screen)
         if light:
             asked = {"light": True, "image": size, "engine": engine, "max_bad": max_bad}
-            loading = ModelOptions(image=size, preprocessing="few-shot", device=execution.device)
+            loading = ModelOptions(image=size, device=execution.device)
             made = _light(model, loading, place, ready, folder, engine, max_bad, execution)
         else:
             asked = {"light": False, "image": size, "runs": runs, "changes": dict(changed)}

@@ -22,7 +22,7 @@ BLUR = RADIUS / 30  # standard deviation of the blur, in pixels
 CONTRAST, GREY = 4, 128
 KEPT = int(0.9 * RADIUS)  # pixels; outside of this radius the image is grey
 QUALITY = 72  # of the JPEG that is stored
-REACH = 4  # standard deviations that the blur extends to
+REACH = 3  # standard deviations that the blur extends to
 
 
 class Normalised:
