@@ -13,9 +13,11 @@ from statistics import fmean
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vitlab
 import vtab_miniatures
+from vitlab.data.vtab.listing import jpeg
 from vitlab.data.vtab.opening import open_task
 from vitlab.metrics.ridge import GRID
 from vitlab.models.build import build_from_spec
@@ -64,7 +66,7 @@ class TestLight:
         sets = {}
         for split in ("train800", "val200", "train800val200", "test"):
             source = open_task(tmp_path / "root", task, split)
-            made = vitlab.features(weights, source, preprocessing="few-shot", quiet=True).vectors
+            made = vitlab.features(weights, source, quiet=True).vectors
             sets[split] = made.x.astype(np.float64), made.y
 
         def accuracy(train, test, l2):
@@ -89,8 +91,7 @@ class TestLight:
         files = {}
         for kind, grey in (("AnnualCrop", 20), ("Forest", 120), ("River", 230)):
             for number in range(80 // 3 + 2):
-                image = np.full((8, 8, 3), grey, np.uint8)
-                files[f"2750/{kind}/{kind}_{number}.jpg"] = vtab_miniatures_jpeg(image)
+                files[f"2750/{kind}/{kind}_{number}.jpg"] = jpeg(Image.new("RGB", (8, 8), (grey,) * 3), 75)
         kept = dict(list(files.items())[:80])
         vtab_miniatures.write_zip(root / "EuroSAT.zip", kept)
         found = vitlab.vtab(weights, root, tmp_path / "out", tasks=[task], light=True, quiet=True)
@@ -112,17 +113,8 @@ class TestLight:
             vitlab.vtab(weights, tmp_path / "root", tasks=[task], light=True, schedule={"peak": 1.0}, quiet=True)
 
 
-def vtab_miniatures_jpeg(pixels):
-    import io
-
-    from PIL import Image
-
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "JPEG")
-    return stream.getvalue()
-
-
 class TestFinetuning:
+    @pytest.mark.slow
     def test_every_task_has_its_recipe_and_the_table_its_means(self, tmp_path, weights):
         tasks = written(tmp_path / "root", "svhn", "eurosat", "dsprites_location", "dsprites_orientation")
         how = {"tasks": tasks, "runs": 2, "quiet": True, **SMALL}
@@ -159,11 +151,12 @@ class TestFinetuning:
             vitlab.vtab(weights, tmp_path / "root", tmp_path / "out", quiet=True)
 
     @pytest.mark.slow
-    def test_jobs_in_processes_reach_the_same_numbers(self, tmp_path, weights):
+    @pytest.mark.parametrize("workers", [{"jobs": 2}, {"ray": "local"}], ids=["processes", "ray"])
+    def test_parallel_jobs_reach_the_same_numbers(self, tmp_path, weights, workers):
         tasks = written(tmp_path / "root", "svhn", "eurosat")
         how = {"tasks": tasks, "runs": 1, "quiet": True, **SMALL}
         here = vitlab.vtab(weights, tmp_path / "root", tmp_path / "here", **how)
-        there = vitlab.vtab(weights, tmp_path / "root", tmp_path / "there", jobs=2, **how)
+        there = vitlab.vtab(weights, tmp_path / "root", tmp_path / "there", **workers, **how)
         assert here == there
 
     def test_days_on_a_cpu_must_be_confirmed(self, tmp_path, weights):

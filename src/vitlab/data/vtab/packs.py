@@ -22,7 +22,7 @@ from vitlab.data.vtab.originals import choose, open_original
 from vitlab.data.vtab.task_source import Part, TaskSource
 from vitlab.paper.vtab import TaskSplit, VtabTask
 from vitlab.require import require
-from vitlab.store import make_folder, refuse_strange, remove_folder, remove_leftovers, write_json
+from vitlab.store import make_folder, remove_folder, remove_leftovers, write_json
 from vitlab.strict_json import from_json, read_json, to_json
 
 FOLDER: Final = "prepared"
@@ -142,7 +142,6 @@ def write_pack(root: Path, tasks: Sequence[VtabTask]) -> Generator[Written]:
 
 def _begin(folder: Path, plan: str) -> None:
     """Continue the packing of the same images, or start a new one."""
-    refuse_strange(folder, (PLAN,))
     if (folder / PLAN).is_file() and read_json(folder / PLAN) != {"plan": plan}:
         remove_folder(folder)
     make_folder(folder)

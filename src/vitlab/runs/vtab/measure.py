@@ -154,7 +154,10 @@ def _light(
     max_bad: float,
     execution: Execution,
 ) -> Measurement:
-    loaded = open_model(model, loading, Console(quiet=True))
+    loaded = open_model(model, replace(loading, image=None), Console(quiet=True))
+    weights = fingerprint_of(loaded)
+    if loading.image is not None:
+        loaded.resize(loading.image)
     sets: dict[str, list[VtabTask]] = {}
     for task in tasks:
         sets.setdefault(image_set(task).key, []).append(task)
@@ -170,7 +173,7 @@ def _light(
             images += sum(part.images for part in (own[0].train, own[0].validation, own[0].test))
     return Measurement(
         name_of(loaded.spec),
-        fingerprint_of(loaded),
+        weights,
         str(device),
         lightly.estimated_seconds(loaded, images),
         found,

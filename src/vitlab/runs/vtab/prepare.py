@@ -9,18 +9,20 @@ from pathlib import Path
 from rich.console import Console
 
 from vitlab.data.vtab.image_sets import image_set
-from vitlab.data.vtab.packs import CARD, FOLDER, pack_folder, write_pack
+from vitlab.data.vtab.packs import CARD, FOLDER, PLAN, pack_folder, write_pack
 from vitlab.errors import Stopped
 from vitlab.interrupts import Signals
-from vitlab.jobs.job import Here, Job, Processes
+from vitlab.jobs.job import LOG, Here, Job, Processes
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.paper.vtab import VtabTask
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.runs.progress import Images, Tally, default_console
-from vitlab.runs.vtab.problems import PROBLEM, forget_problem, guarded, problem_of
+from vitlab.runs.vtab.problems import PROBLEM, forget_problem, guarded, problem_of, said
 from vitlab.runs.vtab.tasks import TaskLike, chosen_tasks
-from vitlab.store import locked, refuse_unwritable
+from vitlab.store import locked, refuse_strange, refuse_unwritable
+
+OURS = (PLAN, LOG, PROBLEM)  # files that only a pack's folder has
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,13 @@ def prepare_vtab(
     sets: dict[str, list[VtabTask]] = {}
     for task in chosen_tasks(tasks):
         sets.setdefault(image_set(task).key, []).append(task)
-    work = [
-        Job(key, pack, (folder, tuple(own)), pack_folder(folder, own[0]), (CARD, PROBLEM)) for key, own in sets.items()
-    ]
+    work, problems = [], dict.fromkeys(sets, "")
+    for key, own in sets.items():
+        try:
+            refuse_strange(pack_folder(folder, own[0]), OURS)
+            work.append(Job(key, pack, (folder, tuple(own)), pack_folder(folder, own[0]), (CARD, PROBLEM)))
+        except FileExistsError as error:
+            problems[key] = said(error)
     with locked(folder / FOLDER), Crew(Processes(jobs) if jobs is not None and jobs > 1 else Here()) as crew:
         for job in work:
             forget_problem(job)
@@ -76,7 +82,8 @@ def prepare_vtab(
             code = crew.map(work, screen, partial(_tell, tally))
         if code:
             raise Stopped(code, folder / FOLDER, "the same command")
-    return Prepared(tuple((job.name, tuple(sets[job.name]), problem_of(job)) for job in work))
+    problems |= {job.name: problem_of(job) for job in work}
+    return Prepared(tuple((key, tuple(own), problems[key]) for key, own in sets.items()))
 
 
 def pack(asked: tuple[Path, tuple[VtabTask, ...]], console: Console) -> int:
