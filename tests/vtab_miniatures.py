@@ -469,3 +469,15 @@ SETS: dict[str, tuple[Callable[..., Miniature], tuple[str, ...], int, Rule]] = {
     "smallnorb_azimuth": (smallnorb, ("mat.gz", "mat"), 18, lambda info: info[1] // 2),
     "smallnorb_elevation": (smallnorb, ("mat.gz",), 9, lambda info: info[0]),
 }
+
+
+def written(root: Path, *keys: str) -> list[VtabTask]:
+    """Write the image sets of tasks in their first form; returns the tasks on them."""
+    root.mkdir(exist_ok=True)
+    made, tasks = {}, []
+    for key in keys:
+        write, forms, classes, _ = SETS[key]
+        if write not in made:
+            made[write] = write(root, forms[0])
+        tasks.append(made[write].task(key, classes))
+    return tasks

@@ -93,8 +93,8 @@ def transfer(
         imagenet: Training and test data of ImageNet.
         cifar10: Training and test data, such as cifar10:DIR cifar10:DIR?split=test.
         cifar100: Training and test data of CIFAR-100.
-        pets: Training and test data of Oxford-IIIT Pets.
-        flowers: Training and test data of Oxford Flowers-102.
+        pets: Training and test data of Oxford-IIIT Pets, such as pets:DIR pets:DIR?split=test.
+        flowers: Training and test data of Oxford Flowers-102, such as flowers:DIR flowers:DIR?split=test.
         sweep: First pick the learning rate of table 4 on a development split, as in the paper; auto: not on a CPU.
         out: Folder for the runs and the table.
         runs: Number of runs on each set, with seeds 0, 1, ...

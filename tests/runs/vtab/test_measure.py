@@ -25,7 +25,7 @@ from vitlab.paper.results import TABLE_9
 from vitlab.paper.vtab import TASKS
 from vitlab.runs.vtab.finetuning import exceptions
 from vitlab.runs.vtab.results import Score, VtabResult
-from vtab_miniatures import SETS
+from vtab_miniatures import written
 
 SMALL = {"image": 8, "batch": 8, "schedule": {"total": 3, "warmup": 1}}
 
@@ -39,17 +39,6 @@ def weights(tmp_path, tiny_spec):
         torch.nn.init.normal_(parameter, std=0.3)
     vitlab.save_model(model, tmp_path / "weights", "vitlab")
     return tmp_path / "weights"
-
-
-def written(root, *keys):
-    root.mkdir(exist_ok=True)
-    made, tasks = {}, []
-    for key in keys:
-        write, forms, classes, _ = SETS[key]
-        if write not in made:
-            made[write] = write(root, forms[0])
-        tasks.append(made[write].task(key, classes))
-    return tasks
 
 
 class TestLight:

@@ -17,20 +17,9 @@ from vitlab.data.vtab import packs
 from vitlab.data.vtab.opening import open_task, origin
 from vitlab.data.vtab.originals import open_original
 from vitlab.store import LOCK, Locked, locked
-from vtab_miniatures import SETS
+from vtab_miniatures import SETS, written
 
 SPLITS = ("train800", "val200", "train800val200", "test")
-
-
-def written(root, *keys):
-    """Miniatures of the tasks' image sets, and the tasks on them."""
-    made, tasks = {}, []
-    for key in keys:
-        write, forms, classes, _ = SETS[key]
-        if write not in made:
-            made[write] = write(root, forms[0])
-        tasks.append(made[write].task(key, classes))
-    return tasks
 
 
 def content(source):

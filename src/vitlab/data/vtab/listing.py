@@ -59,6 +59,19 @@ def file_listing(
     return Listing(keys, np.array([place[name] for name in classes], np.int64), tuple(class_names), choose)
 
 
+class Converted:
+    """Image files that are converted when they are read, by a function that other processes can import."""
+
+    def __init__(self, pictures: Pictures, convert: Callable[[bytes], bytes]) -> None:
+        self._pictures, self._convert = pictures, convert
+        self.stamp, self.paths = pictures.stamp, pictures.paths
+
+    def read(self, index: int) -> bytes:
+        data = self._pictures.read(index)
+        assert isinstance(data, bytes)
+        return self._convert(data)
+
+
 class InFiles:
     """What pictures out of a few files have in common: paths, and a stamp of all files when they were opened."""
 

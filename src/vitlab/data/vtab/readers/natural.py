@@ -11,7 +11,7 @@ from vitlab.data.archives.members import LARGEST_TEXT
 from vitlab.data.images.gate import read_image
 from vitlab.data.sources.cifar import CifarSource
 from vitlab.data.transforms.resizing import resized
-from vitlab.data.vtab.listing import Listing, Pictures, PixelRows, file_listing, jpeg
+from vitlab.data.vtab.listing import Converted, Listing, Pictures, PixelRows, file_listing, jpeg
 from vitlab.data.vtab.places import Place
 from vitlab.paper.vtab import VtabTask
 from vitlab.require import require
@@ -115,25 +115,17 @@ def sun397(place: Place, split: str, task: VtabTask) -> Listing:
     keys = sorted(set(lists[split]))
     classes = [key.rpartition("/")[0] for key in keys]
     found = file_listing(members, [key.lstrip("/") for key in keys], keys, classes, class_names)
-    return replace(found, choose=lambda numbers: Reduced(found.choose(numbers)))
+    return replace(found, choose=lambda numbers: Converted(found.choose(numbers), reduced))
 
 
-class Reduced:
-    """Images with at most 120,000 pixels each; those that had more are compressed again, as in TFDS."""
-
-    def __init__(self, pictures: Pictures) -> None:
-        self._pictures = pictures
-        self.stamp, self.paths = pictures.stamp, pictures.paths
-
-    def read(self, index: int) -> bytes:
-        data = self._pictures.read(index)
-        assert isinstance(data, bytes)
-        image = read_image(data).image
-        if image.width * image.height <= SUN_PIXELS:
-            return data
-        factor = sqrt(SUN_PIXELS / (image.width * image.height))
-        size = round(image.height * factor), round(image.width * factor)
-        return jpeg(resized(image, size, "bilinear", antialias=False), SUN_QUALITY)
+def reduced(data: bytes) -> bytes:
+    """An image with at most 120,000 pixels; one that had more is compressed again, as in TFDS."""
+    image = read_image(data).image
+    if image.width * image.height <= SUN_PIXELS:
+        return data
+    factor = sqrt(SUN_PIXELS / (image.width * image.height))
+    size = round(image.height * factor), round(image.width * factor)
+    return jpeg(resized(image, size, "bilinear", antialias=False), SUN_QUALITY)
 
 
 def svhn(place: Place, split: str, task: VtabTask) -> Listing:

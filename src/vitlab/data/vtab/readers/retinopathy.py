@@ -15,7 +15,7 @@ from PIL import Image
 from vitlab.data.images.gate import read_image
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.transforms.resizing import resized
-from vitlab.data.vtab.listing import Pictures, jpeg
+from vitlab.data.vtab.listing import jpeg
 
 RADIUS = 300  # pixels
 BLUR = RADIUS / 30  # standard deviation of the blur, in pixels
@@ -25,17 +25,9 @@ QUALITY = 72  # of the JPEG that is stored
 REACH = 3  # standard deviations that the blur extends to
 
 
-class Normalised:
-    """Fundus photographs, normalised when they are read."""
-
-    def __init__(self, pictures: Pictures) -> None:
-        self._pictures = pictures
-        self.stamp, self.paths = pictures.stamp, pictures.paths
-
-    def read(self, index: int) -> bytes:
-        data = self._pictures.read(index)
-        assert isinstance(data, bytes)
-        return jpeg(Image.fromarray(normalised(read_image(data).image)), QUALITY)
+def as_stored(data: bytes) -> bytes:
+    """A fundus photograph as TFDS stores it."""
+    return jpeg(Image.fromarray(normalised(read_image(data).image)), QUALITY)
 
 
 def normalised(image: Image.Image) -> np.ndarray:

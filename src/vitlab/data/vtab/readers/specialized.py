@@ -10,9 +10,9 @@ import numpy as np
 
 from vitlab.data.archives.hdf5 import open_array, read_small
 from vitlab.data.images.refusals import BadImage, Reason
-from vitlab.data.vtab.listing import InFiles, Listing, Pictures, file_listing
+from vitlab.data.vtab.listing import Converted, InFiles, Listing, Pictures, file_listing
 from vitlab.data.vtab.places import Missing, Place
-from vitlab.data.vtab.readers.retinopathy import Normalised
+from vitlab.data.vtab.readers.retinopathy import as_stored
 from vitlab.paper.vtab import VtabTask
 from vitlab.require import require
 from vitlab.user_files import stream_text
@@ -101,4 +101,4 @@ def diabetic_retinopathy(place: Place, split: str, task: VtabTask) -> Listing:
     keys = [name for name, _ in chosen]
     classes = [LEVELS[int(level)] for _, level in chosen]
     found = file_listing(members, [f"{key}.jpeg" for key in keys], keys, classes, LEVELS)
-    return replace(found, choose=lambda numbers: Normalised(found.choose(numbers)))
+    return replace(found, choose=lambda numbers: Converted(found.choose(numbers), as_stored))
