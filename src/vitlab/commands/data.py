@@ -57,7 +57,7 @@ def data_check_vtab(root: Downloads, tasks: flags.Tasks = ()) -> int:
 
     found = check_vtab(**given)
     console().print(found.table.terminal())
-    console().print(Text(f"{len(found.ready)} of {len(found.states)} tasks are ready"))
+    console().print(Text(f"ready: {len(found.ready)} of {len(found.states)}"))
     return 0 if len(found.ready) == len(found.states) else 1
 
 

@@ -19,7 +19,7 @@ def test_an_empty_folder_says_what_to_download_and_under_which_terms(tmp_path):
     assert {state.state for state in found.states} == {"missing"}
     for state in found.states:
         assert "is missing; put it into" in state.words
-        assert "; get " in state.words
+        assert " from " in state.advice
         assert "\n" not in state.words
 
 
@@ -39,14 +39,16 @@ def test_states_are_told_apart_and_tasks_do_not_disturb_each_other(tmp_path):
     }
     assert "EuroSAT.zip is not a complete zip file" in found["eurosat"].words
     assert "file system" in found["caltech101"].words  # its order is not the authors'
-    assert found["svhn"].words == "24 test images, from the original files"
+    assert found["svhn"].words == "24 test images, read from its original files"
+    assert found["svhn"].advice == ""
+    assert found["eurosat"].advice == "EuroSAT.zip from github.com/phelber/EuroSAT"
 
 
 def test_the_command_lists_every_task_and_returns_1_while_some_are_not_ready(tmp_path, capsys):
     assert main(["data", "check", "vtab", str(tmp_path), "--tasks", "structured"]) == 1
     said = capsys.readouterr().out
     assert all(task.name in said for task in TASKS if task.group == "structured")
-    assert "0 of 8 tasks are ready" in said
+    assert "ready: 0 of 8" in said
 
 
 def test_the_command_on_complete_miniatures_is_as_strict_as_on_the_originals(tmp_path, capsys):

@@ -16,6 +16,8 @@ from vitlab.data.source import decode
 from vitlab.data.vtab import packs
 from vitlab.data.vtab.opening import open_task, origin
 from vitlab.data.vtab.originals import open_original
+from vitlab.runs.vtab.prepare import image_sets
+from vitlab.runs.vtab.tasks import chosen_tasks
 from vitlab.store import LOCK, Locked, locked
 from vtab_miniatures import SETS, written
 
@@ -47,6 +49,24 @@ def test_tasks_on_the_same_images_share_a_pack(tmp_path):
     folders = sorted(path.name for path in (tmp_path / "prepared").iterdir() if path.name != LOCK)
     assert folders == ["dsprites", "smallnorb"]
     assert [content(open_task(tmp_path, task, "test")) for task in tasks] == before
+
+
+def test_a_pack_serves_all_tasks_on_its_images_whichever_was_asked_for():
+    found = image_sets(chosen_tasks(["dspr-ori", "svhn", "smallnorb_azimuth"]))
+    assert {key: [task.name for task in tasks] for key, tasks in found.items()} == {
+        "svhn": ["SVHN"],
+        "dsprites": ["dSpr-Loc", "dSpr-Ori"],
+        "smallnorb": ["sNORB-Azim", "sNORB-Elev"],
+    }
+
+
+def test_tasks_with_lists_are_left_as_they_are(tmp_path):
+    (tmp_path / "svhn").mkdir()
+    (tmp_path / "svhn" / "train800val200.txt").touch()
+    done = vitlab.prepare_vtab(tmp_path, ["svhn"], quiet=True)
+    assert (done.problems, [task.key for task in done.listed]) == ((), ["svhn"])
+    assert "not packed" in str(done.table.rows[0][-1])
+    assert not (tmp_path / "prepared" / "svhn").exists()
 
 
 def test_a_pack_is_also_a_folder_of_shards(tmp_path):

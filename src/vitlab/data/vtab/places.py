@@ -56,10 +56,10 @@ class Place:
         return _below(path, inside)
 
     def _missing(self, names: tuple[str, ...]) -> Missing:
-        where = self.root / self.names[0]
-        return Missing(
-            f"{' or '.join(names)} is missing; put it into {where}{'' if self.needs_own else ' or above it'}"
-        )
+        """The error; of many forms that a file may have, it names the first and the last, which is the download."""
+        forms = " or ".join(dict.fromkeys((names[0], names[-1])))
+        where = f"{self.root / self.names[0]}{'' if self.needs_own else ' or above it'}"
+        return Missing(f"{forms} is missing; put it into {where}")
 
 
 def _below(path: Path, inside: tuple[str, ...]) -> Members:

@@ -32,15 +32,18 @@ class TaskState:
 
     @property
     def words(self) -> str:
-        """What is there, or what to do."""
+        """What is there, or what is wrong."""
+        if self.state != "ready":
+            return self.problem
+        order = image_set(self.task).order
+        note = f"; {order}" if order and self.origin != "lists" else ""
+        return f"{self.task.test.images:,} test images, read from its {self.origin}{note}"
+
+    @property
+    def advice(self) -> str:
+        """What to download from where; empty for a task that is ready."""
         images = image_set(self.task)
-        if self.state == "ready":
-            note = f"; {images.order}" if images.order and self.origin == "original files" else ""
-            return f"{self.task.test.images:,} test images, from its {self.origin}{note}".replace(
-                "its original", "the original"
-            )
-        advice = f"get {images.files} from {images.source} ({images.licence})"
-        return f"{self.problem}; {advice}" if self.state == "missing" else self.problem
+        return "" if self.state == "ready" else f"{images.files} from {images.source}"
 
 
 @dataclass(frozen=True)
@@ -58,10 +61,10 @@ class VtabCheck(Tabular):
     def table(self) -> Results:
         """A row for each task."""
         rows = [
-            (found.task.name, found.task.group, found.state, image_set(found.task).licence, found.words)
+            (found.task.name, found.state, found.words, found.advice, image_set(found.task).licence)
             for found in self.states
         ]
-        return Results(("task", "group", "state", "licence", "what is there, or what to do"), tuple(rows))
+        return Results(("task", "state", "what is there, or what is wrong", "download", "licence"), tuple(rows))
 
 
 def check_vtab(

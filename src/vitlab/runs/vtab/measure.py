@@ -219,7 +219,7 @@ def _announce(made: Measurement, tasks: Sequence[VtabTask], console: Console, *,
     """Print what will be done and how long it takes; raise if that is days on a CPU and not confirmed."""
     jobs = {job.name: job for own in made.jobs.values() for job in own}
     left = sum(not job.is_done() for job in jobs.values())
-    what = f"{len(tasks)} tasks, {left} of {len(jobs)} jobs to do"
+    what = f"tasks: {len(tasks)}; {left} of {len(jobs)} jobs to do"
     say(console, f"vtab    {what}, about {duration(made.seconds)} on {made.device}")
     remedy = "confirm with yes=True, or give light=True, tasks=, runs=1, image= or schedule.total="
     is_allowed = made.seconds < DAY or not made.device.startswith("cpu") or is_confirmed

@@ -9,12 +9,13 @@ from pathlib import Path
 from rich.console import Console
 
 from vitlab.data.vtab.image_sets import image_set
+from vitlab.data.vtab.opening import origin
 from vitlab.data.vtab.packs import CARD, FOLDER, PLAN, pack_folder, write_pack
 from vitlab.errors import Stopped
 from vitlab.interrupts import Signals
 from vitlab.jobs.job import LOG, Here, Job, Processes
 from vitlab.jobs.mapping import Crew, Event
-from vitlab.paper.vtab import VtabTask
+from vitlab.paper.vtab import TASKS, VtabTask
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.runs.progress import Images, Tally, default_console
@@ -30,6 +31,7 @@ class Prepared(Tabular):
     """What became of every image set: the number of its images, or why it could not be packed."""
 
     sets: tuple[tuple[str, tuple[VtabTask, ...], str], ...]  # key, tasks, problem
+    listed: tuple[VtabTask, ...] = ()  # tasks that others have published as lists and images, which need no pack
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -43,7 +45,10 @@ class Prepared(Tabular):
         for key, tasks, problem in self.sets:
             images = tasks[0].train.images + tasks[0].validation.images + tasks[0].test.images
             rows.append((key, ", ".join(task.name for task in tasks), None if problem else images, problem or "packed"))
-        return Results(("images", "tasks", "number", "state"), tuple(rows))
+        rows += [
+            (task.key, task.name, None, "not packed: its lists and images are read as they are") for task in self.listed
+        ]
+        return Results(("image set", "tasks", "images", "state"), tuple(rows))
 
 
 def prepare_vtab(
@@ -57,21 +62,22 @@ def prepare_vtab(
     """Pack the 1000 training and all test images of every task into ROOT/prepared.
 
     `tasks` are names of tasks or groups (default: all). A set that is missing or damaged is reported, and the others
-    are packed. If it is stopped or killed, the same call continues. `jobs` sets are packed at a time.
+    are packed. Tasks with lists of images are left as they are. If it is stopped or killed, the same call continues.
+    `jobs` sets are packed at a time.
     """
     check_arguments(prepare_vtab, locals())
     require(jobs is None or jobs >= 1, f"jobs= is {jobs}; at least 1 is needed")
     folder, screen = Path(root), default_console(console, quiet=quiet)
     require(folder.is_dir(), f"{folder} is not a folder; give the folder of the downloads")
     refuse_unwritable(folder / FOLDER)
-    sets: dict[str, list[VtabTask]] = {}
-    for task in chosen_tasks(tasks):
-        sets.setdefault(image_set(task).key, []).append(task)
+    chosen = chosen_tasks(tasks)
+    listed = tuple(task for task in chosen if origin(folder, task) == "lists")
+    sets = image_sets([task for task in chosen if task not in listed])
     work, problems = [], dict.fromkeys(sets, "")
     for key, own in sets.items():
         try:
             refuse_strange(pack_folder(folder, own[0]), OURS)
-            work.append(Job(key, pack, (folder, tuple(own)), pack_folder(folder, own[0]), (CARD, PROBLEM)))
+            work.append(Job(key, pack, (folder, own), pack_folder(folder, own[0]), (CARD, PROBLEM)))
         except FileExistsError as error:
             problems[key] = said(error)
     with locked(folder / FOLDER), Crew(Processes(jobs) if jobs is not None and jobs > 1 else Here()) as crew:
@@ -83,7 +89,17 @@ def prepare_vtab(
         if code:
             raise Stopped(code, folder / FOLDER, "the same command")
     problems |= {job.name: problem_of(job) for job in work}
-    return Prepared(tuple((key, tuple(own), problems[key]) for key, own in sets.items()))
+    return Prepared(tuple((key, own, problems[key]) for key, own in sets.items()), listed)
+
+
+def image_sets(tasks: Sequence[VtabTask]) -> dict[str, tuple[VtabTask, ...]]:
+    """The image sets of tasks, each with all of VTAB's tasks on it, so that its pack serves them too."""
+    found = {}
+    for task in tasks:
+        key = image_set(task).key
+        every = tuple(other for other in TASKS if image_set(other).key == key)
+        found[key] = every if task in TASKS else (*found.get(key, ()), task)
+    return found
 
 
 def pack(asked: tuple[Path, tuple[VtabTask, ...]], console: Console) -> int:

@@ -67,7 +67,8 @@ class VtabResult(Tabular):
             values = score.runs[method]
             cells += [fmean(values)] + ([stdev(values) if len(values) > 1 else None] if spread else [])
         notes = [image_set(score.task).order] if image_set(score.task).order else []
-        notes += [f"{score.not_scored:,} test images could not be read"] if score.not_scored else []
+        given = score.count + score.not_scored
+        notes += [f"{score.not_scored:,} of {given:,} test images could not be read"] if score.not_scored else []
         paper = [TABLE_9[model, score.task.name] for model, _ in TABLE_9.rows]
         return (*cells, score.chance, score.count, *paper, "; ".join(notes))
 

@@ -19,8 +19,8 @@ from vitlab.user_files import read_lines
 
 SPLIT_FILES = {"train": "train", "validation": "val", "test": "test"}
 CIFAR_FILES = (
-    *("train.bin", "cifar-100-binary/train.bin", "train", "cifar-100-python/train"),
-    *("cifar-100-binary.tar", "cifar-100-binary.tar.gz", "cifar-100-python.tar", "cifar-100-python.tar.gz"),
+    *("cifar-100-binary/train.bin", "train.bin", "cifar-100-python/train", "train"),
+    *("cifar-100-python.tar", "cifar-100-python.tar.gz", "cifar-100-binary.tar", "cifar-100-binary.tar.gz"),
 )
 CALTECH_PER_CLASS, CALTECH_SEED = 30, 1234  # TFDS draws 30 training images of every class
 SUN_PIXELS = 120_000  # the most that TFDS keeps of an image of SUN397
@@ -77,7 +77,7 @@ def dtd(place: Place, split: str, task: VtabTask) -> Listing:
 
 def flowers102(place: Place, split: str, task: VtabTask) -> Listing:
     """Image numbers by split in setid.mat, labels from 1 on in imagelabels.mat."""
-    members = place.members(("jpg",), ("102flowers.tar", "102flowers.tgz", "102flowers.tar.gz"))
+    members = place.members(("jpg",), ("102flowers.tar", "102flowers.tar.gz", "102flowers.tgz"))
     labels = read_mat(place.file("imagelabels.mat"), "labels").reshape(-1).astype(np.int64)
     field = {"train": "trnid", "validation": "valid", "test": "tstid"}[split]
     numbers = read_mat(place.file("setid.mat"), field).reshape(-1).astype(np.int64)

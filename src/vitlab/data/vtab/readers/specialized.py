@@ -65,13 +65,13 @@ class Hdf5Rows(InFiles):
 def eurosat(place: Place, split: str, task: VtabTask) -> Listing:
     """Class folders. The keys are those of TFDS since 2022; those of the authors are not known."""
     inside = ("2750", "EuroSAT_RGB", "EuroSAT")
-    return _class_folders(place, inside, ("EuroSAT.zip", "EuroSAT_RGB.zip"))
+    return _class_folders(place, inside, ("EuroSAT_RGB.zip", "EuroSAT.zip"))
 
 
 def resisc45(place: Place, split: str, task: VtabTask) -> Listing:
     """Class folders. The keys are those of TFDS since 2022; those of the authors are not known."""
     try:
-        return _class_folders(place, ("NWPU-RESISC45",), ("NWPU-RESISC45.zip", "NWPU-RESISC45.tar"))
+        return _class_folders(place, ("NWPU-RESISC45",), ("NWPU-RESISC45.tar", "NWPU-RESISC45.zip"))
     except Missing as error:
         packed = place.find("NWPU-RESISC45.rar")
         require(packed is None, "NWPU-RESISC45.rar must be unpacked: RAR is not read")
