@@ -116,7 +116,6 @@ def vtab(
     jobs: flags.Jobs = None,
     ray: flags.Ray = "",
     image: flags.TrainingSize = "",
-    max_bad: flags.MaxBad = 0.0,
     engine: flags.Engine = "torch",
     changes: flags.RecipeChanges = (),
     ledger: flags.Ledger = None,
@@ -133,7 +132,6 @@ def vtab(
         light: Train no weights: ridge regression and a linear probe on features, at the model's own resolution.
         out: Folder for the runs, the features and the table.
         runs: Number of runs on each task, with seeds 0, 1, ...
-        max_bad: Largest share of unreadable images of --light.
         engine: What computes the features of --light.
     """
     given = flags.arguments(locals(), console()) | {"command": command_line()}

@@ -15,8 +15,8 @@ from vitlab.paper.vtab import VtabTask
 
 Reader = Callable[[Place, str, VtabTask], Listing]  # place, TFDS split, task
 EXACT: Final = ""
-# Differs from the paper: Caltech101, EuroSAT and Resisc45 have other training images, because the authors' order of these
-# sets cannot be recovered. Split lists that others have published can replace ours.
+# Differs from the paper: Caltech101, EuroSAT and Resisc45 have other training images, because the authors' order of
+# these sets cannot be recovered. Split lists that others have published can replace ours.
 CLOSE_KEYS: Final = "the authors' order depends on a path on their machine; ours is that of TFDS since 2022"
 CLOSE_LISTING: Final = "the authors' training images depend on their file system; ours are drawn in alphabetical order"
 

@@ -75,7 +75,6 @@ def vtab(
     jobs: int | None = None,
     ray: str = "",
     image: Image | None = None,
-    max_bad: float = 0.0,
     engine: EngineName = "torch",
     execution: Execution = AUTOMATIC,
     ledger: str | Path | None = None,
@@ -109,9 +108,9 @@ def vtab(
     with locked(folder):
         ready, problems = _ready(place, chosen, screen)
         if light:
-            asked = {"light": True, "image": size, "engine": engine, "max_bad": max_bad}
+            asked = {"light": True, "image": size, "engine": engine}
             loading = ModelOptions(image=size, device=execution.device)
-            made = _light(model, loading, place, ready, folder, engine, max_bad, execution)
+            made = _light(model, loading, place, ready, folder, engine, execution)
         else:
             asked = {"light": False, "image": size, "runs": runs, "changes": dict(changed)}
             request = Request("", size, changes=changed, is_swept=True)
@@ -151,7 +150,6 @@ def _light(
     tasks: Sequence[VtabTask],
     out: Path,
     engine: EngineName,
-    max_bad: float,
     execution: Execution,
 ) -> Measurement:
     loaded = open_model(model, replace(loading, image=None), Console(quiet=True))
@@ -163,7 +161,7 @@ def _light(
         sets.setdefault(image_set(task).key, []).append(task)
     device = pick_device(loading.device)
     workers = default_workers(device) if execution.workers == CHOSEN else execution.workers
-    how = (located(model), loading, engine, execution.micro_batch or BATCH, workers, max_bad)
+    how = (located(model), loading, engine, execution.micro_batch or BATCH, workers, execution.max_bad)
     found, images = {}, 0
     for key, own in sets.items():
         folder = out / "light" / key
