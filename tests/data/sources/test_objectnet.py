@@ -64,8 +64,8 @@ def test_any_class_of_the_map_is_correct_when_a_model_is_evaluated(tmp_path):
     model.class_names = tuple(name for _, name in imagenet_classes())
     for answer, right in ((409, 2), (530, 2), (418, 2), (5, 0)):
         with torch.no_grad():
-            model.head.weight.zero_()
-            model.head.bias.copy_(torch.nn.functional.one_hot(torch.tensor(answer), 1000).float())
+            model.head.logits.weight.zero_()
+            model.head.logits.bias.copy_(torch.nn.functional.one_hot(torch.tensor(answer), 1000).float())
         found = vitlab.evaluate(model, f"objectnet:{tmp_path}", None, quiet=True)
         row = dict(zip(found.table.columns, found.table.rows[0], strict=True))
         assert (row["top-1 %"], row["count"]) == (100 * right / 4, 4)
