@@ -94,7 +94,7 @@ def prepare_vtab(
 
 def image_sets(tasks: Sequence[VtabTask]) -> dict[str, tuple[VtabTask, ...]]:
     """The image sets of tasks, each with all of VTAB's tasks on it, so that its pack serves them too."""
-    found = {}
+    found: dict[str, tuple[VtabTask, ...]] = {}
     for task in tasks:
         key = image_set(task).key
         every = tuple(other for other in TASKS if image_set(other).key == key)
