@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from vitlab.runs.sweep.transfer import transfer
     from vitlab.runs.training.run import Run, open_run, reproduce
     from vitlab.runs.training.start import finetune, pretrain
+    from vitlab.runs.vtab.check import check_vtab
+    from vitlab.runs.vtab.measure import vtab
+    from vitlab.runs.vtab.prepare import prepare_vtab
     from vitlab.weights.convert import convert
     from vitlab.weights.load import load_model
     from vitlab.weights.released.catalogue import list_releases
@@ -44,6 +47,7 @@ __all__ = [
     "Stopped",
     "build_model",
     "check_data",
+    "check_vtab",
     "convert",
     "cost",
     "count",
@@ -67,6 +71,7 @@ __all__ = [
     "open_engine",
     "open_run",
     "predict",
+    "prepare_vtab",
     "preprocess",
     "pretrain",
     "read_report",
@@ -75,6 +80,7 @@ __all__ = [
     "serve",
     "sweep",
     "transfer",
+    "vtab",
     "window_attention",
 ]
 
@@ -131,6 +137,12 @@ def __getattr__(name: str) -> object:
             from vitlab.runs import serve as home
         case "sweep":
             from vitlab.runs.sweep import sweep as home
+        case "check_vtab":
+            from vitlab.runs.vtab import check as home
+        case "prepare_vtab":
+            from vitlab.runs.vtab import prepare as home
+        case "vtab":
+            from vitlab.runs.vtab import measure as home
         case "transfer":
             from vitlab.runs.sweep import transfer as home
         case _:

@@ -109,6 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
     about = "The Vision Transformer paper as a working laboratory. --version prints the version."
     if arguments[:1] == ["data"]:
         commands, program, about, arguments = DATA_COMMANDS, "vitlab data", data.__doc__ or "", arguments[1:]
+        if " ".join(arguments[:2]) in commands:  # a command of two words
+            arguments = [" ".join(arguments[:2]), *arguments[2:]]
     is_start_of_run = arguments[:1] in (["pretrain"], ["finetune"])
     if not is_start_of_run:
         raise_when_interrupted()

@@ -13,7 +13,7 @@ import pytest
 
 import vitlab
 from vitlab.cli import COMMANDS
-from vitlab.commands import evaluation, exporting, looking, serving, sweeping, training
+from vitlab.commands import data, evaluation, exporting, looking, serving, sweeping, training
 from vitlab.commands.data import DATA_COMMANDS
 from vitlab.runs.sweep.sweep import sweep
 from vitlab.runs.sweep.transfer import transfer
@@ -187,6 +187,9 @@ def test_flags_and_printing_pass(tmp_path):
         (training.finetune, start.finetune, set()),
         (sweeping.sweep, sweep, set()),
         (sweeping.transfer, transfer, set(sweeping.TRANSFER_SETS)),
+        (sweeping.vtab, vitlab.vtab, set()),
+        (data.data_check_vtab, vitlab.check_vtab, set()),
+        (data.data_prepare_vtab, vitlab.prepare_vtab, set()),
         (evaluation.evaluate, vitlab.evaluate, set()),
         (evaluation.features, vitlab.features, set()),
         (evaluation.fewshot, vitlab.fewshot_table, set()),

@@ -1,4 +1,4 @@
-"""vitlab data check, index, kinds."""
+"""vitlab data check, check vtab, index, kinds, prepare vtab."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +10,13 @@ from vitlab.commands.command_line import Flag
 from vitlab.commands.terminal import console
 from vitlab.errors import printable
 
+Downloads = Annotated[Path, Flag("DIR", is_positional=True)]
+
 
 def data() -> None:
-    """Look at data sets: `data check` says what is in one, `data index` prepares tar shards, `data kinds` lists all."""
+    """Look at data sets: `data check` says what is in one, `data index` prepares tar shards, `data kinds` lists all,
+    `data check vtab` and `data prepare vtab` are about the downloads of VTAB-1k.
+    """
 
 
 def data_check(
@@ -42,6 +46,38 @@ def data_check(
     return 1 if found.problems else 0
 
 
+def data_check_vtab(root: Downloads, tasks: flags.Tasks = ()) -> int:
+    """Check a folder of VTAB-1k's downloads: task by task what is there, what is missing, and where to get it.
+
+    Args:
+        root: The folder of the downloads: files directly in it, or in a folder per image set.
+    """
+    given = flags.arguments(locals(), console())
+    from vitlab.runs.vtab.check import check_vtab
+
+    found = check_vtab(**given)
+    console().print(found.table.terminal())
+    console().print(Text(f"ready: {len(found.ready)} of {len(found.states)}"))
+    return 0 if len(found.ready) == len(found.states) else 1
+
+
+def data_prepare_vtab(root: Downloads, tasks: flags.Tasks = (), jobs: flags.Jobs = None) -> int:
+    """Pack the 1000 training and all test images of VTAB-1k's tasks into ROOT/prepared, so that they open at once.
+
+    If it was stopped or killed, the same command continues.
+
+    Args:
+        root: The folder of the downloads.
+        jobs: Image sets to pack at a time, each in its own process (default: one, in this process).
+    """
+    given = flags.arguments(locals(), console())
+    from vitlab.runs.vtab.prepare import prepare_vtab
+
+    done = prepare_vtab(**given)
+    console().print(done.table.terminal())
+    return 1 if done.problems else 0
+
+
 def data_index(folder: Annotated[Path, Flag("FOLDER", is_positional=True)]) -> None:
     """Index a folder of tar shards (webdataset convention), so that any sample can be read by its number.
 
@@ -64,4 +100,10 @@ def data_kinds() -> None:
         console().print(Text(f"{form} ({what})"))
 
 
-DATA_COMMANDS: dict[str, Any] = {"check": data_check, "index": data_index, "kinds": data_kinds}
+DATA_COMMANDS: dict[str, Any] = {
+    "check": data_check,
+    "check vtab": data_check_vtab,
+    "prepare vtab": data_prepare_vtab,
+    "index": data_index,
+    "kinds": data_kinds,
+}

@@ -53,6 +53,8 @@ Ray = Annotated[str, Flag("local|ADDRESS", _RAY)]
 Yes = Annotated[bool, Flag(help="Start even if it takes more than a day on this CPU.")]
 
 # -- Measuring
+_TASKS = "Tasks of VTAB-1k or groups of them, such as dsprites_location natural (default: all)."
+Tasks = Annotated[tuple[str, ...], Flag("TASK ...", _TASKS)]
 RunningSize = Annotated[str, Flag(_SIZE, "Resolution to run at (default: the model's).")]
 MaxPixels = Annotated[int | None, Flag("INT", "Largest number of pixels of an image (default: a limit per format).")]
 MaxBad = Annotated[float, Flag("FLOAT", "Largest share of unreadable images; the result says how many there were.")]

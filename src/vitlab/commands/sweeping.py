@@ -1,4 +1,4 @@
-"""The commands that fine-tune many times: sweep, transfer."""
+"""The commands that fine-tune many times: sweep, transfer, vtab."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -93,8 +93,8 @@ def transfer(
         imagenet: Training and test data of ImageNet.
         cifar10: Training and test data, such as cifar10:DIR cifar10:DIR?split=test.
         cifar100: Training and test data of CIFAR-100.
-        pets: Training and test data of Oxford-IIIT Pets.
-        flowers: Training and test data of Oxford Flowers-102.
+        pets: Training and test data of Oxford-IIIT Pets, such as pets:DIR pets:DIR?split=test.
+        flowers: Training and test data of Oxford Flowers-102, such as flowers:DIR flowers:DIR?split=test.
         sweep: First pick the learning rate of table 4 on a development split, as in the paper; auto: not on a CPU.
         out: Folder for the runs and the table.
         runs: Number of runs on each set, with seeds 0, 1, ...
@@ -106,5 +106,41 @@ def transfer(
     console().print(run(sets=sets, **given).terminal())
 
 
+def vtab(
+    model: flags.Model,
+    root: Path,
+    tasks: flags.Tasks = (),
+    light: bool = False,
+    out: Path = Path("vtab"),
+    runs: int = 3,
+    jobs: flags.Jobs = None,
+    ray: flags.Ray = "",
+    image: flags.TrainingSize = "",
+    engine: flags.Engine = "torch",
+    changes: flags.RecipeChanges = (),
+    ledger: flags.Ledger = None,
+    yes: flags.Yes = False,
+    execution: Execution = AUTOMATIC,
+) -> int:
+    """Measure a model on the 19 tasks of VTAB-1k, fine-tuned on 1000 images each, beside table 9 of the paper.
+
+    Tasks whose files are missing or damaged are reported, and the others run. If it was interrupted, the same command
+    continues. Every field of the recipe is a flag: `vitlab recipes vtab` lists them.
+
+    Args:
+        root: The folder of the downloads; `vitlab data check vtab DIR` says what it lacks.
+        light: Train no weights: ridge regression and a linear probe on features, at the model's own resolution.
+        out: Folder for the runs, the features and the table.
+        runs: Number of runs on each task, with seeds 0, 1, ...
+        engine: What computes the features of --light.
+    """
+    given = flags.arguments(locals(), console()) | {"command": command_line()}
+    from vitlab.runs.vtab.measure import vtab as run
+
+    found = run(**given)
+    console().print(found.table.terminal())
+    return 1 if found.problems else 0
+
+
 TRANSFER_SETS = ("imagenet", "cifar10", "cifar100", "pets", "flowers")
-SWEEPING: dict[str, Any] = {"sweep": sweep, "transfer": transfer}
+SWEEPING: dict[str, Any] = {"sweep": sweep, "transfer": transfer, "vtab": vtab}

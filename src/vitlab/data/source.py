@@ -82,6 +82,7 @@ class Source(Dataset[tuple[Any, int | Tensor]], ABC):
     excluded: Excluded = Excluded()  # files left out by rule
     empty_folders: tuple[str, ...] = ()  # class folders without images; they are not classes
     first_not_single: int | None = None  # number of the first sample with several labels or none
+    imagenet_numbers: tuple[tuple[int, ...], ...] = ()  # of data that has its own map to ImageNet's classes, by class
     is_prepared: bool = False  # whether the samples are float tensors, taken as they are
     identity: str = ""  # what decides the pixels of samples that are drawn rather than stored
     most_hashed: int = 1_000_000  # samples hashed to recognise data that is in no file; evenly spaced

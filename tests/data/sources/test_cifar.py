@@ -150,7 +150,7 @@ def test_a_batch_that_is_not_cifar_is_refused(tmp_path, change, message):
 
 
 def test_files_that_are_cut_or_absent_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"no CIFAR-10 .*unpack the download"):
+    with pytest.raises(ValueError, match=r"no CIFAR-10 .*put the download there"):
         CifarSource(10, tmp_path)
     (tmp_path / "test_batch.bin").write_bytes(bytes(3072))
     with pytest.raises(ValueError, match=r"test_batch\.bin has 3,072 bytes, not a multiple of 3073"):

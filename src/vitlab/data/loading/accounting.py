@@ -20,6 +20,7 @@ RULES = {  # why a source leaves something out: one, and several
     "linked_folder": ("link to a folder", "links to folders"),
     "no_class_folder": ("file outside the class folders", "files outside the class folders"),
     "empty_class_folder": ("class folder without images", "class folders without images"),
+    "no_imagenet_class": ("image without a class of ImageNet", "images without a class of ImageNet"),
     "link": ("link in a tar file", "links in tar files"),
     "device": ("device in a tar file", "devices in tar files"),
     "other": ("special member of a tar file", "special members of tar files"),

@@ -23,10 +23,13 @@ from vitlab.data.sources.drawn.shapes import ShapeSource
 from vitlab.data.sources.folders import FolderSource, PictureSource
 from vitlab.data.sources.idx import IdxSource
 from vitlab.data.sources.imagenet import ImageNetSource
+from vitlab.data.sources.objectnet import ObjectNetSource
 from vitlab.data.sources.parquet import ParquetSource
 from vitlab.data.sources.shards import ShardSource
 from vitlab.data.sources.tables import CsvSource
 from vitlab.data.sources.torch_dataset import DatasetSource
+from vitlab.data.vtab.opening import VtabSource
+from vitlab.data.vtab.whole_sets import FlowersSource, PetsSource
 from vitlab.require import require
 
 SPEC = re.compile(r"(?P<kind>[a-z0-9]+)(?::(?P<path>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
@@ -54,6 +57,9 @@ OPTIONS = (str, int, Path, Path | None)  # annotations of parameters that may st
 TABLE = "a CSV or TSV table of paths and labels (several with separator=;); numbers are classes unless numbers=names"
 IMAGENET = "ImageNet as distributed: synset folders, or the validation images as a folder or tar with a file of labels"
 LETTERS = "unlimited labelled letters in matplotlib's fonts, without those that look like digits, drawn on demand"
+OBJECTNET = "ObjectNet as distributed, for models of ImageNet's classes: images and mappings"
+FLOWERS = "Oxford Flowers-102 as distributed: 102flowers.tgz or jpg, imagelabels.mat, setid.mat"
+VTAB = "a task of VTAB-1k in a folder of downloads, such as task=dsprites_location; split=train800, val200 or test"
 KINDS = {
     "folder": Kind(FolderSource, "class folders of image files", is_encoded=True),
     "pictures": Kind(PictureSource, "image files anywhere below a folder, without labels", is_encoded=True),
@@ -61,6 +67,10 @@ KINDS = {
     "imagenet": Kind(ImageNetSource, IMAGENET, is_encoded=True),
     "shards": Kind(ShardSource, "webdataset tar shards that `vitlab data index` has indexed", is_encoded=True),
     "parquet": Kind(ParquetSource, "parquet files as Hugging Face writes them, one or a folder", is_encoded=True),
+    "objectnet": Kind(ObjectNetSource, OBJECTNET, is_encoded=True),
+    "pets": Kind(PetsSource, "Oxford-IIIT Pets as distributed: images and annotations, packed or not", is_encoded=True),
+    "flowers": Kind(FlowersSource, FLOWERS, is_encoded=True),
+    "vtab": Kind(VtabSource, VTAB, is_encoded=True),
     "cifar10": Kind(partial(CifarSource, 10), "CIFAR-10, binary or python form"),
     "cifar100": Kind(partial(CifarSource, 100), "CIFAR-100, binary or python form"),
     "idx": Kind(IdxSource, "MNIST, Fashion-MNIST, KMNIST or EMNIST"),

@@ -50,6 +50,10 @@ class TarFile:
         """Read `size` bytes, fewer only at the end of the file."""
         return os.pread(self._descriptor, size, offset)
 
+    def end(self) -> int:
+        """Return an offset that no member can pass."""
+        return self.stamp()[0]
+
     def read_image(self, offset: int, size: int, stamp: tuple[int, ...], name: str, way: str) -> bytes:
         """Read an image; raises BadImage if it is too large, or if the file has changed: `way` says what to do then."""
         if size > LARGEST_FILE:
@@ -64,7 +68,7 @@ class TarFile:
 
     def members(self) -> Iterator[Member]:
         """Yield every member in order, with GNU and pax names; raises TarError if the rest cannot be read."""
-        end, at = self.stamp()[0], 0
+        end, at = self.end(), 0
         name: bytes | None = None
         size: int | None = None  # both from an extension header, for the next member
         is_sparse = False

@@ -19,7 +19,7 @@ from vitlab.data.sources.catalogue import data_name
 from vitlab.engines.engine import INEXACT, EngineName
 from vitlab.errors import printable
 from vitlab.metrics.multilabel import THRESHOLD
-from vitlab.metrics.targets import REAL_CLASSES, OwnLabels, Target, read_label_map, read_real
+from vitlab.metrics.targets import REAL_CLASSES, LabelMap, OwnLabels, Target, read_label_map, read_real
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
 from vitlab.paper.imagenet import imagenet_classes
@@ -174,15 +174,22 @@ def truth_of(model: Model | Artefact, source: Source, given: Labels) -> Truth:
         if not given.restrict:
             return Truth({"mapped": mapped}, None, note)
         return Truth({"mapped": mapped.restricted()}, mapped.used, f"{note}, {len(mapped.used)} compete")
+    if source.imagenet_numbers:
+        _require_imagenet(model, given, "the data's own map is for")
+        return Truth({"mapped": LabelMap(source.imagenet_numbers)}, None, "classes by the data's own map to ImageNet's")
     numbers, note = match_classes(model, source.class_names, by_number=given.by_number)
     numbers = () if numbers == tuple(range(len(numbers))) else numbers
     targets: dict[str, Target] = {"own": OwnLabels(numbers)}
     if given.real is not None:
-        is_imagenet = inputs.class_names(model)[0] == tuple(name for _, name in imagenet_classes())
-        is_by_number = given.by_number and model.spec.classes == REAL_CLASSES
-        require(is_imagenet or is_by_number, "ReaL labels need a model of ImageNet's 1000 classes; this one has others")
+        _require_imagenet(model, given, "ReaL labels need")
         targets["ReaL"] = read_real(given.real)
     return Truth(targets, None, note, numbers)
+
+
+def _require_imagenet(model: Model | Artefact, given: Labels, why: str) -> None:
+    is_imagenet = inputs.class_names(model)[0] == tuple(name for _, name in imagenet_classes())
+    is_by_number = given.by_number and model.spec.classes == REAL_CLASSES
+    require(is_imagenet or is_by_number, f"{why} a model of ImageNet's 1000 classes; this one has others")
 
 
 def match_classes(

@@ -1,0 +1,1 @@
+"""Files inside archives, read where they are: nothing is unpacked to disk."""

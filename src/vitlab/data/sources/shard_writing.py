@@ -1,0 +1,86 @@
+"""Write tar shards in the webdataset convention, which `shards.py` reads, and continue where an earlier write ended."""
+
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from vitlab.data.images.gate import read_image
+from vitlab.data.images.refusals import BadImage
+from vitlab.data.images.structure import sniff
+from vitlab.data.source import Source
+from vitlab.require import require
+from vitlab.store import make_folder, replacing
+
+PER_SHARD = 1_024  # samples
+SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp"}  # of formats that shards hold
+
+
+class Written(NamedTuple):
+    """How far the writing is: samples that are in shards, and in all."""
+
+    done: int
+    total: int
+
+
+def write_shards(source: Source, folder: Path, name: str, per_shard: int = PER_SHARD) -> Iterator[Written]:
+    """Write the samples of a source into `folder`/`name`-00000.tar and so on; yields after every sample.
+
+    A shard is a file under its final name only if it is complete. Shards that exist are not written again. Image files
+    are stored as they are, pixels as PNG. Index the folder afterwards (`index_shards`).
+    """
+    require(per_shard >= 1, f"{per_shard} samples per shard; at least 1 is needed")
+    make_folder(folder)
+    yield Written(0, len(source))
+    for shard, start in enumerate(range(0, len(source), per_shard)):
+        path, numbers = folder / f"{name}-{shard:05d}.tar", range(len(source))[start : start + per_shard]
+        if not path.exists():
+            with replacing(path) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
+                for number in numbers:
+                    _add(tar, source, number)
+                    yield Written(number, len(source))
+        yield Written(numbers.stop, len(source))
+
+
+def _add(tar: tarfile.TarFile, source: Source, number: int) -> None:
+    data, suffix = storable(source, number)
+    (label,) = source.label(number)
+    for ending, content in ((suffix, data), ("cls", str(label).encode())):
+        member = tarfile.TarInfo(f"{number:09d}.{ending}")
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+
+
+def storable(source: Source, number: int) -> tuple[bytes, str]:
+    """The bytes of a sample and their suffix: files as they are, pixels and other formats as PNG.
+
+    A file that is not a readable image is stored too, so that it is refused where the shards are read, and counted.
+    """
+    data = source.item(number).data
+    if isinstance(data, np.ndarray):
+        return png(data), "png"
+    require(isinstance(data, bytes), "float tensors cannot be stored in shards")
+    assert isinstance(data, bytes)
+    format = sniff(data)
+    if format in SUFFIXES:
+        return data, SUFFIXES[format]
+    try:
+        return png(np.asarray(read_image(data).image)), "png"
+    except BadImage:
+        return data, "jpg"
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """(H, W, 3) of uint8 as a PNG, of one channel or one bit where that is enough."""
+    image = Image.fromarray(pixels)
+    if (pixels == pixels[..., :1]).all():
+        image = Image.fromarray(np.ascontiguousarray(pixels[..., 0]))
+        if np.isin(pixels[..., 0], (0, 255)).all():
+            image = image.convert("1", dither=Image.Dither.NONE)
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()

@@ -1,0 +1,1 @@
+"""One reader per image set: files -> the keys, labels and images of a TFDS split."""
