@@ -319,7 +319,7 @@ class TestMistakes:
         axial = build_from_spec(ViTSpec(**(VIT | {"attention": "axial", "pool": "mean", "positions": "2d"})))
         swin = build_from_spec(SwinSpec((2, 2), 12, 3, 3, image=(32, 32), classes=4))
         without = (self.Convolutions(), "no attention"), (resnet, "no attention"), (axial, "along rows")
-        for model, why in (*without, (swin, "within windows; vitlab.window_attention")):
+        for model, why in (*without, (swin, "within windows; vitlab.inspect and vitlab.window_attention")):
             with pytest.raises(ValueError, match=f"{why}.*; give a Vision"):
                 see(model, torch.zeros(1, 3, 32, 32))
 
