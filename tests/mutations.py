@@ -23,18 +23,19 @@ from safetensors.torch import save_file
 from vitlab import load_model, save_model
 from vitlab.errors import WeightsWarning
 from vitlab.models.build import Model, build_from_spec
-from vitlab.spec import CONVENTIONS, Backbone, ModelSpec, ResNetSpec, ViTSpec
+from vitlab.spec import CONVENTIONS, Backbone, ModelSpec, ResNetSpec, SwinSpec, ViTSpec
 from vitlab.store import MANIFEST, json_writer, sha256
 from vitlab.weights.files import unpickle
 from vitlab.weights.files.containers import WeightsError
 from vitlab.weights.files.npz import write_npz
-from vitlab.weights.formats import bit, google, timm, timm_resnet, torchvision
+from vitlab.weights.formats import bit, google, swin, timm, timm_resnet, torchvision
 from vitlab.weights.formats.preprocessing import metadata
 from vitlab.weights.save import translated
 
 PLAIN = ViTSpec(2, 1, 8, 8, 2, (4, 4), 3, head="linear")
 HYBRID = replace(PLAIN, patch=1, image=(8, 8), backbone=Backbone((1,), 2))
 RESNET = ResNetSpec((1, 1), 2, (16, 16), 3)
+SWIN = SwinSpec((1, 1), 2, 1, window=2, image=(16, 16), classes=3)
 FOLDERS: dict[str, ViTSpec] = {
     "vitlab": PLAIN,
     "timm folder": replace(PLAIN, conventions=CONVENTIONS["timm"]),
@@ -52,6 +53,9 @@ FILES: dict[str, tuple[ModelSpec, Callable]] = {
     "timm distilled": (replace(PLAIN, distilled=True), timm.table),
     "timm BiT": (RESNET, timm_resnet.table),
     "torchvision": (PLAIN, torchvision.table),
+    "Swin of Microsoft": (SWIN, swin.table_microsoft),
+    "Swin of timm": (SWIN, swin.table_timm),
+    "Swin of Hugging Face": (SWIN, swin.table_hf),
 }
 PICKLES = ("torch .pth of DeiT", "torch .pth, old stream")
 KINDS = (*FOLDERS, *FILES, *PICKLES)
