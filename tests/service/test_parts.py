@@ -6,6 +6,7 @@ import re
 import socket
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_type_hints
 
@@ -23,6 +24,12 @@ from vitlab.service.uploads import check_headers, read_body, upload_of
 from vitlab.service.waiting import Budget, Job, Suspects, Waiting
 
 FORM = "multipart/form-data; boundary=XX"
+
+
+def finished(coroutine):
+    """The result of a coroutine, in a thread of its own: in this one, the browser of other tests may run a loop."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
 
 
 # -- Uploads ---------------------------------------------------------------------------------------
@@ -77,9 +84,9 @@ def test_a_body_is_counted_until_it_is_given_back():
         except Refused as refused:
             return refused.code, budget.used
 
-    assert asyncio.run(read(b"abc", b"de")) == (b"abcde", 5)
-    assert asyncio.run(read(b"abcde", b"fghi")) == ("overloaded", 0)
-    assert asyncio.run(read(b"abcde", b"fghi", limit=8)) == ("too_large", 0)
+    assert finished(read(b"abc", b"de")) == (b"abcde", 5)
+    assert finished(read(b"abcde", b"fghi")) == ("overloaded", 0)
+    assert finished(read(b"abcde", b"fghi", limit=8)) == ("too_large", 0)
 
 
 def test_a_body_that_takes_too_long_is_refused():
@@ -93,7 +100,7 @@ def test_a_body_that_takes_too_long_is_refused():
             await read_body(chunks(), Limits(body_seconds=0.1), budget)
         return refused.value.status, budget.used
 
-    assert asyncio.run(read()) == (408, 0)
+    assert finished(read()) == (408, 0)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +134,7 @@ def test_predictions_of_one_model_are_taken_together_and_all_else_alone():
             waiting.add(job)
         return [[job.body for job in waiting.take()] for _ in range(5)]
 
-    assert asyncio.run(run()) == [[b"1", b"2", b"3"], [b"5"], [b"6"], [b"4"], []]
+    assert finished(run()) == [[b"1", b"2", b"3"], [b"5"], [b"6"], [b"4"], []]
 
 
 def test_jobs_of_clients_that_left_are_not_taken_and_make_room():
@@ -144,7 +151,7 @@ def test_jobs_of_clients_that_left_are_not_taken_and_make_room():
         assert len(waiting) == 2
         return [job.body for job in waiting.take()]
 
-    assert asyncio.run(run()) == [b"2", b"4"]
+    assert finished(run()) == [b"2", b"4"]
 
 
 def test_a_batch_waits_only_for_requests_that_are_arriving():
@@ -163,7 +170,7 @@ def test_a_batch_waits_only_for_requests_that_are_arriving():
         await gathering
         return [job.body for job in waiting.take()]
 
-    assert asyncio.run(run()) == [b"1", b"2"]
+    assert finished(run()) == [b"1", b"2"]
 
 
 def test_after_a_batch_the_next_one_waits_for_as_many():
@@ -181,7 +188,7 @@ def test_after_a_batch_the_next_one_waits_for_as_many():
         await gathering
         return [job.body for job in waiting.take()]
 
-    assert asyncio.run(run()) == [b"4", b"5", b"6"]
+    assert finished(run()) == [b"4", b"5", b"6"]
 
 
 def test_an_input_that_was_there_when_a_worker_ended_is_computed_alone_then_cleared_or_refused():
@@ -203,7 +210,7 @@ def test_an_input_that_was_there_when_a_worker_ended_is_computed_alone_then_clea
         return batches, refused.value.code
 
     together = [[b"other", b"more"], [b"killer"], [b"innocent"], [b"innocent", b"more"]]
-    assert asyncio.run(run()) == (together, "killed_worker")
+    assert finished(run()) == (together, "killed_worker")
 
 
 def test_a_job_that_is_discarded_no_longer_waits():
@@ -216,7 +223,7 @@ def test_a_job_that_is_discarded_no_longer_waits():
         waiting.discard(first)
         return waiting._jobs == [second]
 
-    assert asyncio.run(run())
+    assert finished(run())
 
 
 def test_answers_are_counted_and_one_alone_is_always_allowed():
@@ -240,7 +247,7 @@ def test_suspects_are_forgotten_in_the_end():
         suspects.blame(jobs)
         return [suspects.suspects(job) for job in jobs]
 
-    assert asyncio.run(run()) == [False, True, True]
+    assert finished(run()) == [False, True, True]
 
 
 # -- Supervision -----------------------------------------------------------------------------------
@@ -267,7 +274,7 @@ def test_a_worker_that_cannot_be_started_or_talks_nonsense_is_reported(command, 
             await supervisor.run()
 
     opened = len(list(Path("/proc/self/fd").iterdir()))
-    asyncio.run(run())
+    finished(run())
     assert len(list(Path("/proc/self/fd").iterdir())) <= opened
 
 
@@ -300,7 +307,7 @@ def test_messages_arrive_as_they_were_sent():
 
         thread = threading.Thread(target=answer)
         thread.start()
-        header, parts = asyncio.run(talk())
+        header, parts = finished(talk())
         thread.join()
         assert header == {"had": ["predict", 0, 300_000], "sizes": [300_000, 0]}
         assert parts == [b"a" * 300_000, b""]
