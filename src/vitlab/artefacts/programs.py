@@ -35,11 +35,11 @@ SIZE = re.compile(  # short, and without powers of numbers, because torch evalua
 )
 TREE = {"type", "context", "children_spec", "null", "[]", "builtins.tuple", "builtins.list", "builtins.dict"}
 OPERATORS = {  # of aten, with any types of arguments
-    *("__and__", "__or__", "_assert_tensor_metadata", "abs", "add", "any", "arange", "avg_pool2d", "bitwise_not"),
-    *("cat", "ceil", "chunk", "clamp", "clamp_min", "clone", "contiguous", "conv2d", "copy_", "detach", "detach_"),
-    *("diagonal", "div", "dropout", "einsum", "eq", "expand", "expand_as", "flatten", "floor", "floor_divide"),
-    *("full_like", "gather", "ge", "gelu", "group_norm", "gt", "index", "index_select", "layer_norm"),
-    *("lift_fresh_copy", "linalg_vector_norm", "linear", "log", "lt", "masked_fill", "matmul", "max", "max_pool2d"),
+    *("__and__", "__or__", "_assert_tensor_metadata", "abs", "add", "any", "arange", "avg_pool2d", "cat", "ceil"),
+    *("chunk", "clamp", "clamp_min", "clone", "contiguous", "conv2d", "copy_", "detach", "detach_", "diagonal", "div"),
+    *("dropout", "einsum", "eq", "expand", "expand_as", "flatten", "floor", "floor_divide", "full_like", "gather"),
+    *("ge", "gelu", "group_norm", "gt", "index", "index_select", "layer_norm", "lift_fresh_copy"),
+    *("linalg_vector_norm", "linear", "log", "logical_not", "lt", "masked_fill", "matmul", "max", "max_pool2d"),
     *("maximum", "mean", "minimum", "mT", "mul", "ne", "new_ones", "new_zeros", "ones", "ones_like", "pad", "permute"),
     *("promote_types", "reciprocal", "relu", "remainder", "repeat", "roll", "round", "rsub"),
     *("scaled_dot_product_attention", "scatter", "scatter_add", "select", "slice", "softmax", "sort", "split"),

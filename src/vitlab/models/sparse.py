@@ -256,9 +256,9 @@ def _strided(q: Tensor, kv: Tensor, layout: Layout, heads: int) -> Tensor:
     near, column = _strided_masks(rows, step, prefix, patches, q.device)
 
     q = q / math.sqrt(q.shape[-1])
-    to_near = (q @ k_near.mT).masked_fill(~near, -torch.inf)  # (B, h, rows, step, prefix + 3 step)
+    to_near = (q @ k_near.mT).masked_fill(near.logical_not(), -torch.inf)  # (B, h, rows, step, prefix + 3 step)
     to_column = (q.transpose(2, 3) @ k.transpose(2, 3).mT).transpose(2, 3)  # (B, h, rows, step, rows)
-    logits = torch.cat([to_near, to_column.masked_fill(~column, -torch.inf)], dim=-1)
+    logits = torch.cat([to_near, to_column.masked_fill(column.logical_not(), -torch.inf)], dim=-1)
     of_near, of_column = logits.softmax(dim=-1).split([prefix + 3 * step, rows], dim=-1)
     a = of_near @ v_near + (of_column.transpose(2, 3) @ v.transpose(2, 3)).transpose(2, 3)
     return a.permute(0, 2, 3, 1, 4).flatten(3).flatten(1, 2)[:, :patches]  # (B, N, D)
