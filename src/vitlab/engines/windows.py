@@ -17,7 +17,7 @@ from vitlab.models.swin import (
     cut,
     joined,
     put_together,
-    strangers,
+    roll_mask,
 )
 
 
@@ -82,7 +82,7 @@ class LeanLayer:
             bias = by_offset(attention.table, attention.windows.sides)  # (1, h, M, M)
             if any(attention.windows.shift):
                 windows = attention.windows
-                bias = bias + strangers(bias, windows.number, windows.sides, windows.shift)
+                bias = bias + roll_mask(bias, windows.number, windows.sides, windows.shift)
         self.bias = bias.contiguous()  # (1, h, M, M), or (windows, h, M, M)
 
     def __call__(self, z: Tensor) -> Tensor:

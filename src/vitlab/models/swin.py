@@ -53,7 +53,7 @@ class WindowAttention(Attention):
         bias = by_offset(self.table, self.windows.sides).to(q.dtype)  # (1, h, M, M)
         if not any(self.windows.shift):
             return bias
-        mask = strangers(q, self.windows.number, self.windows.sides, self.windows.shift)  # (windows, 1, M, M)
+        mask = roll_mask(q, self.windows.number, self.windows.sides, self.windows.shift)  # (windows, 1, M, M)
         rows, columns = self.windows.number
         return (bias + mask).repeat(q.shape[0] // (rows * columns), 1, 1, 1)
 
@@ -126,7 +126,7 @@ def by_offset(table: Tensor, sides: tuple[int, int]) -> Tensor:
     return found.mT.unflatten(1, (height * width, height * width))[None]
 
 
-def strangers(like: Tensor, number: tuple[int, int], sides: tuple[int, int], shift: tuple[int, int]) -> Tensor:
+def roll_mask(like: Tensor, number: tuple[int, int], sides: tuple[int, int], shift: tuple[int, int]) -> Tensor:
     """A mask (windows, 1, M, M) of the type of `like`: APART for two cells that are not neighbours without the roll."""
     axes = []
     for windows, side, by in zip(number, sides, shift, strict=True):
@@ -141,7 +141,7 @@ def strangers(like: Tensor, number: tuple[int, int], sides: tuple[int, int], shi
 
 # Symbolic tracing has no device to make numbers on.
 torch.fx.wrap("by_offset")
-torch.fx.wrap("strangers")
+torch.fx.wrap("roll_mask")
 
 
 def resized_offsets(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
