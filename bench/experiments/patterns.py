@@ -132,7 +132,8 @@ def main() -> None:
         print(f"| {attention} | {row['gmacs']:.2f} | {row['top1']:.1f} | {row['agreement']:.1f} |", flush=True)
     found = after(package, folder, given.steps, given.seeds)
     print(f"\nAfter {given.steps} steps of 32 images of CIFAR-10, on 1,000 test images:\n")
-    print("| attention | top-1 % | standard deviation | each seed | CPU seconds per run |\n| --- | --- | --- | --- | --- |")
+    print("| attention | top-1 % | standard deviation | each seed | CPU seconds per run |")
+    print("| --- | --- | --- | --- | --- |")
     for attention, rows in found.items():
         tops = [row["top1"] for row in rows]
         spread = statistics.stdev(tops) if len(tops) > 1 else 0.0

@@ -151,16 +151,19 @@ def test_the_fastest_engine_is_measured_once(model, own_cache, monkeypatch):
     (remembered,) = own_cache.glob("*.json")
     speeds = parse_json(remembered.read_text(), "speeds")
     assert set(speeds) == {"torch", *INSTALLED}
+    assert all(speed > 0 and opening > 0 for speed, opening in speeds.values())
     assert first.note.startswith("auto: fastest for batches of 4")
     assert disagreement(first(images(4)), model(images(4)).detach()) <= 1e-5
     monkeypatch.setattr("vitlab.engines.choice._measure", None)
     again = fastest(model, 4)
     assert (again.name, again.note) == (first.name, first.note)
-    remembered.write_text(json.dumps({"torch": 1.0, INSTALLED[0]: 99.0}))
-    assert fastest(model, 4).name == INSTALLED[0]
-    remembered.write_text("[]")
-    with pytest.raises(TypeError):  # measures again
-        fastest(model, 4)
+    remembered.write_text(json.dumps({"torch": [1.0, 0.1], INSTALLED[0]: [99.0, 2.0]}))
+    assert fastest(model, 4).name == fastest(model, 4, images=3).name == INSTALLED[0]
+    assert fastest(model, 4, images=1).name == "torch"
+    for damaged in ("[]", '{"torch": 1.0}', '{"torch": [0.0, 1.0]}', '{"torch": [1.0]}'):
+        remembered.write_text(damaged)
+        with pytest.raises(TypeError):  # measures again
+            fastest(model, 4)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +176,13 @@ def test_the_fastest_engine_is_measured_once(model, own_cache, monkeypatch):
     ],
 )
 def test_an_engine_that_opens_later_must_be_clearly_faster(speeds, taken):
-    assert choice._best(speeds) == taken
+    assert choice._best({name: choice.Measured(speed, 0.0) for name, speed in speeds.items()}) == taken
+
+
+@pytest.mark.parametrize(("images", "taken"), [(10, "torch"), (200, "torch"), (2_000, "openvino"), (None, "openvino")])
+def test_an_engine_that_opens_slowly_is_for_many_images(images, taken):
+    known = {"torch": choice.Measured(42.4, 0.1), "openvino": choice.Measured(48.6, 1.0)}
+    assert choice._best(known, images) == taken
 
 
 def test_speeds_of_another_processor_are_not_used(model, tmp_path, monkeypatch):

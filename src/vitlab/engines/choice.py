@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast, get_args
+from typing import NamedTuple, cast, get_args
 
 import torch
 
@@ -17,7 +17,7 @@ from vitlab.engines.agreement import agreement, probe
 from vitlab.engines.engine import Engine, EngineName
 from vitlab.engines.graphs import REVISION, cache_folder
 from vitlab.engines.machine import machine
-from vitlab.engines.making import make_engine, missing_packages
+from vitlab.engines.making import make_engine, missing_packages, new_engine
 from vitlab.engines.networks import is_untouched
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
@@ -30,8 +30,19 @@ ROUNDS, SECONDS = 7, 10.0  # of measuring all candidates, at most
 CLEARLY = 1.05  # times as fast as one that opens sooner, or that one is taken: less is no difference
 
 
-def fastest(model: Model, batch: int) -> Engine:
-    """Open the fastest installed engine for batches of this size."""
+class Measured(NamedTuple):
+    """The speed of an engine, and the seconds that it takes to open once the model is converted."""
+
+    speed: float  # images per second
+    opening: float
+
+    def seconds(self, images: int | None) -> float:
+        """The time for so many images with opening it, or for one of very many."""
+        return 1 / self.speed if images is None else self.opening + images / self.speed
+
+
+def fastest(model: Model, batch: int, images: int | None = None) -> Engine:
+    """Open the installed engine that is done first with so many images in batches of this size; None: very many."""
     weight = next(model.parameters())
     if (
         weight.device.type != "cpu"
@@ -49,16 +60,17 @@ def fastest(model: Model, batch: int) -> Engine:
         engines, known = _measure(model, batch, there)
         make_folder(path.parent)
         write_json(path, known)
-        engine = engines[_best(known)]
+        engine = engines[_best(known, images)]
     else:
-        engine = make_engine(model, _best(known))
-    speeds = ", ".join(f"{name} {speed:.1f}" for name, speed in known.items())
-    return replace(engine, note=f"auto: fastest for batches of {batch}, in images/s: {speeds}")
+        engine = make_engine(model, _best(known, images))
+    work = f"batches of {batch}" if images is None else f"{images:,} images in batches of {batch}"
+    figures = ", ".join(f"{name} {one.speed:.1f} ({one.opening:.1f})" for name, one in known.items())
+    return replace(engine, note=f"auto: fastest for {work}; images/s (seconds to open): {figures}")
 
 
-def _measure(model: Model, batch: int, names: list[EngineName]) -> tuple[dict[str, Engine], dict[str, float]]:
+def _measure(model: Model, batch: int, names: list[EngineName]) -> tuple[dict[str, Engine], dict[str, Measured]]:
     """Open engines and time them on random images, interleaved; one that disagrees with the plain model is left out."""
-    images, engines = probe(model, batch), {}
+    images, engines, opening = probe(model, batch), {}, {}
     for name in names:
         try:
             engine = make_engine(model, name)
@@ -66,7 +78,9 @@ def _measure(model: Model, batch: int, names: list[EngineName]) -> tuple[dict[st
             continue
         found = agreement(engine, model, images)  # also the first call, which is slow
         if name == "torch" or found.is_exact:
-            engines[name] = engine
+            engines[name], start = engine, time.perf_counter()
+            new_engine(model, name)  # again: the first time converts the model
+            opening[name] = round(time.perf_counter() - start, 3)
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     begin = time.monotonic()
     for number in range(ROUNDS):
@@ -76,13 +90,14 @@ def _measure(model: Model, batch: int, names: list[EngineName]) -> tuple[dict[st
             seconds[name].append(time.perf_counter() - start)
         if time.monotonic() - begin > SECONDS:
             break
-    return engines, {name: round(batch / statistics.median(taken), 2) for name, taken in seconds.items()}
+    speeds = {name: round(batch / statistics.median(taken), 2) for name, taken in seconds.items()}
+    return engines, {name: Measured(speed, opening[name]) for name, speed in speeds.items()}
 
 
-def _best(speeds: Mapping[str, float]) -> EngineName:
+def _best(known: Mapping[str, Measured], images: int | None = None) -> EngineName:
     best: EngineName = "torch"
-    for name in CANDIDATES:
-        best = name if speeds.get(name, 0.0) > CLEARLY * speeds[best] else best
+    for name in (name for name in CANDIDATES if name in known):
+        best = name if CLEARLY * known[name].seconds(images) < known[best].seconds(images) else best
     return best
 
 
@@ -90,17 +105,23 @@ def _key(model: Model, batch: int, names: list[EngineName]) -> str:
     """What the speed depends on: the model, the batch, the machine and the versions."""
     packages = ["torch", *(name for name in names if name != "torch")]
     versions = [importlib.metadata.version(package) for package in packages]
-    asked = [REVISION, fingerprint_of(model), batch, torch.get_num_threads()]
+    asked = ["with seconds to open", REVISION, fingerprint_of(model), batch, torch.get_num_threads()]
     text = json.dumps([*asked, *versions, *machine()], allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _read(path: Path) -> dict[str, float] | None:
-    """The remembered speeds; None if there are none, or if the file is damaged."""
+def _read(path: Path) -> dict[str, Measured] | None:
+    """The remembered measurements; None if there are none, or if the file is damaged."""
     try:
         found = parse_json(read_regular(path, 2**16), "speeds")
     except (OSError, ValueError):
         return None
-    speeds = cast(dict[str, float], found) if isinstance(found, dict) else {}
-    is_valid = "torch" in speeds and all(name in get_args(EngineName) for name in speeds)
-    return speeds if is_valid and all(isinstance(speed, float) for speed in speeds.values()) else None
+    given = cast(dict[str, object], found) if isinstance(found, dict) else {}
+    is_valid = "torch" in given and all(name in get_args(EngineName) and _is_pair(one) for name, one in given.items())
+    return {name: Measured(*cast(list[float], one)) for name, one in given.items()} if is_valid else None
+
+
+def _is_pair(one: object) -> bool:
+    """Whether it is a speed above 0 and a time."""
+    is_list = isinstance(one, list) and len(one) == 2 and all(isinstance(number, float) for number in one)
+    return is_list and cast(list[float], one)[0] > 0

@@ -43,12 +43,14 @@ def make_engine(model: Model, engine: EngineName) -> Engine:
     digest, threads = _digest(model), torch.get_num_threads()
     found, kept = _made.setdefault(model, {}).get(engine, (b"", None))
     if kept is None or found != digest or kept.streams.number != threads:
-        kept = _new_engine(model, engine, weight)
+        kept = new_engine(model, engine)
         _made[model][engine] = (digest, kept)
     return kept
 
 
-def _new_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
+def new_engine(model: Model, engine: EngineName) -> Engine:
+    """Make an engine other than `plain`, whether or not there is one already."""
+    weight = next(model.parameters())
     place = {"device": weight.device, "dtype": weight.dtype}
     if engine in GRAPH_ENGINES:
         return _graph_engine(model, engine, weight)

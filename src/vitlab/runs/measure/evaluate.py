@@ -145,10 +145,12 @@ def evaluate(
         with announced(screen, f"opening {', '.join(printable(data_name(one)) for one in sets)} ..."):
             sources = [inputs.open_set(one, max_pixels) for one in sets]
         rows: list[Row] = []
+        total = -(-sum(len(source) for _, source in sources) // world.ranks)  # images of a rank
         for given in models:
             opened, how = inputs.load_any(given, loading, screen)
             truths = [truth_of(opened, source, labels) for _, source in sources]  # before an engine takes its time
-            reading = Reading(batch, workers, max_bad, world, inputs.settled(opened, engine, batch, world, screen))
+            used = inputs.settled(opened, engine, batch, world, screen, total)
+            reading = Reading(batch, workers, max_bad, world, used)
             for (name, source), truth in zip(sources, truths, strict=True):
                 say(screen, f"{printable(name)}: {len(source):,} samples, {printable(truth.note)}", "dim")
                 pair = Pair(inputs.label_of(given, opened), opened, how, name, source, truth)

@@ -142,20 +142,22 @@ def _introduced(given: ModelLike, model: Model | Artefact, options: ModelOptions
     return how
 
 
-def settled(model: Model | Artefact, engine: EngineName, batch: int, world: World, console: Console) -> EngineName:
+def settled(
+    model: Model | Artefact, engine: EngineName, batch: int, world: World, console: Console, images: int | None = None
+) -> EngineName:
     """Open the engine and print what computes; of several ranks, rank 0 makes an automatic choice, which all open."""
     if isinstance(model, Artefact):
         return own_engine(model, engine)
     if engine != "auto":
         return opened(model, engine, batch, console).name
-    chosen: EngineName = world.first(lambda: opened(model, engine, batch, console).name)
+    chosen: EngineName = world.first(lambda: opened(model, engine, batch, console, images).name)
     return open_engine(model, chosen, batch=batch).name
 
 
-def opened(model: Model, engine: EngineName, batch: int, console: Console) -> Engine:
-    """Open an engine, and print how an automatic choice came about."""
+def opened(model: Model, engine: EngineName, batch: int, console: Console, images: int | None = None) -> Engine:
+    """Open an engine for so many images, and print how an automatic choice came about."""
     with announced(console, f"preparing engine {engine} ...", is_brief=engine == "torch"):
-        made = open_engine(model, engine, batch=batch)
+        made = open_engine(model, engine, batch=batch, images=images)
     if made.note:
         say(console, f"engine {made.name}: {made.note}", "dim")
     return made

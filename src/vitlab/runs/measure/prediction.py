@@ -145,7 +145,8 @@ def predict(
     pictures = named(images, screen)
     options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite, merge, attention)
     loaded = open_any(model, options, screen)
-    computing = None if isinstance(loaded, Artefact) else opened(loaded, engine, batch_of(pictures), screen)
+    number, batch = number_of(pictures), batch_of(pictures)
+    computing = None if isinstance(loaded, Artefact) else opened(loaded, engine, batch, screen, number)
     used = own_engine(loaded, engine) if isinstance(loaded, Artefact) else cast(Engine, computing).name
     found = Answers((), loaded, label_of(model, loaded), used)
     place = torch.device("cpu") if computing is None else computing.device
