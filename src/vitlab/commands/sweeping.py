@@ -111,6 +111,7 @@ def vtab(
     root: Path,
     tasks: flags.Tasks = (),
     light: bool = False,
+    test_images: int | None = None,
     out: Path = Path("vtab"),
     runs: int = 3,
     jobs: flags.Jobs = None,
@@ -130,6 +131,7 @@ def vtab(
     Args:
         root: The folder of the downloads; `vitlab data check vtab DIR` says what it lacks.
         light: Train no weights: ridge regression and a linear probe on features, at the model's own resolution.
+        test_images: With --light, test on so many images of each task, drawn at random (default: all).
         out: Folder for the runs, the features and the table.
         runs: Number of runs on each task, with seeds 0, 1, ...
         engine: What computes the features of --light.

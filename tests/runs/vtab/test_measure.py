@@ -18,6 +18,7 @@ from PIL import Image
 
 import vitlab
 import vtab_miniatures
+from vitlab.data.splits import nested_subset
 from vitlab.data.vtab.listing import jpeg
 from vitlab.data.vtab.opening import open_task
 from vitlab.metrics.ridge import GRID
@@ -97,10 +98,29 @@ class TestLight:
         with pytest.raises(ValueError, match="holds another measurement: image differ"):
             vitlab.vtab(weights, tmp_path / "root", tmp_path / "out", tasks=[task], light=True, image=16, quiet=True)
 
+    def test_some_of_the_test_images_have_their_own_labels(self, tmp_path, weights):
+        tasks = written(tmp_path / "root", "dsprites_location", "dsprites_orientation")
+        how = {"tasks": tasks, "light": True, "quiet": True}
+        found = vitlab.vtab(weights, tmp_path / "root", tmp_path / "out", test_images=7, **how)
+        results = json.loads((tmp_path / "out" / "light" / "dsprites" / "light.json").read_text())
+        for score, task in zip(found.scores, tasks, strict=True):
+            whole = open_task(tmp_path / "root", task, "test")
+            part = nested_subset(whole, 7)
+            labels = [part.label(number)[0] for number in range(7)]
+            assert results[task.key]["label counts"] == [labels.count(label) for label in range(task.classes)]
+            assert score.count == 7
+        assert f"7 of {len(whole):,} test images" in found.table.rows[0][-1]
+        with pytest.raises(ValueError, match="holds another measurement: test_images differ"):
+            vitlab.vtab(weights, tmp_path / "root", tmp_path / "out", **how)
+        with pytest.raises(ValueError, match="test_images 0 must be at least 1"):
+            vitlab.vtab(weights, tmp_path / "root", tmp_path / "other", test_images=0, **how)
+
     def test_settings_without_effect_are_refused(self, tmp_path, weights):
         (task,) = written(tmp_path / "root", "svhn")
         with pytest.raises(ValueError, match=r"schedule\.peak has no effect"):
             vitlab.vtab(weights, tmp_path / "root", tasks=[task], light=True, schedule={"peak": 1.0}, quiet=True)
+        with pytest.raises(ValueError, match="test_images is for light=True"):
+            vitlab.vtab(weights, tmp_path / "root", tasks=[task], test_images=5, quiet=True)
 
 
 class TestFinetuning:

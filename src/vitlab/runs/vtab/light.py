@@ -17,6 +17,8 @@ from rich.console import Console
 from torch import Tensor
 
 from vitlab.data.feature_files import FeatureFolder, read_folder
+from vitlab.data.source import Source
+from vitlab.data.splits import nested_subset
 from vitlab.data.vtab.opening import open_task
 from vitlab.engines.engine import EngineName
 from vitlab.metrics.fewshot import mean_rank_choice
@@ -59,6 +61,7 @@ class LightWork:
     batch: int
     workers: int
     max_bad: float
+    test_images: int | None = None  # of each task, drawn at random; None: all
 
 
 def run_light(work: LightWork, console: Console) -> int:
@@ -77,7 +80,7 @@ def measure_light(work: LightWork, console: Console) -> int:
     first = work.tasks[0]
     found: dict[TaskSplit, tuple[Tensor, np.ndarray, tuple[str, ...]]] = {}
     for split in SPLITS:
-        source = open_task(work.root, first, split)
+        source, _ = _opened(work, first, split)
         folder = FeatureFolder(work.folder / split, len(source), SHARD)
         write_features(model, how, source, folder, spec=f"{first.key}, {split}", reading=reading, console=console)
         ids = tuple(source.id(number) for number in range(len(source)))
@@ -86,13 +89,23 @@ def measure_light(work: LightWork, console: Console) -> int:
     for task in work.tasks:
         labels: dict[TaskSplit, Tensor] = {}
         for split, (_, numbers, ids) in found.items():
-            own = open_task(work.root, task, split)
+            own, every = _opened(work, task, split)
             same = tuple(own.id(number) for number in range(len(own))) == ids
             require(same, f"{task.key} and {first.key} do not have the same images")
-            labels[split] = torch.from_numpy(own.labels.numbers.astype(np.int64)[numbers])
+            labels[split] = torch.from_numpy(every[numbers])
         results[task.key] = _measured(task, found, labels)
     write_json(work.folder / RESULT, results)
     return 0
+
+
+def _opened(work: LightWork, task: VtabTask, split: TaskSplit) -> tuple[Source, np.ndarray]:
+    """The images of a task that are used, and their labels."""
+    source = open_task(work.root, task, split)
+    labels = source.labels.numbers.astype(np.int64)
+    if split != "test" or work.test_images is None or work.test_images >= len(source):
+        return source, labels
+    part = nested_subset(source, work.test_images)
+    return part, labels[[part.place(number) for number in range(len(part))]]
 
 
 def _measured(task: VtabTask, found: Mapping[TaskSplit, Any], labels: Mapping[TaskSplit, Tensor]) -> dict[str, Any]:

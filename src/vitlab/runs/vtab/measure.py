@@ -71,6 +71,7 @@ def vtab(
     *,
     tasks: Sequence[TaskLike] = (),
     light: bool = False,
+    test_images: int | None = None,
     runs: int = RUNS,
     jobs: int | None = None,
     ray: str = "",
@@ -88,15 +89,18 @@ def vtab(
     """Measure a model on the tasks of VTAB-1k whose files are in `root`, and return the table beside the paper's.
 
     Every task is fine-tuned `runs` times with the recipe `vtab` and tested. With `light`, features are computed once,
-    and a ridge regression and a linear probe learn from the same 1000 images. `tasks` are names of tasks or groups
-    (default: all). Tasks whose files are missing or damaged are reported, and the others run. If it is stopped or
-    killed, the same call continues. `finetune` describes the other arguments.
+    and a ridge regression and a linear probe learn from the same 1000 images; they are tested on `test_images` of each
+    task, drawn at random (default: all). `tasks` are names of tasks or groups (default: all). Tasks whose files are
+    missing or damaged are reported, and the others run. If it is stopped or killed, the same call continues. `finetune`
+    describes the other arguments.
     """
     check_arguments(vtab, locals())
     require(runs >= 1, f"{runs} runs; give at least 1")
     execution, changed = split_changes(execution, {**changes, **fields})
     unused = ", ".join(field for field, _ in changed)
     require(not (light and unused), f"light=True trains no weights, so {unused} has no effect; leave it out")
+    require(test_images is None or light, "test_images is for light=True; a fine-tuned model is tested on all images")
+    require(test_images is None or test_images >= 1, f"test_images {test_images} must be at least 1")
     size = None if image is None else image_size(image)
     workers, folder, place = workers_of(jobs, ray), Path(out), Path(root)
     ledger = None if ledger is None else Path(ledger)
@@ -108,9 +112,9 @@ def vtab(
     with locked(folder):
         ready, problems = _ready(place, chosen, screen)
         if light:
-            asked = {"light": True, "image": size, "engine": engine}
+            asked = {"light": True, "image": size, "engine": engine, "test_images": test_images}
             loading = ModelOptions(image=size, device=execution.device)
-            made = _light(model, loading, place, ready, folder, engine, execution)
+            made = _light(model, loading, place, ready, folder, engine, execution, test_images)
         else:
             asked = {"light": False, "image": size, "runs": runs, "changes": dict(changed)}
             request = Request("", size, changes=changed, is_swept=True)
@@ -151,6 +155,7 @@ def _light(
     out: Path,
     engine: EngineName,
     execution: Execution,
+    test_images: int | None,
 ) -> Measurement:
     loaded = open_model(model, replace(loading, image=None), Console(quiet=True))
     weights = fingerprint_of(loaded)
@@ -161,14 +166,16 @@ def _light(
         sets.setdefault(image_set(task).key, []).append(task)
     device = pick_device(loading.device)
     workers = default_workers(device) if execution.workers == CHOSEN else execution.workers
-    how = (located(model), loading, engine, execution.micro_batch or BATCH, workers, execution.max_bad)
+    how = (located(model), loading, engine, execution.micro_batch or BATCH, workers, execution.max_bad, test_images)
     found, images = {}, 0
     for key, own in sets.items():
         folder = out / "light" / key
         job = Job(key, lightly.run_light, lightly.LightWork(root, tuple(own), folder, *how), folder, DONE_LIGHTLY)
         found |= {task.key: [job] for task in own}
         if not job.is_done():
-            images += sum(part.images for part in (own[0].train, own[0].validation, own[0].test))
+            tested = own[0].test.images
+            tested = tested if test_images is None else min(tested, test_images)
+            images += own[0].train.images + own[0].validation.images + tested
     return Measurement(
         name_of(loaded.spec),
         weights,

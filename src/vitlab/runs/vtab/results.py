@@ -69,6 +69,7 @@ class VtabResult(Tabular):
         notes = [image_set(score.task).order] if image_set(score.task).order else []
         given = score.count + score.not_scored
         notes += [f"{score.not_scored:,} of {given:,} test images could not be read"] if score.not_scored else []
+        notes += [f"{given:,} of {score.task.test.images:,} test images"] if given < score.task.test.images else []
         paper = [TABLE_9[model, score.task.name] for model, _ in TABLE_9.rows]
         return (*cells, score.chance, score.count, *paper, "; ".join(notes))
 
