@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench import results as speed  # noqa: E402 - its folder is not installed
 
-CONTESTS = ("inference", "busy", "endtoend", "training", "memory")  # suites whose cases have one baseline, timm
+CONTESTS = ("inference", "busy", "endtoend", "training", "memory")  # suites with cases whose baseline is timm
 SHORT = ("inference", "endtoend")  # in the README
 NOT_MEASURED = "No results are committed yet: `make bench` writes them to `bench/results/`.\n"
 Row = tuple[str, str, str]  # what, result, the command and the file that holds its output
@@ -147,9 +147,9 @@ def measured(folder: Path) -> dict[str, speed.SuiteResult]:
 
 
 def speed_rows(folder: Path) -> Iterator[tuple[str, ...]]:
-    """For each case: vitlab's best contestant, the best of the others, what is no difference, and the file."""
+    """For each case against timm: vitlab's best contestant, the best of the others, what is no difference, the file."""
     for suite, result in measured(folder).items():
-        for case in result.cases if suite in CONTESTS else ():
+        for case in (case for case in result.cases if suite in CONTESTS and case.rows[0].name.startswith("timm")):
             for kind in ("", "int8"):
                 rows = [row for row in case.rows[2:] if ("int8" in row.name) == bool(kind)]
                 own, other = (
