@@ -97,8 +97,8 @@ def model_spec(
 
 
 def _swin_spec(size: str, window: int, options: dict[str, Any]) -> SwinSpec:
-    if "attention" in options:
-        raise ValueError(no_pattern(options["attention"], OF_SWIN))
+    if (pattern := options.pop("attention", "full")) != "full":
+        raise ValueError(no_pattern(pattern, OF_SWIN))
     unknown = sorted(set(options) - {"image", "classes", "conventions", "head", "stochastic_depth"})
     if unknown or options.get("head", "linear") != "linear":
         what = ", ".join(unknown) or "mlp head"

@@ -8,6 +8,7 @@ import pytest
 import vitlab
 from vitlab.cli import main
 from vitlab.costing.measuring import Timing
+from vitlab.paper.models import model_spec
 from vitlab.patterns import EXAMPLES, Window
 from vitlab.runs.measure.cost_table import Cost, Costs
 
@@ -124,6 +125,15 @@ def test_all_is_one_pattern_of_each_kind(tmp_path):
     assert other.rows[0].note == f"attention 'window:7' is for Vision Transformers and hybrids; {why}"
     with pytest.raises(ValueError, match="attention 'wide' is unknown"):
         vitlab.cost("ViT-Ti/16", attention=["wide"], quiet=True)
+
+
+def test_beside_vits_a_swin_is_measured_once(tmp_path):
+    found = vitlab.cost(["ViT-Ti/16", "Swin-T"], image=[100], attention=["full", "window:7"], quiet=True)
+    assert [row.model for row in found.rows][:2] == ["ViT-Ti/16, full", "ViT-Ti/16, window:7"]
+    assert [row.model for row in found.rows][2:] == ["Swin-T"]
+    assert model_spec("Swin-T", attention="full") == model_spec("Swin-T")
+    with pytest.raises(ValueError, match="a Swin always attends within its own windows"):
+        model_spec("Swin-T", attention="window:7")
 
 
 @pytest.mark.slow

@@ -70,6 +70,11 @@ class Subject:
         """How tables call the model with this pattern."""
         return f"{self.label}, {self.attention}" if self.attention else self.label
 
+    @property
+    def has_patterns(self) -> bool:
+        """Whether the model can be measured with a pattern of attention."""
+        return isinstance(model_spec(self.label) if self.spec is None else self.spec, ViTSpec)
+
     def at(self, size: tuple[int, int]) -> ModelSpec:
         """The spec at an image size; a ValueError if the model cannot take it, or has no such attention."""
         spec = model_spec(self.label, image=size) if self.spec is None else replace(self.spec, image=size)
@@ -157,8 +162,14 @@ def cost(
 
 
 def _subjects(given: ModelLike | Sequence[ModelLike], attentions: Sequence[str]) -> list[Subject]:
+    """Every model with every pattern; beside ViTs, a model that has no patterns is measured once, as it is."""
     subjects = [_subject(one) for one in as_list(given)]
-    return [replace(one, attention=attention) for one in subjects for attention in attentions or ("",)]
+    are_any = any(one.has_patterns for one in subjects)
+    return [
+        replace(one, attention=attention)
+        for one in subjects
+        for attention in ((one.has_patterns or not are_any) and attentions) or ("",)
+    ]
 
 
 def _attentions(given: AttentionLike | Sequence[AttentionLike]) -> list[str]:
