@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitlab.models.build import build_model
     from vitlab.report.report import read_report
     from vitlab.runs.datasets.index import index_data
+    from vitlab.runs.datasets.pack import pack_data
     from vitlab.runs.datasets.verify import verify_data
     from vitlab.runs.download import download
     from vitlab.runs.export import export
@@ -73,6 +74,7 @@ __all__ = [
     "open_data",
     "open_engine",
     "open_run",
+    "pack_data",
     "predict",
     "prepare_vtab",
     "preprocess",
@@ -113,6 +115,8 @@ def __getattr__(name: str) -> object:
             from vitlab.runs.measure import check_data as home
         case "index_data":
             from vitlab.runs.datasets import index as home
+        case "pack_data":
+            from vitlab.runs.datasets import pack as home
         case "verify_data":
             from vitlab.runs.datasets import verify as home
         case "index_shards":

@@ -1,4 +1,4 @@
-"""vitlab data check, check vtab, index, kinds, prepare vtab, verify."""
+"""vitlab data check, check vtab, index, kinds, pack, prepare vtab, verify."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +15,9 @@ Parallel = Annotated[int | None, Flag("INT")]
 
 
 def data() -> None:
-    """Look at data sets: `data check` says what is in one, `data index` records it and `data verify` compares it later,
-    `data kinds` lists all, `data check vtab` and `data prepare vtab` are about the downloads of VTAB-1k.
+    """Look at data sets and store them: `data check` says what is in one, `data kinds` lists all kinds, `data index`
+    records one and `data verify` compares it later, `data pack` copies one into tar shards, `data check vtab` and
+    `data prepare vtab` are about the downloads of VTAB-1k.
     """
 
 
@@ -130,6 +131,33 @@ def data_verify(
     return 0 if found.is_sound else 1
 
 
+def data_pack(
+    source: Source,
+    out: Annotated[Path, Flag("OUT", is_positional=True)],
+    per_shard: int = 4096,
+    jobs: Parallel = None,
+    ray: flags.Ray = "",
+) -> int:
+    """Copy a data set into tar shards (webdataset convention) with an index: few large files instead of many small.
+
+    Image files are stored as they are. If it was stopped or killed, the same command continues.
+
+    Args:
+        source: The data, such as folder:photos.
+        out: A new or empty folder for the shards.
+        per_shard: Samples in a shard.
+        jobs: Processes that write at the same time (default: this one); the shards are the same for any number.
+    """
+    named = {"data": source, "out": out, "per_shard": per_shard, "jobs": jobs, "ray": ray}
+    given = flags.arguments(named, console())
+    from vitlab.runs.datasets.pack import pack_data
+
+    made = pack_data(**given)
+    for line in made.lines():
+        console().print(Text(line), soft_wrap=True)
+    return 1 if made.left_out else 0
+
+
 def data_kinds() -> None:
     """List every kind of data that can be opened by name, with its options."""
     from vitlab.runs.measure.check_data import data_kinds as listed
@@ -144,5 +172,6 @@ DATA_COMMANDS: dict[str, Any] = {
     "prepare vtab": data_prepare_vtab,
     "index": data_index,
     "verify": data_verify,
+    "pack": data_pack,
     "kinds": data_kinds,
 }

@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import tarfile
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 import kinds
 import vitlab
 from nasty import NASTY
+from stored_sets import photos, write_shards
 from vitlab.data.indexing.index_file import UNREADABLE, IndexFile
 from vitlab.data.indexing.listing import write_listing
 from vitlab.data.sources.catalogue import open_source
@@ -19,15 +18,6 @@ from vitlab.data.sources.folders import FolderSource
 from vitlab.data.sources.shards import INDEX, ShardSource, index_shards
 from vitlab.runs.datasets import index as indexing
 from vitlab.store import Locked, locked
-
-
-def photos(root: Path, count: int = 30) -> str:
-    """A folder of three classes; every file has its own bytes."""
-    for number in range(count):
-        path = root / "abc"[number % 3] / f"{number:03d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(f"image {number} ".encode() * (number + 1))
-    return f"folder:{root}"
 
 
 def rows(path: Path) -> dict[str, tuple[tuple[int, ...], int, str]]:
@@ -153,20 +143,6 @@ def test_a_second_process_is_refused(tmp_path):
 
 
 # -- Shards ----------------------------------------------------------------------------------------
-
-
-def write_shards(folder: Path, shards: int = 3, samples: int = 4) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for shard in range(shards):
-        with tarfile.open(folder / f"s{shard}.tar", "w") as tar:
-            for number in range(samples):
-                for name, data in (
-                    (f"{number}.jpg", f"{shard} {number}".encode() * 50),
-                    (f"{number}.cls", b"%d" % number),
-                ):
-                    member = tarfile.TarInfo(name)
-                    member.size = len(data)
-                    tar.addfile(member, BytesIO(data))
 
 
 def test_shards_indexed_in_parts_are_those_indexed_at_once(tmp_path):

@@ -31,6 +31,7 @@ class Streamed(Protocol):
     class_names: tuple[str, ...]
     excluded: Excluded
     root: str  # of the files that the ids name; empty if the samples are not files of their own
+    is_as_stored: bool  # whether the data of a sample is its file, unchanged
 
     def rows(self) -> Rows: ...
 
@@ -42,6 +43,7 @@ class Listing:
     path: Path
     spec: str
     root: str
+    is_as_stored: bool
     samples: int
     digest: str
     excluded: Excluded
@@ -59,7 +61,8 @@ def write_listing(spec: str, path: Path) -> Listing:
         names, left_out = streamed.class_names, dict(sorted(streamed.excluded.items()))
         found = digest.finish(names)
         writer.finish(IndexMeta(2, spec, len(names), names, left_out, found))
-    return Listing(path, spec, streamed.root, writer.entries, found, streamed.excluded)
+    files = streamed.root, streamed.is_as_stored
+    return Listing(path, spec, *files, writer.entries, found, streamed.excluded)
 
 
 def _streamed(spec: str) -> Streamed:
@@ -78,6 +81,7 @@ class _Opened:
         self._source, self.class_names, self.excluded = source, tuple(source.class_names), source.excluded
         files = source.files if isinstance(source, FilesSource) else None
         self.root = files.root if isinstance(files, Files) else ""
+        self.is_as_stored = bool(self.root) and type(source).item is FilesSource.item
 
     def rows(self) -> Rows:
         for number in range(len(self._source)):

@@ -187,6 +187,8 @@ def _walked(folder: Path, below: str, excluded: Excluded, suffixes: tuple[bytes,
 class StreamedFolder:
     """The ids and labels of a `FolderSource` one after the other, with no more than one class folder in memory."""
 
+    is_as_stored = True
+
     def __init__(self, path: Path, split: str = "") -> None:
         self._folder = split_folder(Path(path), split)
         self.root, self.excluded = os.path.realpath(self._folder), Excluded()  # counted while the rows are read

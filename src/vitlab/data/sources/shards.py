@@ -100,14 +100,22 @@ def shards_spec(folder: Path, index: Path) -> str:
 
 
 def shards_meta(
-    folder: Path, index: Path, entries: Sequence[ShardEntry], classes: int, excluded: Excluded
+    folder: Path,
+    index: Path,
+    entries: Sequence[ShardEntry],
+    classes: int,
+    excluded: Excluded,
+    names: Sequence[str] = (),
 ) -> IndexMeta:
-    """The JSON part of an index of shards; raises if there are no samples."""
+    """The JSON part of an index of shards; raises if there are no samples.
+
+    `names` are those of the classes where no file beside the shards has them.
+    """
     samples = sum(entry.samples for entry in entries)
     require(samples > 0, f"{folder} has no labelled images in its shards; left out: {', '.join(excluded.lines())}")
-    names = class_names_beside(folder, classes)
+    found = class_names_beside(folder, classes, tuple(names))
     spec = "" if index == folder / INDEX else f"shards:{folder}"
-    return IndexMeta(2, spec, classes, names, dict(sorted(excluded.items())), "", tuple(entries))
+    return IndexMeta(2, spec, classes, found, dict(sorted(excluded.items())), "", tuple(entries))
 
 
 def shard_names(folder: Path) -> list[str]:

@@ -6,7 +6,7 @@ OUT.parts/        parts that are done, while the index is being made
 
 import hashlib
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -284,7 +284,9 @@ def _index_shards(source: Path, path: Path, workers: Workers, console: Console) 
     return made
 
 
-def merge_shards(parts: list[Path], source: Path, path: Path, merged: Path) -> DataIndex:
+def merge_shards(
+    parts: Sequence[Path], source: Path, path: Path, merged: Path, class_names: Sequence[str] = ()
+) -> DataIndex:
     """Join the indexes of single shards into one, which will be at `path`."""
     entries, excluded, classes, size = list[ShardEntry](), Excluded(), 0, 0
     with index_writer(merged) as writer:
@@ -300,6 +302,6 @@ def merge_shards(parts: list[Path], source: Path, path: Path, merged: Path) -> D
             entries += opened.meta.shard_entries
             excluded.update(opened.meta.excluded)
             classes = max(classes, opened.meta.classes)
-        meta = shards_meta(source, path, entries, classes, excluded)
+        meta = shards_meta(source, path, entries, classes, excluded, class_names)
         writer.finish(meta)
     return DataIndex(path, shards_spec(source, path), writer.entries, size, meta.class_names, excluded, 0, ())

@@ -19,10 +19,11 @@ from vitlab.interrupts import Signals
 from vitlab.jobs.job import Here, Job, Workers
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.runs.progress import Bytes, Images, say
-from vitlab.store import LOCK, locked, remove_leftovers, write_json
+from vitlab.store import LOCK, locked, refuse_strange, remove_leftovers, write_json
 from vitlab.strict_json import read_json
 
 DONE, PLAN = "done.json", "plan.json"
+PARTS = ".vitlab-parts"  # the folder of the parts, in a folder of results
 LOOK = 0.5  # seconds between two looks at what other processes have done
 
 
@@ -136,14 +137,22 @@ class _Progress:
 
 @contextlib.contextmanager
 def work_folder(path: Path) -> Iterator[None]:
-    """Hold a folder for parts while the block runs; it is removed if the block succeeds."""
+    """Hold a folder for parts while the block runs; it is removed if the block succeeds, or fails before any part."""
     going = path.with_name(f".{path.name}.old")
     shutil.rmtree(going, ignore_errors=True)
+    refuse_strange(path, (LOCK,))
     with locked(path):
         remove_leftovers(path)
-        yield
-        path.rename(going)
-        shutil.rmtree(going)
+        is_needed = False
+        try:
+            yield
+        except BaseException:
+            is_needed = (path / PLAN).exists()
+            raise
+        finally:
+            if not is_needed:
+                path.rename(going)
+                shutil.rmtree(going)
 
 
 def keep_parts_of(folder: Path, plan: Mapping[str, object], console: Console) -> None:

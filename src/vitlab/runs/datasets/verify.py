@@ -40,12 +40,12 @@ from vitlab.report.tables import Results, Tabular, spreadsheet
 from vitlab.require import check_arguments, require
 from vitlab.runs.datasets import index as indexing
 from vitlab.runs.datasets.index import LISTING, shards_of
-from vitlab.runs.datasets.parts import keep_parts_of, run_parts, work_folder
+from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
 from vitlab.runs.progress import announced, default_console
 from vitlab.store import make_folder, refuse_strange, refuse_unwritable, replacing, write_json, write_text
 from vitlab.user_files import stream_lines
 
-REPORT, SUMMARY, PARTS = "report.csv", "summary.json", "parts"
+REPORT, SUMMARY = "verification.csv", "verification.json"
 SHOWN = 10  # differences that are printed
 LONGEST = 2**24  # bytes of a difference in a part
 STATES = {  # what a difference is, and how several are called
@@ -122,7 +122,7 @@ def verify_data(
     opened = IndexFile(path)
     require(opened.has_hashes, f"{path} is of an older version and has no hashes; index the data again")
     refuse_unwritable(folder)
-    refuse_strange(folder, (REPORT, PARTS))
+    refuse_strange(folder, (REPORT, SUMMARY))
     make_folder(folder)
     check = _check_shards if opened.meta.shards else _check_samples
     return check(opened, data, folder, workers, screen)
