@@ -2,10 +2,10 @@
 
 import contextlib
 import os
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Labels, Sample, Source, check_index
 from vitlab.require import require
 from vitlab.user_files import broken_link
-
-if TYPE_CHECKING:
-    from vitlab.data.sources.imagenet import TarImages
 
 SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp")
 # Folders that operating systems create: resource forks, thumbnails, deleted files.
@@ -81,6 +78,34 @@ class Files:
         raise BadImage(reason, detail, name)
 
 
+class PackedFiles(ABC):
+    """Images in one archive by number; the counterpart of `Files`."""
+
+    def __init__(self, path: Path, names: Iterable[str], stamp: tuple[int, ...]) -> None:
+        self._path, self._names, self._stamp = path, list(names), stamp
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name(self, index: int) -> str:
+        """Return the name in the archive."""
+        check_index(index, len(self))
+        return self._names[index]
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        """Return the size and modification time that the archive had when it was opened."""
+        check_index(index, len(self))
+        return self._stamp
+
+    def paths(self) -> list[str]:
+        """Return the path of the archive."""
+        return [str(self._path)]
+
+    @abstractmethod
+    def read(self, index: int) -> bytes:
+        """Read a file; raises BadImage if that is not possible or the archive has changed."""
+
+
 def _check_inside(path: str, root: str) -> None:
     try:
         real = os.path.realpath(path)  # of a loop of links: itself, which cannot be opened
@@ -93,7 +118,7 @@ def _check_inside(path: str, root: str) -> None:
 class FilesSource(Source):
     """Samples that are the images of `files`, named as there."""
 
-    files: "Files | TarImages"
+    files: "Files | PackedFiles"
 
     def item(self, index: int) -> Sample:
         return Sample(self.files.read(index), self.label(index), self.id(index))
