@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from vitlab.metrics.fewshot import fewshot
     from vitlab.models.build import build_model
     from vitlab.report.report import read_report
+    from vitlab.runs.datasets.index import index_data
+    from vitlab.runs.datasets.pack import pack_data
+    from vitlab.runs.datasets.verify import verify_data
     from vitlab.runs.download import download
     from vitlab.runs.export import export
     from vitlab.runs.measure.check_data import check_data, data_kinds
@@ -61,6 +64,7 @@ __all__ = [
     "fewshot_table",
     "find_recipe",
     "finetune",
+    "index_data",
     "index_shards",
     "inspect",
     "list_models",
@@ -70,6 +74,7 @@ __all__ = [
     "open_data",
     "open_engine",
     "open_run",
+    "pack_data",
     "predict",
     "prepare_vtab",
     "preprocess",
@@ -80,6 +85,7 @@ __all__ = [
     "serve",
     "sweep",
     "transfer",
+    "verify_data",
     "vtab",
     "window_attention",
 ]
@@ -107,6 +113,12 @@ def __getattr__(name: str) -> object:
             from vitlab.engines import opening as home
         case "check_data" | "data_kinds":
             from vitlab.runs.measure import check_data as home
+        case "index_data":
+            from vitlab.runs.datasets import index as home
+        case "pack_data":
+            from vitlab.runs.datasets import pack as home
+        case "verify_data":
+            from vitlab.runs.datasets import verify as home
         case "index_shards":
             from vitlab.data.sources import shards as home
         case "predict" | "preprocess":

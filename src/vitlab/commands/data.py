@@ -1,4 +1,4 @@
-"""vitlab data check, check vtab, index, kinds, prepare vtab."""
+"""vitlab data check, check vtab, index, kinds, pack, prepare vtab, verify."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,14 +8,16 @@ from rich.text import Text
 from vitlab.commands import flags
 from vitlab.commands.command_line import Flag
 from vitlab.commands.terminal import console
-from vitlab.errors import printable
 
 Downloads = Annotated[Path, Flag("DIR", is_positional=True)]
+Source = Annotated[str, Flag("SRC", is_positional=True)]
+Parallel = Annotated[int | None, Flag("INT")]
 
 
 def data() -> None:
-    """Look at data sets: `data check` says what is in one, `data index` prepares tar shards, `data kinds` lists all,
-    `data check vtab` and `data prepare vtab` are about the downloads of VTAB-1k.
+    """Look at data sets and store them: `data check` says what is in one, `data kinds` lists all kinds, `data index`
+    records one and `data verify` compares it later, `data pack` copies one into tar shards, `data check vtab` and
+    `data prepare vtab` are about the downloads of VTAB-1k.
     """
 
 
@@ -78,18 +80,82 @@ def data_prepare_vtab(root: Downloads, tasks: flags.Tasks = (), jobs: flags.Jobs
     return 1 if done.problems else 0
 
 
-def data_index(folder: Annotated[Path, Flag("FOLDER", is_positional=True)]) -> None:
-    """Index a folder of tar shards (webdataset convention), so that any sample can be read by its number.
+def data_index(
+    source: Source,
+    out: flags.MaybePath = None,
+    jobs: Parallel = None,
+    ray: flags.Ray = "",
+) -> int:
+    """Index a data set: the size, the hash and the labels of every sample, its place in tar shards, and the classes.
+
+    `vitlab data verify` compares the data with it, and shards:FOLDER needs it. If it was stopped or killed, the same
+    command continues.
 
     Args:
-        folder: The folder with the .tar files; the index is written into it.
+        source: The data, such as folder:photos or csv:list.csv, or a folder of tar shards (webdataset convention).
+        out: The index (default: in the folder of the shards, or NAME.index here).
+        jobs: Processes that read at the same time (default: this one).
     """
-    from vitlab.data.sources.shards import index_shards
+    given = flags.arguments({"data": source, "out": out, "jobs": jobs, "ray": ray}, console())
+    from vitlab.runs.datasets.index import index_data
 
-    made = index_shards(folder)
-    console().print(Text(f"indexed {made.samples:,} samples; open them as {printable(made.spec)}"))
-    for line in made.excluded.lines():
-        console().print(Text(f"excluded {line}"))
+    made = index_data(**given)
+    for line in made.lines():
+        console().print(Text(line), soft_wrap=True)
+    return 1 if made.unreadable else 0
+
+
+def data_verify(
+    index: Annotated[Path, Flag("INDEX", is_positional=True)],
+    data: flags.Spec = "",
+    out: Path = Path("data-verify"),
+    jobs: Parallel = None,
+    ray: flags.Ray = "",
+) -> int:
+    """Read a data set again and compare it with its index: changed, missing and added samples, labels and classes.
+
+    If it was stopped or killed, the same command continues. The exit code is 1 if anything differs.
+
+    Args:
+        index: The index that `vitlab data index` wrote, or a folder of tar shards that has one.
+        data: Where the data is now, such as folder:photos, if it has been moved.
+        out: Folder for the report of all differences; an older one is replaced.
+        jobs: Processes that read at the same time (default: this one).
+    """
+    given = flags.arguments(locals(), console()) | {"data": data or None}
+    from vitlab.runs.datasets.verify import verify_data
+
+    found = verify_data(**given)
+    for line in found.lines():
+        console().print(Text(line), soft_wrap=True)
+    return 0 if found.is_sound else 1
+
+
+def data_pack(
+    source: Source,
+    out: Annotated[Path, Flag("OUT", is_positional=True)],
+    per_shard: int = 4096,
+    jobs: Parallel = None,
+    ray: flags.Ray = "",
+) -> int:
+    """Copy a data set into tar shards (webdataset convention) with an index: few large files instead of many small.
+
+    Image files are stored as they are. If it was stopped or killed, the same command continues.
+
+    Args:
+        source: The data, such as folder:photos.
+        out: A new or empty folder for the shards.
+        per_shard: Samples in a shard.
+        jobs: Processes that write at the same time (default: this one); the shards are the same for any number.
+    """
+    named = {"data": source, "out": out, "per_shard": per_shard, "jobs": jobs, "ray": ray}
+    given = flags.arguments(named, console())
+    from vitlab.runs.datasets.pack import pack_data
+
+    made = pack_data(**given)
+    for line in made.lines():
+        console().print(Text(line), soft_wrap=True)
+    return 1 if made.left_out else 0
 
 
 def data_kinds() -> None:
@@ -105,5 +171,7 @@ DATA_COMMANDS: dict[str, Any] = {
     "check vtab": data_check_vtab,
     "prepare vtab": data_prepare_vtab,
     "index": data_index,
+    "verify": data_verify,
+    "pack": data_pack,
     "kinds": data_kinds,
 }

@@ -4,7 +4,6 @@ Size and times of a file only decide whether to read it; its content counts. Dat
 the same data; other pictures under the same names are not.
 """
 
-import hashlib
 import io
 import os
 import stat
@@ -18,18 +17,17 @@ import numpy as np
 from numpy.lib import format as npy
 
 from vitlab.data.images.refusals import BadImage
+from vitlab.data.indexing.hashing import BLOCK, data_hash, data_size, new_hash
 from vitlab.data.source import Paths, Source
 from vitlab.require import require
 from vitlab.user_files import open_regular
 
 MOST_HASHED = 64 * 2**30  # bytes of one data set; of a larger one evenly spaced files are hashed, and all are sized
-BLOCK = 2**20  # bytes read at a time
 PART = 64 * 2**20  # bytes, or FILES files, that a thread takes at a time
 FILES = 256
 THREADS = min(8, os.cpu_count() or 1)
 LOOK = 0.2  # seconds between two reports of progress
 ENTRY = np.dtype([("size", "<i8"), ("mtime", "<i8"), ("ctime", "<i8"), ("hash", "<u8", (2,))])  # times in nanoseconds
-DIGEST = 16  # bytes of a hash
 MISSING = (-1, -1, -1)  # size and times of what is not a regular file
 NOT_REPEATABLE = (
     "the data set returns something else each time an item is read, so it cannot be recognised; leave random "
@@ -238,7 +236,7 @@ def _hash_part(paths: Paths, numbers: list[int], reading: _Reading) -> list[tupl
 
 def _hash_file(path: str, reading: _Reading) -> np.ndarray:
     """Hash a file; zeros if it cannot be read, because the image gate will refuse it later."""
-    digest = hashlib.blake2b(digest_size=DIGEST)
+    digest = new_hash()
     try:
         with open_regular(path) as file:
             while not reading.is_over and (block := file.read(BLOCK)):
@@ -268,10 +266,5 @@ def _entry(source: Source, number: int) -> np.ndarray:
     except BadImage:
         entry["size"] = -1
         return entry
-    digest = hashlib.blake2b(digest_size=DIGEST)
-    if not isinstance(data, bytes):
-        digest.update(f"{tuple(data.shape)}".encode())
-        data = np.ascontiguousarray(data).data
-    digest.update(data)
-    entry[()] = (memoryview(data).nbytes, 0, 0, np.frombuffer(digest.digest(), "<u8"))
+    entry[()] = (data_size(data), 0, 0, np.frombuffer(data_hash(data), "<u8"))
     return entry

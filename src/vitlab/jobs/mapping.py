@@ -9,11 +9,28 @@ from rich.console import Console
 
 from vitlab.errors import JobsFailed
 from vitlab.interrupts import Signals
-from vitlab.jobs.job import LOG, Here, Job, Pool, Processes, Workers
+from vitlab.jobs.job import LOG, Here, Job, Pool, Processes, Ray, Workers
+from vitlab.require import require
 
 RETRIES = 2  # of a job whose worker was killed
 Event = Literal["started", "finished", "killed", "failed"]
 Told = Callable[[Job, Event, str], None]
+RAY_JOBS = 2  # default number at a time
+
+
+def workers_of(jobs: int | None, ray: str) -> Workers:
+    """The workers that the arguments jobs= and ray= ask for."""
+    require(jobs is None or jobs >= 1, f"jobs= is {jobs}; at least 1 is needed")
+    if ray:
+        from vitlab.jobs.on_ray import require_ray
+
+        require_ray()  # before anything is read
+        return Ray(ray, jobs or RAY_JOBS)
+    return Processes(jobs) if jobs is not None and jobs > 1 else Here()
+
+
+def _nothing() -> None:
+    pass
 
 
 class Crew:
@@ -30,11 +47,11 @@ class Crew:
         if self._pool is not None:
             self._pool.close()
 
-    def map(self, jobs: Sequence[Job], console: Console, told: Told) -> int:
+    def map(self, jobs: Sequence[Job], console: Console, told: Told, looked: Callable[[], None] = _nothing) -> int:
         """Run the unfinished jobs; returns 0, or the exit code of the signal that stopped it. The same call continues.
 
         A job whose worker was killed is retried twice. JobsFailed is raised once all other jobs are done. `told` is
-        called with every event.
+        called with every event, and `looked` several times a second while other processes work.
         """
         waiting = [job for job in jobs if not job.is_done()]
         if not waiting:
@@ -44,7 +61,7 @@ class Crew:
                 return _one_by_one(waiting, console, told, signals)
         pool = self._pool = self._pool or _opened(self.workers)
         with Signals() as signals:  # after the pool: Ray installs handlers too
-            return _share_out(waiting, pool, told, signals)
+            return _share_out(waiting, pool, told, signals, looked)
 
 
 def _opened(workers: Workers) -> Pool:
@@ -70,7 +87,9 @@ def _one_by_one(waiting: list[Job], console: Console, told: Told, signals: Signa
     return 0
 
 
-def _share_out(waiting: list[Job], pool: Pool, told: Told, signals: Signals) -> int:
+def _share_out(
+    waiting: list[Job], pool: Pool, told: Told, signals: Signals, looked: Callable[[], None] = _nothing
+) -> int:
     running: dict[Any, Job] = {}
     tries: Counter[str] = Counter()
     failed: list[str] = []
@@ -97,6 +116,7 @@ def _share_out(waiting: list[Job], pool: Pool, told: Told, signals: Signals) -> 
                 words = f"{how.words} {tries[job.name]} times" if how.killed else how.words or _last_line(job)
                 told(job, "failed", words)
                 failed.append(f"{job.name} failed: {words}; its log is {job.folder / LOG}")
+        looked()
     if failed and not signals.stop:
         raise JobsFailed("; ".join(failed))
     return signals.stop

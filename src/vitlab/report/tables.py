@@ -86,8 +86,8 @@ class Results:
         """CSV with full precision; a name that looks like a formula gets a leading quote."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([_spreadsheet(column) for column in self.columns])
-        writer.writerows([[_spreadsheet(cell) for cell in row] for row in self.rows])
+        writer.writerow([spreadsheet(column) for column in self.columns])
+        writer.writerows([[spreadsheet(cell) for cell in row] for row in self.rows])
         return file.getvalue()
 
     def to_markdown(self) -> str:
@@ -118,7 +118,8 @@ def shown(cell: Cell, column: str = "") -> str:
     return f"{cell:,}" if isinstance(cell, int) else cell
 
 
-def _spreadsheet(cell: Cell) -> Cell:
+def spreadsheet(cell: Cell) -> Cell:
+    """A cell of a CSV file: escapes for what cannot be printed, and a leading quote for what looks like a formula."""
     if not isinstance(cell, str):
         return _finite(cell)
     plain = printable(cell)

@@ -21,8 +21,7 @@ from vitlab.data.archives.stretches import (
     Stretch,
 )
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
-from vitlab.data.source import check_index
-from vitlab.data.sources.folders import SYSTEM_FOLDERS, Files
+from vitlab.data.sources.folders import SYSTEM_FOLDERS, Files, PackedFiles
 from vitlab.data.sources.tar import TarError, TarFile
 from vitlab.errors import printable
 from vitlab.npz import DAMAGE
@@ -185,27 +184,13 @@ class ArchiveMembers(Members):
         return ArchiveFiles(self, names)
 
 
-class ArchiveFiles:
-    """Images of an archive by number; the counterpart of `Files`."""
+class ArchiveFiles(PackedFiles):
+    """Chosen images of a tar or zip archive; one that does not exist is refused when it is read."""
 
     def __init__(self, members: ArchiveMembers, names: Sequence[str]) -> None:
-        self._path, self._stretch, self._names = members.path, members.stretch, list(names)
-        self._stamp = members.stretch.stamp()
+        super().__init__(members.path, names, members.stretch.stamp())
+        self._stretch = members.stretch
         self._places = [members.places.get(members.prefix + name) for name in names]
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def name(self, index: int) -> str:
-        check_index(index, len(self))
-        return self._names[index]
-
-    def stamp(self, index: int) -> tuple[int, ...]:
-        check_index(index, len(self))
-        return self._stamp
-
-    def paths(self) -> list[str]:
-        return [str(self._path)]
 
     def read(self, index: int) -> bytes:
         name = self.name(index)

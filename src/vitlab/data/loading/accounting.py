@@ -30,6 +30,7 @@ RULES = {  # why a source leaves something out: one, and several
     "duplicate_key": ("image with the key of an earlier one", "images with the key of an earlier one"),
     "missing_label": ("image without a label", "images without a label"),
     "bad_label": ("image whose label is not a class number", "images whose label is not a class number"),
+    "unreadable": ("file that could not be read", "files that could not be read"),
     "label_without_image": ("label without an image", "labels without an image"),
     "truncated": ("tar file that ends too early", "tar files that end too early"),
     "damaged": ("damaged tar file", "damaged tar files"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast, get_origin
+from typing import Any, Literal, NamedTuple, cast, get_origin
 from urllib.parse import unquote
 
 from torch.utils.data import Dataset
@@ -105,11 +105,27 @@ def data_name(data: str | Source | Dataset[Any]) -> str:
     return data if isinstance(data, str) else (isinstance(data, Source) and data.spec) or type(data).__name__
 
 
+class Resolved(NamedTuple):
+    """What a spec names: its kind, the arguments of its opener, and the most pixels of an image."""
+
+    kind: Kind
+    arguments: dict[str, Any]
+    max_pixels: int | None
+
+
 def open_source(spec: str) -> Source:
     """Open the data that a string such as `folder:photos?split=val` names.
 
     Numbers may be written 1e6; a `&`, `?` or `%` inside a path or value is written %26, %3F, %25.
     """
+    kind, arguments, limit = resolve(spec)
+    source = kind.opener(**arguments)
+    source.spec, source.max_pixels = spec, limit
+    return source
+
+
+def resolve(spec: str) -> Resolved:
+    """Find out what a spec names, without opening it."""
     match = SPEC.fullmatch(spec)
     name = match["kind"] if match else ""
     if name == DATASET:
@@ -124,12 +140,10 @@ def open_source(spec: str) -> Source:
     check_max_pixels(limit)
     if "path" in parameters:
         require(bool(path), f"{name} needs a path: {name}:PATH")
-        source = kind.opener(path=Path(unquote(path, errors="surrogateescape")).expanduser(), **arguments)
+        arguments["path"] = Path(unquote(path, errors="surrogateescape")).expanduser()
     else:
         require(not path, f"{name} is built in and takes no path, not {path!r}")
-        source = kind.opener(**arguments)
-    source.spec, source.max_pixels = spec, limit
-    return source
+    return Resolved(kind, arguments, limit)
 
 
 def _unknown(spec: str) -> str:

@@ -1,10 +1,11 @@
 """Images as files in folders: one folder per class, or no classes."""
 
+import contextlib
 import os
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +17,6 @@ from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Labels, Sample, Source, check_index
 from vitlab.require import require
 from vitlab.user_files import broken_link
-
-if TYPE_CHECKING:
-    from vitlab.data.sources.imagenet import TarImages
 
 SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp")
 # Folders that operating systems create: resource forks, thumbnails, deleted files.
@@ -33,12 +31,12 @@ class Files:
     """
 
     def __init__(self, root: Path, names: Iterable[bytes]) -> None:
-        self._root = os.path.realpath(root)
+        self.root = os.path.realpath(root)
         blob, ends, stamps = bytearray(), array("q"), array("q")
         for name in names:
             blob += name
             ends.append(len(blob))
-            stamps.extend(file_stamp(f"{self._root}/{os.fsdecode(name)}"))
+            stamps.extend(file_stamp(f"{self.root}/{os.fsdecode(name)}"))
         self._blob = bytes(blob)
         self._ends = np.array(ends, np.int64)
         self._stamps = np.array(stamps, np.int64).reshape(-1, 2)
@@ -54,7 +52,7 @@ class Files:
 
     def __getitem__(self, index: int) -> str:
         """Return the absolute path."""
-        return f"{self._root}/{self.name(index)}"
+        return f"{self.root}/{self.name(index)}"
 
     def paths(self) -> "Files":
         """Return the absolute paths: itself."""
@@ -69,7 +67,7 @@ class Files:
         """Read a file; raises BadImage unless it is a regular file inside the folder that has not changed."""
         name, path = self.name(index), self[index]
         try:
-            _check_inside(path, self._root)
+            _check_inside(path, self.root)
             data = file_bytes(path)
             if file_stamp(path) != self.stamp(index) or len(data) != self._stamps[index, 0]:
                 raise BadImage(Reason.changed, "changed since the data was opened; stop its writer and start again")
@@ -78,6 +76,34 @@ class Files:
         else:
             return data
         raise BadImage(reason, detail, name)
+
+
+class PackedFiles(ABC):
+    """Images in one archive by number; the counterpart of `Files`."""
+
+    def __init__(self, path: Path, names: Iterable[str], stamp: tuple[int, ...]) -> None:
+        self._path, self._names, self._stamp = path, list(names), stamp
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name(self, index: int) -> str:
+        """Return the name in the archive."""
+        check_index(index, len(self))
+        return self._names[index]
+
+    def stamp(self, index: int) -> tuple[int, ...]:
+        """Return the size and modification time that the archive had when it was opened."""
+        check_index(index, len(self))
+        return self._stamp
+
+    def paths(self) -> list[str]:
+        """Return the path of the archive."""
+        return [str(self._path)]
+
+    @abstractmethod
+    def read(self, index: int) -> bytes:
+        """Read a file; raises BadImage if that is not possible or the archive has changed."""
 
 
 def _check_inside(path: str, root: str) -> None:
@@ -92,7 +118,7 @@ def _check_inside(path: str, root: str) -> None:
 class FilesSource(Source):
     """Samples that are the images of `files`, named as there."""
 
-    files: "Files | TarImages"
+    files: "Files | PackedFiles"
 
     def item(self, index: int) -> Sample:
         return Sample(self.files.read(index), self.label(index), self.id(index))
@@ -119,7 +145,7 @@ class FolderSource(FilesSource):
     def __init__(self, path: Path, split: str = "") -> None:
         folder = split_folder(Path(path), split)
         self.excluded = Excluded()  # found = len + the sum of these
-        classes = self._class_folders(folder)
+        classes = class_folders(folder, self.excluded)
         counts = []
 
         def names() -> Iterator[bytes]:
@@ -138,43 +164,75 @@ class FolderSource(FilesSource):
         what = f"{folder} has no images ({_known()}) in its {len(classes)} class folders"
         require(len(self) > 0, f"{what}; {self.excluded.described() or 'they are empty'}")
 
-    def _class_folders(self, folder: Path) -> list[str]:
-        classes = []
-        for entry in list(os.scandir(folder)):  # a list: the handle is closed even if a link raises
-            if entry.name.startswith("."):
-                self.excluded.leave_out("hidden", entry.name)
-            elif entry.name in SYSTEM_FOLDERS:
-                self.excluded.leave_out("system_folder", entry.name)
-            elif entry.is_dir(follow_symlinks=False):
-                classes.append(entry.name)
-            else:
-                is_link = Path(entry).is_dir()
-                require(not is_link, f"class folder {entry.path!r} is a link, which is not followed; copy it")
-                self.excluded.leave_out("no_class_folder", entry.name)
-        images = sum(is_image_name(os.fsencode(entry.name)) for entry in os.scandir(folder)) if not classes else 0
-        found = f"has {images:,} images but no class folders" if images else "has no class folders"
-        require(bool(classes), f"{folder} {found}; give a folder that has one folder per class")
-        return sorted(classes, key=os.fsencode)
+
+def class_folders(folder: Path, excluded: Excluded) -> list[str]:
+    """The class folders of a folder, sorted; counts what else there is."""
+    classes = []
+    for entry in list(os.scandir(folder)):  # a list: the handle is closed even if a link raises
+        if entry.name.startswith("."):
+            excluded.leave_out("hidden", entry.name)
+        elif entry.name in SYSTEM_FOLDERS:
+            excluded.leave_out("system_folder", entry.name)
+        elif entry.is_dir(follow_symlinks=False):
+            classes.append(entry.name)
+        else:
+            is_link = Path(entry).is_dir()
+            require(not is_link, f"class folder {entry.path!r} is a link, which is not followed; copy it")
+            excluded.leave_out("no_class_folder", entry.name)
+    images = sum(is_image_name(os.fsencode(entry.name)) for entry in os.scandir(folder)) if not classes else 0
+    found = f"has {images:,} images but no class folders" if images else "has no class folders"
+    require(bool(classes), f"{folder} {found}; give a folder that has one folder per class")
+    return sorted(classes, key=os.fsencode)
 
 
 def images_below(folder: Path, below: str, excluded: Excluded, suffixes: tuple[bytes, ...] = SUFFIXES) -> list[bytes]:
     """Return the sorted paths, relative to the folder, of the images anywhere in its part `below`; count the rest."""
-    found, waiting = [], [below]
+    return sorted(_walked(folder, below, excluded, suffixes))
+
+
+def _walked(folder: Path, below: str, excluded: Excluded, suffixes: tuple[bytes, ...]) -> Generator[bytes]:
+    waiting = [below]
     while waiting:
         inside = waiting.pop()
-        for entry in os.scandir(folder / inside):
-            path = f"{inside}/{entry.name}" if inside else entry.name
-            if entry.name.startswith("."):
-                excluded.leave_out("hidden", path)
-            elif entry.name in SYSTEM_FOLDERS:
-                excluded.leave_out("system_folder", path)
-            elif os.fsencode(entry.name).lower().endswith(suffixes):
-                found.append(os.fsencode(path))
-            elif entry.is_dir(follow_symlinks=False):
-                waiting.append(path)
-            else:
-                excluded.leave_out("linked_folder" if Path(entry).is_dir() else "other_suffix", path)
-    return sorted(found)
+        with os.scandir(folder / inside) as entries:
+            for entry in entries:
+                path = f"{inside}/{entry.name}" if inside else entry.name
+                if entry.name.startswith("."):
+                    excluded.leave_out("hidden", path)
+                elif entry.name in SYSTEM_FOLDERS:
+                    excluded.leave_out("system_folder", path)
+                elif os.fsencode(entry.name).lower().endswith(suffixes):
+                    yield os.fsencode(path)
+                elif entry.is_dir(follow_symlinks=False):
+                    waiting.append(path)
+                else:
+                    excluded.leave_out("linked_folder" if Path(entry).is_dir() else "other_suffix", path)
+
+
+class StreamedFolder:
+    """The ids and labels of a `FolderSource` one after the other, with no more than one class folder in memory."""
+
+    is_as_stored = True
+
+    def __init__(self, path: Path, split: str = "") -> None:
+        self._folder = split_folder(Path(path), split)
+        self.root, self.excluded = os.path.realpath(self._folder), Excluded()  # counted while the rows are read
+        self._classes = class_folders(self._folder, self.excluded)
+        used = [name for name in self._classes if self._has_images(name)]
+        self.class_names = in_order(used)
+
+    def _has_images(self, name: str) -> bool:
+        with contextlib.closing(_walked(self._folder, name, Excluded(), SUFFIXES)) as images:
+            return next(images, None) is not None
+
+    def rows(self) -> Iterator[tuple[bytes, tuple[int, ...]]]:
+        """Yield the id and the labels of every sample, in order."""
+        place = {name: (number,) for number, name in enumerate(self.class_names)}
+        for name in self._classes:
+            if name not in place:
+                self.excluded.leave_out("empty_class_folder", name)
+            for image in images_below(self._folder, name, self.excluded):
+                yield image, place[name]
 
 
 def is_image_name(name: bytes) -> bool:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.data.loading.accounting import Excluded
-from vitlab.data.source import Labels, check_index
-from vitlab.data.sources.folders import Files, FilesSource, FolderSource, is_image_name, split_folder
+from vitlab.data.source import Labels
+from vitlab.data.sources.folders import Files, FilesSource, FolderSource, PackedFiles, is_image_name, split_folder
 from vitlab.data.sources.tar import Member, TarError, TarFile
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.require import require
@@ -66,16 +66,14 @@ def _is_image(name: bytes, excluded: Excluded) -> bool:
     return not rule
 
 
-class TarImages:
-    """The images of one tar file by number, sorted by name; the counterpart of `Files`."""
+class TarImages(PackedFiles):
+    """The images of one tar file, sorted by name."""
 
     def __init__(self, file: Path, excluded: Excluded) -> None:
-        self._path = file.absolute()
-        self._tar: TarFile | None = TarFile(self._path)
-        self._stamp = self._tar.stamp()
-        members: list[Member] = []
+        tar, members = TarFile(file), list[Member]()
+        stamp = tar.stamp()
         try:
-            for member in self._tar.members():
+            for member in tar.members():
                 if member.kind not in ("file", "folder"):
                     excluded.leave_out(member.kind, os.fsdecode(member.name))
                 elif member.kind == "file" and _is_image(member.name.rpartition(b"/")[2], excluded):
@@ -83,26 +81,14 @@ class TarImages:
         except TarError as error:
             raise ValueError(f"{file} is {error.reason}: it is not a complete tar file; download it again") from None
         members.sort(key=lambda member: member.name.rpartition(b"/")[2])
-        self._names = [os.fsdecode(member.name.rpartition(b"/")[2]) for member in members]
-        require(len(set(self._names)) == len(members), f"{file} has two images of one name")
+        names = [os.fsdecode(member.name.rpartition(b"/")[2]) for member in members]
+        require(len(set(names)) == len(members), f"{file} has two images of one name")
+        super().__init__(file.absolute(), names, stamp)
+        self._tar: TarFile | None = tar
         self._places = np.array([(member.offset, member.size) for member in members], np.int64).reshape(-1, 2)
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_tar": None}  # another process opens the file itself
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def name(self, index: int) -> str:
-        check_index(index, len(self))
-        return self._names[index]
-
-    def stamp(self, index: int) -> tuple[int, ...]:
-        check_index(index, len(self))
-        return self._stamp
-
-    def paths(self) -> list[str]:
-        return [str(self._path)]
 
     def read(self, index: int) -> bytes:
         name = self.name(index)

@@ -2,12 +2,13 @@
 
 import io
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
+from torch import Tensor
 
 from vitlab.data.images.gate import read_image
 from vitlab.data.images.refusals import BadImage
@@ -47,20 +48,26 @@ def write_shards(source: Source, folder: Path, name: str, per_shard: int = PER_S
 
 
 def _add(tar: tarfile.TarFile, source: Source, number: int) -> None:
-    data, suffix = storable(source, number)
+    data, suffix = storable(source.item(number).data)
     (label,) = source.label(number)
-    for ending, content in ((suffix, data), ("cls", str(label).encode())):
-        member = tarfile.TarInfo(f"{number:09d}.{ending}")
+    add_members(tar, f"{number:09d}", {suffix: data, "cls": str(label).encode()})
+
+
+def add_members(tar: tarfile.TarFile, key: str, contents: Mapping[str, bytes]) -> int:
+    """Append the files of a sample, by suffix; returns where the content of the first one begins."""
+    start = tar.offset + tarfile.BLOCKSIZE
+    for suffix, content in contents.items():
+        member = tarfile.TarInfo(f"{key}.{suffix}")
         member.size = len(content)
         tar.addfile(member, io.BytesIO(content))
+    return start
 
 
-def storable(source: Source, number: int) -> tuple[bytes, str]:
+def storable(data: bytes | np.ndarray | Tensor) -> tuple[bytes, str]:
     """The bytes of a sample and their suffix: files as they are, pixels and other formats as PNG.
 
     A file that is not a readable image is stored too, so that it is refused where the shards are read, and counted.
     """
-    data = source.item(number).data
     if isinstance(data, np.ndarray):
         return png(data), "png"
     require(isinstance(data, bytes), "float tensors cannot be stored in shards")

@@ -2,44 +2,35 @@
 
 A sample is the members of one shard whose names agree up to the first dot of the base name: `key.jpg` (jpeg, png,
 webp) with `key.cls` (a number) or `key.json` (an object with `label` or `cls`). Its id is `shard/key`. Nothing is
-extracted: headers and labels are read, and everything that is not a sample is counted by reason.
+extracted: headers, labels and images are read, and everything that is not a sample is counted by reason.
 
-The index, little-endian: HEADER (64 bytes), `entries` times RECORD (32 bytes), the concatenated keys, and JSON with
-version, classes (their number), excluded (reason: count) and shards (name, bytes, modification time in ns). It is
-memory-mapped, so that opening ten million entries costs as much as opening ten.
+The index is that of `indexing/index_file.py`. It is memory-mapped, so that opening ten million entries costs as much as
+opening ten.
 """
 
-import json
 import os
 import re
-import shutil
-import struct
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
+from vitlab.data.indexing.hashing import BLOCK, file_hash, new_hash
+from vitlab.data.indexing.index_file import HEADER, IndexFile, IndexMeta, Row, ShardEntry, index_writer, records_of
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Sample, Source, check_index, keep
 from vitlab.data.sources.tar import Member, TarError, TarFile
 from vitlab.require import check_arguments, require
-from vitlab.store import replacing
-from vitlab.strict_json import LARGEST_JSON, from_json, parse_json, to_json
-from vitlab.user_files import open_regular, read_lines
+from vitlab.strict_json import LARGEST_JSON, parse_json
+from vitlab.user_files import read_lines
 
 INDEX = "vitlab-shards.index"
 CLASS_NAMES = "classnames.txt"  # one name per line, where the shards come with one
-HEADER = struct.Struct("<8sQQQ32x")  # MAGIC, entries, bytes of keys, bytes of JSON
-MAGIC = b"VITSHRD1"
-RECORD = np.dtype(
-    [("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("length", "<u4"), ("shard", "<u4"), ("label", "<i4")]
-)  # `key` and `length`: place of the key among the keys; `offset` and `size`: of the image in its shard
 NAME = re.compile(rb"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
 IMAGES, LABELS = (b"jpg", b"jpeg", b"png", b"webp"), (b"cls", b"json")
 PICKLES = (b"pkl", b"pickle", b"pyd", b"pt", b"pth")
@@ -48,16 +39,6 @@ MISSING = -1
 MOST_OPEN = 64  # shards at a time in one process
 Found = tuple[bytes, int, int, int]  # key, offset and size of an image in its shard, and its label
 AGAIN = "index the shards: vitlab data index FOLDER"
-
-
-@dataclass(frozen=True)
-class IndexMeta:
-    """The JSON part of an index."""
-
-    version: int
-    classes: int
-    excluded: dict[str, int]
-    shards: tuple[tuple[str, int, int], ...]
 
 
 # -- Indexing ------------------------------------------------------------------------------------
@@ -71,51 +52,104 @@ class ShardIndex(NamedTuple):
     excluded: Excluded
 
 
+@dataclass(frozen=True)
+class ScannedShard:
+    """What one shard holds."""
+
+    entry: ShardEntry
+    records: np.ndarray  # (n,) of the index's RECORD, as if it were the only shard
+    ids: bytes
+    excluded: Excluded
+
+    @property
+    def classes(self) -> int:
+        """One more than the largest label."""
+        return int(self.records["label"].max(initial=-1)) + 1
+
+    def rows(self) -> Iterator[Row]:
+        """The samples as rows of an index."""
+        for key, _, size, length, _, label, _, digest in self.records:
+            yield Row(self.ids[key : key + length], (int(label),), int(size), digest.tobytes())
+
+
 def index_shards(folder: Path | str, index: Path | str | None = None) -> ShardIndex:
     """Index the webdataset tar shards of a folder, so that any sample can be read by its number.
 
-    Every *.tar is read once. The index is written into the folder, or to the file `index`.
+    Every *.tar is read once, in this process; `vitlab.index_data` does the same in several, and continues if it is
+    stopped. The index is written into the folder, or to the file `index`.
     """
     check_arguments(index_shards, locals())
-    folder, spec, excluded = Path(folder), f"shards:{folder}{f'?index={index}' if index else ''}", Excluded()
-    shards: list[tuple[str, int, int]] = []
-    entries = classes = 0
-    names = _shard_names(folder)
-    with replacing(Path(index or folder / INDEX)) as path, path.open("wb") as file, tempfile.TemporaryFile() as keys:
-        file.write(bytes(HEADER.size))
+    folder, names = Path(folder), shard_names(Path(folder))
+    path = Path(index or folder / INDEX)
+    with index_writer(path) as writer:
+        excluded, entries, classes = Excluded(), list[ShardEntry](), 0
         for name in names:
-            tar = TarFile(folder / name)
-            records = _records(len(shards), list(_samples(tar, excluded)), keys)
-            shards.append((name, *tar.stamp()))
-            file.write(records.tobytes())
-            entries += len(records)
-            classes = max(classes, int(records["label"].max(initial=-1)) + 1)
-        require(entries > 0, f"{folder} has no labelled images in its shards; left out: {', '.join(excluded.lines())}")
-        key_bytes = keys.tell()
-        keys.seek(0)
-        shutil.copyfileobj(keys, file)
-        meta = json.dumps(to_json(IndexMeta(1, classes, dict(excluded), tuple(shards))), allow_nan=False).encode()
-        file.write(meta)
-        file.seek(0)
-        file.write(HEADER.pack(MAGIC, entries, key_bytes, len(meta)))
-    return ShardIndex(spec, entries, excluded)
+            shard = finished(scan_shard(folder / name))
+            shard.records["shard"] = len(entries)
+            writer.add(shard.records, shard.ids)
+            entries.append(shard.entry)
+            excluded.add(shard.excluded)
+            classes = max(classes, shard.classes)
+        writer.finish(shards_meta(folder, path, entries, classes, excluded))
+    return ShardIndex(shards_spec(folder, path), writer.entries, excluded)
 
 
-def _shard_names(folder: Path) -> list[str]:
+def shards_spec(folder: Path, index: Path) -> str:
+    """What opens the shards of a folder with this index."""
+    return f"shards:{folder}{'' if index == folder / INDEX else f'?index={index}'}"
+
+
+def shards_meta(
+    folder: Path,
+    index: Path,
+    entries: Sequence[ShardEntry],
+    classes: int,
+    excluded: Excluded,
+    names: Sequence[str] = (),
+) -> IndexMeta:
+    """The JSON part of an index of shards; raises if there are no samples.
+
+    `names` are those of the classes where no file beside the shards has them.
+    """
+    samples = sum(entry.samples for entry in entries)
+    require(samples > 0, f"{folder} has no labelled images in its shards; left out: {', '.join(excluded.lines())}")
+    found = class_names_beside(folder, classes, tuple(names))
+    spec = "" if index == folder / INDEX else f"shards:{folder}"
+    return IndexMeta(2, spec, classes, found, dict(sorted(excluded.items())), "", tuple(entries))
+
+
+def shard_names(folder: Path) -> list[str]:
+    """The names of the tar files of a folder, sorted."""
     require(folder.is_dir(), f"{folder} is not a folder; give the folder of the tar files")
     names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".tar") and entry.name[0] != ".")
     require(bool(names), f"{folder} has no *.tar files; packed ones (.tar.gz) must be unpacked to .tar first")
     return names
 
 
-def _records(shard: int, found: list[Found], keys: IO[bytes]) -> np.ndarray:
-    """The records of one shard; appends its keys to `keys`."""
-    records = np.zeros(len(found), RECORD)
-    records["shard"] = shard
-    for number, (key, offset, size, label) in enumerate(found):
-        records[number] = (keys.tell(), offset, min(size, 2**32 - 1), len(key), shard, label)
-        keys.write(key)
-    return records
+def scan_shard(path: Path) -> Generator[int, None, ScannedShard]:
+    """Read one shard and hash its images; yields how many are done. Raises if it changes meanwhile."""
+    tar, excluded = TarFile(path), Excluded()
+    stamp, whole = tar.stamp(), file_hash(path)
+    found = list(_samples(tar, excluded))
+    records, ids = records_of([key for key, *_ in found], [(label,) for *_, label in found])
+    for number, (_, offset, size, _) in enumerate(found):
+        digest = new_hash()
+        for at in range(offset, offset + size, BLOCK):
+            digest.update(tar.read(at, min(BLOCK, offset + size - at)))
+        records[number]["offset"], records[number]["size"] = offset, size
+        records[number]["hash"] = np.frombuffer(digest.digest(), "<u8")
+        yield number + 1
+    require(tar.stamp() == stamp == file_stamp(path), f"{path} changed while it was read; stop its writer first")
+    return ScannedShard(ShardEntry(path.name, *stamp, len(found), whole), records, ids, excluded)
+
+
+def finished(steps: Generator[int, None, ScannedShard]) -> ScannedShard:
+    """The shard after all steps of `scan_shard`."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value
 
 
 def _samples(tar: TarFile, excluded: Excluded) -> Iterator[Found]:
@@ -194,24 +228,28 @@ class ShardSource(Source):
     def __init__(self, path: Path, index: Path | None = None) -> None:
         self._folder = Path(path).absolute()
         self._path = Path(index or self._folder / INDEX).absolute()
-        entries, key_bytes, meta = _open_index(self._path)
-        self.excluded, self._shards = Excluded(meta.excluded), meta.shards
-        self._check_shards()
-        self._records = np.memmap(self._path, RECORD, "r", HEADER.size, (entries,))
-        self._keys = np.memmap(self._path, np.uint8, "r", HEADER.size + entries * RECORD.itemsize, (key_bytes,))
+        index_file = IndexFile(self._path, AGAIN)
+        meta, entries = index_file.meta, len(index_file)
+        index_file.check(entries > 0 and meta.classes > 0 and bool(meta.shards))
+        self.excluded, self._shards = Excluded(meta.excluded), meta.shard_entries
+        self._stamps = self._checked_stamps()
+        self._records = np.memmap(self._path, index_file.record, "r", HEADER.size, (entries,))
+        self._keys = np.memmap(self._path, np.uint8, "r", index_file.ids_at, (index_file.id_bytes,))
         self._tars: dict[int, TarFile] = {}
-        self.class_names = _class_names(self._folder / CLASS_NAMES, meta.classes)
+        self.class_names = class_names_beside(self._folder, meta.classes, meta.class_names)
 
     def __reduce__(self) -> tuple[object, ...]:
         return self.reopened(self._folder, self._path)  # another process maps the index itself
 
-    def _check_shards(self) -> None:
-        listed = [name for name, _, _ in self._shards]
-        other = set(_shard_names(self._folder)) ^ set(listed)
+    def _checked_stamps(self) -> list[tuple[int, int]]:
+        """The stamps of the shards, which must be those that were indexed."""
+        other = set(shard_names(self._folder)) ^ {shard.name for shard in self._shards}
         require(not other, f"{self._folder} has other shards than were indexed: {sorted(other)!r:.200}; {AGAIN}")
-        for name, size, time in self._shards:
-            same = file_stamp(self._folder / name) == (size, time)
-            require(same, f"shard {name} of {self._folder} changed since it was indexed; {AGAIN}")
+        stamps = [file_stamp(self._folder / shard.name) for shard in self._shards]
+        for shard, (size, time) in zip(self._shards, stamps, strict=True):
+            same = size == shard.bytes and shard.modified in (None, time)
+            require(same, f"shard {shard.name} of {self._folder} changed since it was indexed; {AGAIN}")
+        return stamps
 
     def __len__(self) -> int:
         return len(self._records)
@@ -223,7 +261,7 @@ class ShardSource(Source):
             tar = self._tar(shard)
         except OSError as error:
             raise BadImage(Reason.unreadable, f"cannot be read ({error.strerror}); check its shard", name) from None
-        data = tar.read_image(int(record["offset"]), int(record["size"]), self._shards[shard][1:], name, AGAIN)
+        data = tar.read_image(int(record["offset"]), int(record["size"]), self._stamps[shard], name, AGAIN)
         return Sample(data, self.label(index), name)
 
     def label(self, index: int) -> tuple[int, ...]:
@@ -232,13 +270,13 @@ class ShardSource(Source):
     def id(self, index: int) -> str:
         record = self._record(index)
         key = self._keys[record["key"] : record["key"] + record["length"]].tobytes()
-        return f"{self._shards[record['shard']][0].removesuffix('.tar')}/{os.fsdecode(key)}"
+        return f"{self._shards[record['shard']].name.removesuffix('.tar')}/{os.fsdecode(key)}"
 
     def stamp(self, index: int) -> tuple[int, ...]:
-        return self._shards[self._record(index)["shard"]][1:]
+        return self._stamps[self._record(index)["shard"]]
 
     def paths(self) -> list[str]:
-        return [str(self._folder / name) for name, _, _ in self._shards]
+        return [str(self._folder / shard.name) for shard in self._shards]
 
     def _record(self, index: int) -> np.void:
         check_index(index, len(self))
@@ -247,30 +285,15 @@ class ShardSource(Source):
         return record
 
     def _tar(self, shard: int) -> TarFile:
-        name = self._shards[shard][0]
+        name = self._shards[shard].name
         return self._tars.get(shard) or keep(self._tars, shard, TarFile(self._folder / name), MOST_OPEN)
 
 
-def _open_index(path: Path) -> tuple[int, int, IndexMeta]:
-    """Read the header and the JSON part of an index, and check its length."""
-    if not path.exists() and not path.is_symlink():
-        raise FileNotFoundError(f"{path} does not exist; {AGAIN}")
-    with open_regular(path) as file:
-        header = file.read(HEADER.size).ljust(HEADER.size, b"\0")
-        magic, entries, key_bytes, meta_bytes = HEADER.unpack(header)
-        require(magic == MAGIC, f"{path} is not an index of shards; {AGAIN}")
-        start = HEADER.size + entries * RECORD.itemsize + key_bytes
-        is_whole = min(entries, key_bytes) > 0 and start + meta_bytes == path.stat().st_size
-        require(is_whole and meta_bytes <= LARGEST_JSON, f"{path} is damaged; {AGAIN}")
-        file.seek(start)
-        meta = from_json(IndexMeta, parse_json(file.read(meta_bytes), path.name), path.name)
-    require(meta.version == 1 and 0 < meta.classes <= MOST_CLASSES, f"{path} is of another version; {AGAIN}")
-    return entries, key_bytes, meta
-
-
-def _class_names(file: Path, classes: int) -> tuple[str, ...]:
+def class_names_beside(folder: Path, classes: int, recorded: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The class names in the file beside the shards; without one those `recorded`, or else numbers."""
+    file = folder / CLASS_NAMES
     if not file.exists():
-        return tuple(map(str, range(classes)))
+        return recorded or tuple(map(str, range(classes)))
     names = tuple(read_lines(file, LARGEST_JSON))
     enough = len(names) >= classes
     require(enough, f"{file.name} names {len(names)} classes; the shards have labels up to {classes - 1}")

@@ -20,8 +20,8 @@ from rich.console import Console
 from vitlab.changes import NO_CHANGES
 from vitlab.data.source import Source
 from vitlab.errors import InvalidValue
-from vitlab.jobs.job import Here, Processes, Ray, Workers
-from vitlab.jobs.on_ray import require_ray
+from vitlab.jobs.job import Here
+from vitlab.jobs.mapping import workers_of
 from vitlab.paper.finetuning import RUNS
 from vitlab.recipe import AUTOMATIC, Execution
 from vitlab.report.ledger import check_ledger
@@ -38,8 +38,6 @@ from vitlab.runs.training.request import Request
 from vitlab.runs.training.start import split_changes
 from vitlab.spec import Image, image_size
 from vitlab.store import locked, refuse_strange, refuse_unwritable
-
-RAY_JOBS = 2  # default number at a time
 
 
 def sweep(
@@ -141,15 +139,6 @@ def run_sweep(
         outcome = plan.finish(picked, len(points), task)
         outcome.table.save(out / Path(RESULT).stem)
     return outcome
-
-
-def workers_of(jobs: int | None, ray: str) -> Workers:
-    """Where the runs of a sweep train."""
-    require(jobs is None or jobs >= 1, f"jobs= is {jobs}; at least 1 run at a time is needed")
-    if ray:
-        require_ray()  # before the weights are loaded
-        return Ray(ray, jobs or RAY_JOBS)
-    return Processes(jobs) if jobs is not None and jobs > 1 else Here()
 
 
 def _rates(given: Sequence[float]) -> tuple[float, ...]:

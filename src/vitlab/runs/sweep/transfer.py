@@ -8,6 +8,7 @@ from typing import Literal
 from rich.console import Console
 
 from vitlab.changes import NO_CHANGES
+from vitlab.jobs.mapping import workers_of
 from vitlab.paper.finetuning import RUNS
 from vitlab.paper.recipes.finetuning import TRANSFER_SLUGS, finetuning_recipe
 from vitlab.paper.recipes.length import Length
@@ -18,7 +19,7 @@ from vitlab.require import check_arguments, require
 from vitlab.runs.progress import default_console, say
 from vitlab.runs.sweep.grid import PEAK, SweepOptions
 from vitlab.runs.sweep.results import record, results_of
-from vitlab.runs.sweep.sweep import run_sweep, workers_of
+from vitlab.runs.sweep.sweep import run_sweep
 from vitlab.runs.training.request import Request
 from vitlab.runs.training.start import split_changes
 from vitlab.spec import Image, image_size

@@ -21,7 +21,7 @@ from vitlab.data.vtab.image_sets import image_set
 from vitlab.engines.engine import EngineName
 from vitlab.errors import Stopped
 from vitlab.jobs.job import Here, Job, Ray
-from vitlab.jobs.mapping import Crew, Event
+from vitlab.jobs.mapping import Crew, Event, workers_of
 from vitlab.models.fingerprint import fingerprint_of
 from vitlab.paper.finetuning import RUNS
 from vitlab.paper.models import name_of
@@ -32,7 +32,6 @@ from vitlab.require import check_arguments, require
 from vitlab.run_dir import weights_name
 from vitlab.runs.measure.inputs import ModelOptions, open_model
 from vitlab.runs.progress import Tally, announced, default_console, duration, say
-from vitlab.runs.sweep.sweep import workers_of
 from vitlab.runs.training.request import Request
 from vitlab.runs.training.start import split_changes
 from vitlab.runs.training.time_estimate import DAY

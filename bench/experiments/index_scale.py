@@ -1,0 +1,93 @@
+"""Time and peak memory of `vitlab data index` and `verify` against the number of samples.
+
+Each row is a process of its own, from its start to its end, with one job; the memory is its largest resident size. The
+first row only imports the same code. The folder has 1,000 files in each class, and the shards have 10,000 samples each.
+Files and shards are hard links to a few of them, so that the disk holds little and the names are many.
+    python -m bench.experiments.index_scale 10000 100000 1000000 > evidence/index_scale.txt
+"""
+
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from io import BytesIO
+from pathlib import Path
+
+PER_CLASS, PER_SHARD, CONTENTS = 1_000, 10_000, 1_000
+CHILD = """
+import sys
+import vitlab
+vitlab.index_data, vitlab.verify_data
+what, source, index, out = sys.argv[1:]
+if what == "index":
+    print(vitlab.index_data(source, index, quiet=True).samples)
+elif what == "verify":
+    found = vitlab.verify_data(index, out=out, quiet=True)
+    assert found.is_sound
+    print(found.checked)
+else:
+    print(0)
+"""
+
+
+def write_folder(folder: Path, samples: int) -> str:
+    """Class folders of hard links."""
+    originals = folder.parent / "originals"
+    originals.mkdir()
+    for number in range(CONTENTS):
+        (originals / f"{number}").write_bytes(f"image {number} ".encode() * 40)
+    for place in range(0, samples, PER_CLASS):
+        own = folder / f"class{place // PER_CLASS:05d}"
+        own.mkdir(parents=True)
+        for number in range(place, min(place + PER_CLASS, samples)):
+            os.link(originals / f"{number % CONTENTS}", f"{own}/{number:09d}.jpg")
+    return f"folder:{folder}"
+
+
+def write_shards(folder: Path, samples: int) -> str:
+    """Shards of hard links."""
+    folder.mkdir()
+    with tarfile.open(folder / "s00000.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        for number in range(PER_SHARD):
+            for suffix, data in (("jpg", f"image {number} ".encode() * 40), ("cls", b"%d" % (number % 1000))):
+                member = tarfile.TarInfo(f"{number:09d}.{suffix}")
+                member.size = len(data)
+                tar.addfile(member, BytesIO(data))
+    for shard in range(1, samples // PER_SHARD):
+        os.link(folder / "s00000.tar", folder / f"s{shard:05d}.tar")
+    return f"shards:{folder}"
+
+
+def measured(*arguments: str) -> tuple[int, float, float]:
+    """Samples, seconds and megabytes of a child."""
+    start = time.perf_counter()
+    child = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    said = child.stdout.read()
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0, said
+    return int(said), time.perf_counter() - start, usage.ru_maxrss / 1024
+
+
+def main(numbers: list[int]) -> None:
+    """Print a row for each measurement."""
+    _, seconds, memory = measured("import", "", "", "")
+    print(f"import only{'':29}  {seconds:7.1f} s  {memory:6.0f} MB peak", flush=True)
+    for kind, write in (("folder", write_folder), ("shards", write_shards)):
+        for samples in numbers:
+            with tempfile.TemporaryDirectory() as scratch:
+                spec, index = write(Path(scratch, "data"), samples), str(Path(scratch, "x.index"))
+                for what in ("index", "verify"):
+                    found, seconds, memory = measured(what, spec, index, str(Path(scratch, "out")))
+                    assert found == samples, found
+                    each = f"{1e6 * seconds / samples:6.1f} us per sample"
+                    row = f"{kind}  {what:6}  {samples:9,} samples"
+                    size = Path(index).stat().st_size / samples
+                    print(f"{row:40}  {seconds:7.1f} s  {memory:6.0f} MB peak  {each}  {size:.0f} B/entry", flush=True)
+
+
+if __name__ == "__main__":
+    main([int(number) for number in sys.argv[1:]])

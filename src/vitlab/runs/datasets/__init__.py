@@ -1,0 +1,1 @@
+"""Whole data sets: their index, its verification, and packing into shards."""

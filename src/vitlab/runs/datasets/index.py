@@ -1,0 +1,307 @@
+"""`vitlab data index`: the size, the hash and the labels of every sample in one file.
+
+OUT               the index; an older one is replaced at the end
+OUT.parts/        parts that are done, while the index is being made
+"""
+
+import hashlib
+import json
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from vitlab.data.fingerprint import file_stamp
+from vitlab.data.indexing.hashing import data_hash, data_size
+from vitlab.data.indexing.index_file import (
+    CHUNK,
+    MAGIC,
+    MAGIC_1,
+    UNREADABLE,
+    IndexFile,
+    IndexMeta,
+    ShardEntry,
+    index_writer,
+)
+from vitlab.data.indexing.listing import ListedSamples, Listing, write_listing
+from vitlab.data.loading.accounting import Excluded
+from vitlab.data.sources.catalogue import resolve
+from vitlab.data.sources.shards import INDEX, ShardSource, scan_shard, shard_names, shards_meta, shards_spec
+from vitlab.errors import printable
+from vitlab.jobs.job import Workers
+from vitlab.jobs.mapping import workers_of
+from vitlab.report.tables import Results, Tabular
+from vitlab.require import check_arguments, require
+from vitlab.runs.datasets.parts import keep_parts_of, run_parts, work_folder
+from vitlab.runs.progress import announced, default_console
+from vitlab.store import publish, refuse_unwritable, replacing
+from vitlab.strict_json import LARGEST_JSON, parse_json
+from vitlab.user_files import open_regular, read_regular
+
+PER_PART = 4096  # samples
+HASHED = np.dtype([("size", "<u8"), ("hash", "<u8", (2,))])
+LISTING, MERGED = "listing.index", "merged.index"
+SHOWN = 10  # unreadable samples that are named
+
+
+@dataclass(frozen=True)
+class DataIndex(Tabular):
+    """What `index_data` has written."""
+
+    path: Path
+    spec: str  # opens the data
+    samples: int
+    bytes: int  # of the samples that could be read
+    class_names: tuple[str, ...]
+    excluded: Excluded
+    unreadable: int
+    problems: tuple[str, ...]  # the first unreadable samples, and why
+
+    @property
+    def table(self) -> Results:
+        """The figures."""
+        rows = [("data", self.spec), ("index", str(self.path)), ("samples", self.samples), ("bytes", self.bytes)]
+        rows += [("classes", len(self.class_names)), ("unreadable", self.unreadable)]
+        return Results(("index", "value"), (*rows, *(("excluded", line) for line in self.excluded.lines())))
+
+    def lines(self) -> Iterator[str]:
+        """What was indexed, and what could not be read or was left out."""
+        how = f"indexed {self.samples:,} samples in {len(self.class_names):,} classes, {self.bytes:,} bytes"
+        yield f"{how}; open them as {printable(self.spec)}"
+        yield f"{printable(str(self.path))}: the index; vitlab data verify compares the data with it"
+        yield from (f"unreadable {line}" for line in self.problems)
+        if self.unreadable > len(self.problems):
+            yield f"unreadable: {self.unreadable:,} in all; vitlab data check lists them"
+        yield from (f"excluded {line}" for line in self.excluded.lines())
+
+
+def index_data(
+    data: str | Path,
+    out: str | Path | None = None,
+    *,
+    jobs: int | None = None,
+    ray: str = "",
+    console: Console | None = None,
+    quiet: bool = False,
+) -> DataIndex:
+    """Index a data set: the id, size, hash and labels of every sample, its place in tar shards, and the class names.
+
+    `data` is a spec such as folder:photos, or a folder of tar shards. The index of shards is written into their folder,
+    any other into the working directory, or either to `out`. `jobs` processes share the work, here or on `ray`. If it
+    is stopped or killed, the same call continues. A sample that cannot be read is indexed as such, and counted.
+    """
+    check_arguments(index_data, locals())
+    workers, screen = workers_of(jobs, ray), default_console(console, quiet=quiet)
+    shards = shards_of(data)
+    path = Path(out) if out else shards.index if shards else Path(_name_of(str(data)))
+    _refuse_other(path)
+    refuse_unwritable(path.absolute().parent)
+    if shards is not None:
+        return _index_shards(shards.folder, path, workers, screen)
+    return _index_samples(str(data), path, workers, screen)
+
+
+class Shards(NamedTuple):
+    """A folder of tar shards and its index."""
+
+    folder: Path
+    index: Path
+
+
+def shards_of(data: str | Path) -> Shards | None:
+    """The tar shards that `data` names: a folder of them, or a spec; None for other data."""
+    folder = Path(data)
+    if isinstance(data, Path) or folder.is_dir():
+        if folder.is_dir() and not any(folder.glob("*.tar")) and not any(folder.glob("*.tar.gz")):
+            raise ValueError(f"{folder} has no *.tar files; for class folders of images give folder:{folder}")
+        return Shards(folder, folder / INDEX)
+    kind, arguments, _ = resolve(str(data))
+    if kind.opener is not ShardSource:
+        return None
+    return Shards(arguments["path"], Path(arguments.get("index") or arguments["path"] / INDEX))
+
+
+def _name_of(spec: str) -> str:
+    """The name of the index of a spec: that of its folder or file, and of its split."""
+    _, arguments, _ = resolve(spec)
+    path = arguments.get("path")
+    name = path.name or path.absolute().name if path else spec.partition("?")[0]
+    return "-".join(filter(None, (name, str(arguments.get("split", ""))))) + ".index"
+
+
+def _refuse_other(path: Path) -> None:
+    """Raise if there is something else than an index where it is to be written."""
+    if path.exists() or path.is_symlink():
+        with open_regular(path) as file:
+            is_index = file.read(len(MAGIC)) in (MAGIC, MAGIC_1)
+        require(is_index, f"{path} exists and is not an index; give another file with out=")
+
+
+# -- Samples of any source -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SampleParts:
+    """Work on the samples of a listing, some thousand in each part."""
+
+    listing: Path
+    spec: str
+    root: str
+    samples: int
+    per_part: int
+    folder: Path
+    unit: ClassVar[Literal["images", "bytes"]] = "images"
+
+    @property
+    def parts(self) -> int:
+        return -(-self.samples // self.per_part)
+
+    def amount(self, part: int) -> int:
+        return min(self.per_part, self.samples - part * self.per_part)
+
+    def result(self, part: int) -> Path:
+        return self.folder / f"{part:06d}.part"
+
+    @cached_property
+    def opened(self) -> ListedSamples:
+        """The samples, opened once by each process."""
+        return ListedSamples(self.listing, self.spec, self.root)
+
+
+@dataclass(frozen=True)
+class HashSamples(SampleParts):
+    """Hash the samples of a listing."""
+
+    what: ClassVar[str] = "indexing"
+
+    def do(self, part: int) -> Generator[object]:
+        start, count = part * self.per_part, self.amount(part)
+        hashed, problems = np.zeros(count, HASHED), list[tuple[int, str]]()
+        for place, found in enumerate(self.opened.read(start, start + count)):
+            if found.problem:
+                hashed[place]["size"] = UNREADABLE
+                problems.append((start + place, found.problem))
+            else:
+                hashed[place] = (data_size(found.data), np.frombuffer(data_hash(found.data), "<u8"))
+            yield place
+        with replacing(self.result(part)) as temporary:
+            temporary.write_bytes(hashed.tobytes() + json.dumps(problems, allow_nan=False).encode())
+
+    def done(self, part: int) -> tuple[np.ndarray, list[tuple[int, str]]]:
+        """The sizes and hashes of a part, and why samples could not be read, by number."""
+        length = self.amount(part) * HASHED.itemsize
+        data = read_regular(self.result(part), LARGEST_JSON)
+        problems = parse_json(data[length:], self.result(part).name)
+        assert isinstance(problems, list)
+        return np.frombuffer(data[:length], HASHED), [(number, words) for number, words in problems]
+
+
+def _index_samples(spec: str, path: Path, workers: Workers, console: Console) -> DataIndex:
+    folder = path.with_name(f"{path.name}.parts")
+    with work_folder(folder):
+        with announced(console, f"listing {spec}", is_brief=True):
+            listing = write_listing(spec, folder / LISTING)
+        keep_parts_of(folder, {"spec": spec, "digest": listing.digest, "per_part": PER_PART}, console)
+        work = HashSamples(listing.path.absolute(), spec, listing.root, listing.samples, PER_PART, folder.absolute())
+        run_parts(work, folder, workers, console, spec)
+        made = _merge_samples(work, listing, folder / MERGED)
+        publish(folder / MERGED, path)
+    return replace(made, path=path)
+
+
+def _merge_samples(work: HashSamples, listing: Listing, path: Path) -> DataIndex:
+    """Join the listing and the parts."""
+    listed, size, unreadable, problems = IndexFile(listing.path), 0, 0, list[str]()
+    with index_writer(path) as writer:
+        for part in range(work.parts):
+            start = part * work.per_part
+            records = listed.records(start, start + work.amount(part)).copy()
+            first, ids = listed.ids_of(records)
+            hashed, found = work.done(part)
+            records["key"] -= np.uint64(first)
+            records["size"], records["hash"] = hashed["size"], hashed["hash"]
+            writer.add(records, ids)
+            is_read = records["size"] != UNREADABLE
+            size += int(records["size"][is_read].sum())
+            unreadable += int((~is_read).sum())
+            for number, words in found[: max(SHOWN - len(problems), 0)]:
+                (row,) = listed.rows(number, number + 1)
+                problems.append(f"{printable(row.id.decode('utf-8', 'surrogateescape'))} {words}")
+        writer.finish(listed.meta)
+    names = listed.meta.class_names
+    return DataIndex(path, listing.spec, listing.samples, size, names, listing.excluded, unreadable, tuple(problems))
+
+
+# -- Tar shards ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ScanShards:
+    """Index tar shards, each as a part."""
+
+    source: Path
+    shards: tuple[tuple[str, int], ...]  # names and sizes
+    folder: Path
+    what: ClassVar[str] = "indexing"
+    unit: ClassVar[Literal["images", "bytes"]] = "bytes"
+
+    @property
+    def parts(self) -> int:
+        return len(self.shards)
+
+    def amount(self, part: int) -> int:
+        return self.shards[part][1]
+
+    def result(self, part: int) -> Path:
+        return self.folder / f"{part:06d}.index"
+
+    def do(self, part: int) -> Generator[object]:
+        shard = yield from scan_shard(self.source / self.shards[part][0])
+        meta = IndexMeta(2, "", shard.classes, (), dict(shard.excluded), "", (shard.entry,))
+        with index_writer(self.result(part)) as writer:
+            writer.add(shard.records, shard.ids)
+            writer.finish(meta)
+
+
+def _index_shards(source: Path, path: Path, workers: Workers, console: Console) -> DataIndex:
+    folder = path.with_name(f"{path.name}.parts")
+    names = shard_names(source)
+    stamps = [file_stamp(source / name) for name in names]
+    with work_folder(folder):
+        listed = repr([(name, *stamp) for name, stamp in zip(names, stamps, strict=True)])
+        digest = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
+        keep_parts_of(folder, {"shards": digest}, console)
+        sizes = tuple((name, max(size, 0)) for name, (size, _) in zip(names, stamps, strict=True))
+        work = ScanShards(source.absolute(), sizes, folder.absolute())
+        run_parts(work, folder, workers, console, str(source))
+        parts = [work.result(part) for part in range(work.parts)]
+        made = merge_shards(parts, source, path, folder / MERGED)
+        publish(folder / MERGED, path)
+    return made
+
+
+def merge_shards(
+    parts: Sequence[Path], source: Path, path: Path, merged: Path, class_names: Sequence[str] = ()
+) -> DataIndex:
+    """Join the indexes of single shards into one, which will be at `path`."""
+    entries, excluded, classes, size = list[ShardEntry](), Excluded(), 0, 0
+    with index_writer(merged) as writer:
+        for number, part in enumerate(parts):
+            opened = IndexFile(part)
+            for at in range(0, len(opened), CHUNK):
+                records = opened.records(at, min(at + CHUNK, len(opened))).copy()
+                first, ids = opened.ids_of(records)
+                records["key"] -= np.uint64(first)
+                records["shard"] = number
+                size += int(records["size"].sum())
+                writer.add(records, ids)
+            entries += opened.meta.shard_entries
+            excluded.update(opened.meta.excluded)
+            classes = max(classes, opened.meta.classes)
+        meta = shards_meta(source, path, entries, classes, excluded, class_names)
+        writer.finish(meta)
+    return DataIndex(path, shards_spec(source, path), writer.entries, size, meta.class_names, excluded, 0, ())

@@ -1,0 +1,234 @@
+"""`vitlab data pack`: copy a data set into tar shards in the webdataset convention, with an index and hashes.
+
+OUT/data-000000.tar, ...   samples in the order of the data: NUMBER.jpg, NUMBER.cls, NUMBER.json with the original id
+OUT/classnames.txt         a class name per line, if a text file can hold them
+OUT/vitlab-shards.index    written last
+OUT/vitlab-pack.json       what was packed
+OUT/left-out.csv           samples that could not be read, if there are any
+OUT/.vitlab-parts/         what is done, while shards are being written
+"""
+
+import csv
+import json
+import tarfile
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from rich.console import Console
+
+from vitlab.data.indexing.comparison import text
+from vitlab.data.indexing.hashing import data_hash, file_hash
+from vitlab.data.indexing.index_file import CHUNK, IndexFile, IndexMeta, ShardEntry, index_writer, records_of
+from vitlab.data.indexing.listing import Listing, write_listing
+from vitlab.data.sources.shard_writing import add_members, storable
+from vitlab.data.sources.shards import CLASS_NAMES, INDEX
+from vitlab.errors import printable
+from vitlab.jobs.mapping import workers_of
+from vitlab.report.tables import Results, Tabular, spreadsheet
+from vitlab.require import check_arguments, require
+from vitlab.runs.datasets.index import LISTING, MERGED, SampleParts, merge_shards
+from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
+from vitlab.runs.progress import announced, default_console
+from vitlab.store import (
+    publish,
+    refuse_strange,
+    refuse_unwritable,
+    remove_leftovers,
+    replacing,
+    write_json,
+    write_text,
+)
+from vitlab.strict_json import read_json
+
+PER_SHARD = 4096  # samples
+PACK, LEFT_OUT = "vitlab-pack.json", "left-out.csv"
+
+
+@dataclass(frozen=True)
+class Packed(Tabular):
+    """What `pack_data` has written."""
+
+    folder: Path
+    spec: str  # opens the shards
+    samples: int
+    shards: int
+    bytes: int  # of the shards
+    class_names: tuple[str, ...]
+    converted: int  # samples that are stored as PNG because shards do not hold their format
+    left_out: int  # samples that could not be read
+
+    @property
+    def table(self) -> Results:
+        """The figures."""
+        rows = [("data", self.spec), ("samples", self.samples), ("shards", self.shards), ("bytes", self.bytes)]
+        rows += [("classes", len(self.class_names)), ("converted", self.converted), ("left out", self.left_out)]
+        return Results(("pack", "value"), tuple(rows))
+
+    def lines(self) -> Iterator[str]:
+        """What was packed, and how to open it."""
+        what = f"{self.samples:,} samples in {len(self.class_names):,} classes"
+        shards = f"{self.shards:,} shard{'s' * (self.shards != 1)}"
+        yield f"packed {what} into {shards}, {self.bytes:,} bytes; open them as {printable(self.spec)}"
+        if self.converted:
+            yield f"converted {self.converted:,} samples to PNG: shards hold JPEG, PNG and WebP"
+        if self.left_out:
+            where = printable(str(self.folder / LEFT_OUT))
+            yield f"left out {self.left_out:,} samples that could not be read; {where} names them"
+
+
+def pack_data(
+    data: str,
+    out: str | Path,
+    *,
+    per_shard: int = PER_SHARD,
+    jobs: int | None = None,
+    ray: str = "",
+    console: Console | None = None,
+    quiet: bool = False,
+) -> Packed:
+    """Copy a data set of single labels into tar shards (webdataset convention) with an index.
+
+    Image files are stored as they are, pixels and formats that shards do not hold as PNG. The bytes depend on the data
+    and on `per_shard`, the samples in a shard, but not on the number of `jobs`. A folder with other files is refused.
+    If it is stopped or killed, the same call continues.
+    """
+    check_arguments(pack_data, locals())
+    require(per_shard >= 1, f"per_shard= is {per_shard}; at least 1 sample is needed")
+    workers, screen, folder = workers_of(jobs, ray), default_console(console, quiet=quiet), Path(out)
+    refuse_unwritable(folder)
+    refuse_strange(folder, (PACK,))
+    parts = folder / PARTS
+    with work_folder(parts):
+        remove_leftovers(folder)
+        with announced(screen, f"listing {data}", is_brief=True):
+            listing = write_listing(data, parts / LISTING)
+        listed = IndexFile(listing.path)
+        _require_single_labels(listed, data)
+        plan = {"format": "vitlab-pack", "version": 1, "data": data, "digest": listing.digest, "per_shard": per_shard}
+        root = listing.root if listing.is_as_stored else ""
+        work = PackSamples(listing.path.absolute(), data, root, listing.samples, per_shard, parts.absolute())
+        if not _is_packed(folder, plan):
+            write_json(folder / PACK, plan)
+            keep_parts_of(parts, plan, screen)
+            run_parts(work, parts, workers, screen, data)
+            _finish(work, listing, folder, plan)
+    return _packed(folder)
+
+
+def _require_single_labels(listed: IndexFile, spec: str) -> None:
+    for at in range(0, len(listed), CHUNK):
+        several = np.flatnonzero(listed.records(at, min(at + CHUNK, len(listed)))["labels"] != 1)
+        if len(several):
+            (row,) = listed.rows(at + int(several[0]), at + int(several[0]) + 1)
+            what = f"{printable(text(row.id))!r:.200} has {len(row.labels)} labels"
+            raise ValueError(f"{spec} cannot be packed: {what}, and shards hold one for each image")
+
+
+def _is_packed(folder: Path, plan: Mapping[str, object]) -> bool:
+    """Whether all of this is packed already. Raises if the folder has a pack of something else."""
+    file = folder / PACK
+    found = read_json(file) if file.exists() else plan
+    known = found if isinstance(found, dict) else {}
+    is_same = all(known.get(name) == value for name, value in plan.items())
+    other = f"{folder} has a pack of {known.get('data')!r:.200} with other samples or settings"
+    require(is_same, f"{other}; choose another folder, or remove it first")
+    return "samples" in known and (folder / INDEX).exists()
+
+
+@dataclass(frozen=True)
+class PackSamples(SampleParts):
+    """Write the samples of a listing into shards, each as a part."""
+
+    what: ClassVar[str] = "packing"
+
+    def result(self, part: int) -> Path:
+        return self.folder / f"{part:06d}.index"
+
+    def shard(self, part: int) -> Path:
+        """The file of a shard."""
+        return self.folder.parent / f"data-{part:06d}.tar"
+
+    def notes(self, part: int) -> Path:
+        """What became of the samples of a part: how many were converted, and which could not be read."""
+        return self.folder / f"{part:06d}.json"
+
+    def do(self, part: int) -> Generator[object]:
+        start, count = part * self.per_part, self.amount(part)
+        keys, labels, places, converted, left_out = [], [], [], 0, []
+        with replacing(self.shard(part)) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
+            for number, found in enumerate(self.opened.read(start, start + count), start):
+                if found.problem:
+                    left_out.append((text(found.row.id), found.problem))
+                    continue
+                stored, suffix = storable(found.data)
+                ((label,), key) = found.row.labels, f"{number:09d}"
+                origin = json.dumps({"id": text(found.row.id), "label": label}, allow_nan=False).encode()
+                offset = add_members(tar, key, {suffix: stored, "cls": str(label).encode(), "json": origin})
+                keys.append(key.encode())
+                labels.append((label,))
+                places.append((offset, len(stored), data_hash(stored)))
+                converted += stored is not found.data
+                yield number
+        write_json(self.notes(part), {"converted": converted, "left_out": left_out})
+        self._write_index(part, keys, labels, places, len(left_out))
+
+    def _write_index(
+        self,
+        part: int,
+        keys: Sequence[bytes],
+        labels: Sequence[tuple[int, ...]],
+        places: Sequence[tuple[int, int, bytes]],
+        left_out: int,
+    ) -> None:
+        records, ids = records_of(keys, labels)
+        for number, (offset, size, digest) in enumerate(places):
+            records[number]["offset"], records[number]["size"] = offset, size
+            records[number]["hash"] = np.frombuffer(digest, "<u8")
+        shard = self.shard(part)
+        entry = ShardEntry(shard.name, shard.stat().st_size, None, len(keys), file_hash(shard))
+        excluded = {"unreadable": left_out} if left_out else {}
+        classes = int(records["label"].max(initial=-1)) + 1
+        with index_writer(self.result(part)) as writer:
+            writer.add(records, ids)
+            writer.finish(IndexMeta(2, "", classes, (), excluded, "", (entry,)))
+
+
+def _finish(work: PackSamples, listing: Listing, folder: Path, plan: Mapping[str, object]) -> None:
+    """Write the class names, the list of what is left out, the index, and last how much there is."""
+    names = IndexFile(listing.path).meta.class_names
+    if all(name.isprintable() and name == name.strip() != "" for name in names):
+        write_text(folder / CLASS_NAMES, "".join(f"{name}\n" for name in names))
+    converted, left_out = _written_notes(work, folder)
+    parts = [work.result(part) for part in range(work.parts)]
+    made = merge_shards(parts, folder, folder / INDEX, work.folder / MERGED, names)
+    publish(work.folder / MERGED, folder / INDEX)
+    size = sum(work.shard(part).stat().st_size for part in range(work.parts))
+    counts = {"samples": made.samples, "shards": work.parts, "bytes": size}
+    write_json(folder / PACK, {**plan, **counts, "converted": converted, "left_out": left_out})
+
+
+def _packed(folder: Path) -> Packed:
+    card, meta = read_json(folder / PACK), IndexFile(folder / INDEX).meta
+    assert isinstance(card, dict)
+    counts = {name: card[name] for name in ("samples", "shards", "bytes", "converted", "left_out")}
+    return Packed(folder, f"shards:{folder}", class_names=meta.class_names, **counts)
+
+
+def _written_notes(work: PackSamples, folder: Path) -> tuple[int, int]:
+    """Write the list of what is left out, if anything is; returns how many were converted and how many are left out."""
+    converted = left_out = 0
+    with replacing(folder / LEFT_OUT) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("id", "reason"))
+        for part in range(work.parts):
+            notes = read_json(work.notes(part))
+            assert isinstance(notes, dict)
+            converted += notes["converted"]
+            left_out += len(notes["left_out"])
+            writer.writerows([spreadsheet(cell) for cell in row] for row in notes["left_out"])
+    if not left_out:
+        (folder / LEFT_OUT).unlink()
+    return converted, left_out

@@ -1,0 +1,358 @@
+"""`vitlab data verify`: read a whole data set again and compare it with its index.
+
+OUT/report.csv      every difference: state, id, detail
+OUT/summary.json    how much was checked, and how many differences of each kind there are
+OUT/parts/          parts that are done, while the data is being read
+"""
+
+import csv
+import json
+import os
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from rich.console import Console
+
+from vitlab.data.fingerprint import file_stamp
+from vitlab.data.indexing.comparison import (
+    Difference,
+    Matches,
+    Naming,
+    compare_sample,
+    match_ids,
+    other_content,
+    rows_at,
+    text,
+)
+from vitlab.data.indexing.hashing import data_size, file_hash
+from vitlab.data.indexing.index_file import IndexFile, Row, ShardEntry
+from vitlab.data.indexing.listing import write_listing
+from vitlab.data.sources.shards import class_names_beside, scan_shard
+from vitlab.errors import printable
+from vitlab.jobs.job import Workers
+from vitlab.jobs.mapping import workers_of
+from vitlab.report.tables import Results, Tabular, spreadsheet
+from vitlab.require import check_arguments, require
+from vitlab.runs.datasets import index as indexing
+from vitlab.runs.datasets.index import LISTING, shards_of
+from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
+from vitlab.runs.progress import announced, default_console
+from vitlab.store import make_folder, refuse_strange, refuse_unwritable, replacing, write_json, write_text
+from vitlab.user_files import stream_lines
+
+REPORT, SUMMARY = "verification.csv", "verification.json"
+SHOWN = 10  # differences that are printed
+LONGEST = 2**24  # bytes of a difference in a part
+STATES = {  # what a difference is, and how several are called
+    "changed": "changed",
+    "missing": "missing",
+    "added": "added",
+    "unreadable": "unreadable",
+    "label": "with another label",
+    "class": "changed classes",
+    "shard": "damaged outside their samples",
+}
+
+
+@dataclass(frozen=True)
+class Verification(Tabular):
+    """What `verify_data` has found; `is_sound` if there is no difference."""
+
+    spec: str
+    index: Path
+    report: Path
+    samples: int  # in the index
+    checked: int  # samples that were read
+    bytes: int
+    counts: dict[str, int]  # differences by state
+    first: tuple[Difference, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the data is what was indexed."""
+        return not self.counts
+
+    @property
+    def table(self) -> Results:
+        """The figures."""
+        rows = [("data", self.spec), ("index", str(self.index)), ("samples in the index", self.samples)]
+        rows += [("samples checked", self.checked), ("bytes checked", self.bytes), *self.counts.items()]
+        return Results(("verification", "value"), tuple(rows))
+
+    def lines(self) -> Iterator[str]:
+        """The first differences, and how much was checked."""
+        for state, name, detail in self.first:
+            yield f"{state:<10} {printable(name)}{f' {printable(detail)}' if detail else ''}"
+        more = sum(self.counts.values()) - len(self.first)
+        if more:
+            yield f"and {more:,} more"
+        amount = f"checked {self.checked:,} samples, {self.bytes:,} bytes, against {self.samples:,} in the index"
+        found = ", ".join(f"{count:,} {STATES[state]}" for state, count in self.counts.items())
+        yield f"{amount}: {found or 'no difference'}"
+        if self.counts:
+            yield f"{printable(str(self.report))}: every difference"
+
+
+def verify_data(
+    index: str | Path,
+    data: str | Path | None = None,
+    out: str | Path = "data-verify",
+    *,
+    jobs: int | None = None,
+    ray: str = "",
+    console: Console | None = None,
+    quiet: bool = False,
+) -> Verification:
+    """Read a data set again and compare it with its index: every changed, missing or added sample, labels and classes.
+
+    `index` is an index file or a folder of shards that has one. `data` is where the data is now, if it has been moved.
+    `jobs` processes share the work, here or on `ray`. All differences are written to `out`. If it is stopped or killed,
+    the same call continues.
+    """
+    check_arguments(verify_data, locals())
+    workers, screen, folder = workers_of(jobs, ray), default_console(console, quiet=quiet), Path(out)
+    path = Path(index)
+    if path.is_dir():
+        path = path / indexing.INDEX
+    opened = IndexFile(path)
+    require(opened.has_hashes, f"{path} is of an older version and has no hashes; index the data again")
+    refuse_unwritable(folder)
+    refuse_strange(folder, (REPORT, SUMMARY))
+    make_folder(folder)
+    check = _check_shards if opened.meta.shards else _check_samples
+    return check(opened, data, folder, workers, screen)
+
+
+def _plan(index: IndexFile, **more: object) -> dict[str, object]:
+    return {"index": [str(index.path), *file_stamp(index.path)], **more}
+
+
+# -- Samples of any source -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CompareSamples(indexing.SampleParts):
+    """Compare the samples of a listing with an index."""
+
+    index: Path
+    matches: Path | None  # the folder of `Matches`; None if the samples are those of the index
+    what: ClassVar[str] = "verifying"
+
+    @cached_property
+    def known(self) -> IndexFile:
+        """The index, opened once by each process."""
+        return IndexFile(self.index)
+
+    def do(self, part: int) -> Generator[object]:
+        start, stop = part * self.per_part, part * self.per_part + self.amount(part)
+        places = np.arange(start, stop) if self.matches is None else Matches(self.matches).place(start, stop)
+        names = Naming(self.known.meta.class_names, self.opened.index.meta.class_names)
+        report = PartReport()
+        for then, now in zip(rows_at(self.known, places), self.opened.read(start, stop), strict=True):
+            report.checked += 1
+            report.bytes += data_size(now.data)
+            report.add(compare_sample(then, now, names))
+            yield now
+        report.save(self.result(part))
+
+
+def _check_samples(
+    index: IndexFile, data: str | Path | None, folder: Path, workers: Workers, console: Console
+) -> Verification:
+    spec, parts = str(data or index.meta.spec), folder / PARTS
+    with work_folder(parts):
+        try:
+            with announced(console, f"listing {spec}", is_brief=True):
+                listing = write_listing(spec, parts / LISTING)
+        except (ValueError, OSError) as error:
+            problem = Difference("unreadable", spec, f"cannot be opened: {error}")
+            return _written(index, spec, folder, [], iter([problem]))
+        keep_parts_of(parts, _plan(index, spec=spec, digest=listing.digest, per_part=indexing.PER_PART), console)
+        listed = IndexFile(listing.path)
+        is_same = listing.digest == index.meta.digest
+        matches = None if is_same else match_ids(index, listed, parts)
+        work = CompareSamples(
+            *(listing.path.absolute(), spec, listing.root, listing.samples, indexing.PER_PART, parts.absolute()),
+            index=index.path,
+            matches=None if is_same else parts.absolute(),
+        )
+        run_parts(work, parts, workers, console, spec)
+        names = Naming(index.meta.class_names, listed.meta.class_names)
+        done = [work.result(part) for part in range(work.parts)]
+        return _written(index, spec, folder, done, _about_the_whole(index, names, matches))
+
+
+def _about_the_whole(index: IndexFile, names: Naming, matches: Matches | None) -> Iterator[Difference]:
+    yield from names.differences()
+    for number in () if matches is None else matches.missing_numbers():
+        (row,) = index.rows(number, number + 1)
+        yield Difference("missing", text(row.id))
+
+
+# -- Tar shards ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CompareShards:
+    """Compare tar shards with an index, each as a part."""
+
+    source: Path
+    shards: tuple[tuple[str, int], ...]  # names and sizes: those of the index, then those that it does not have
+    index: Path
+    folder: Path
+    what: ClassVar[str] = "verifying"
+    unit: ClassVar[Literal["images", "bytes"]] = "bytes"
+
+    @property
+    def parts(self) -> int:
+        return len(self.shards)
+
+    def amount(self, part: int) -> int:
+        return self.shards[part][1]
+
+    def result(self, part: int) -> Path:
+        return self.folder / f"{part:06d}.part"
+
+    @cached_property
+    def known(self) -> IndexFile:
+        """The index, opened once by each process."""
+        return IndexFile(self.index)
+
+    @cached_property
+    def firsts(self) -> list[int]:
+        """The number of the first sample of each shard."""
+        return np.cumsum([0, *(entry.samples for entry in self.known.meta.shard_entries)]).tolist()
+
+    def do(self, part: int) -> Generator[object]:
+        (name, _), entries, report = self.shards[part], self.known.meta.shard_entries, PartReport()
+        path = self.source / name
+        report.bytes += max(file_stamp(path)[0], 0)
+        if part >= len(entries):
+            yield from self._compare(path, 0, 0, report)
+        elif self._is_same(path, entries[part]):
+            report.checked += entries[part].samples
+        else:
+            first = self.firsts[part]
+            yield from self._compare(path, first, first + entries[part].samples, report)
+            if not report.differences:
+                report.add([Difference("shard", name, "differs from the index, but none of its samples do")])
+        yield part
+        report.save(self.result(part))
+
+    def _is_same(self, path: Path, entry: ShardEntry) -> bool:
+        try:
+            return file_stamp(path)[0] == entry.bytes and file_hash(path) == entry.hash
+        except OSError:
+            return False
+
+    def _compare(self, path: Path, start: int, stop: int, report: "PartReport") -> Generator[object]:
+        """Compare the samples of one shard with rows of the index by key."""
+        prefix = path.name.removesuffix(".tar") + "/"
+        try:
+            shard = yield from scan_shard(path)
+        except (OSError, ValueError) as error:
+            if path.exists() or path.is_symlink():
+                report.add([Difference("shard", path.name, f"cannot be read: {error}")])
+            now: dict[bytes, Row] = {}
+        else:
+            now = {row.id: row for row in shard.rows()}
+        for then in self.known.rows(start, stop):
+            report.add(_compare_rows(prefix, then, now.pop(then.id, None), report))
+        report.add(Difference("added", prefix + text(key)) for key in now)
+        report.checked += len(now)
+
+
+def _compare_rows(prefix: str, then: Row, now: Row | None, report: "PartReport") -> Iterator[Difference]:
+    name = prefix + text(then.id)
+    if now is None:
+        yield Difference("missing", name)
+        return
+    report.checked += 1
+    if now.hash != then.hash:
+        yield Difference("changed", name, other_content(then.size, now.size))
+    if now.labels != then.labels:
+        yield Difference("label", name, f"is {now.labels[0]}, {then.labels[0]} when it was indexed")
+
+
+def _check_shards(
+    index: IndexFile, data: str | Path | None, folder: Path, workers: Workers, console: Console
+) -> Verification:
+    given = data or index.meta.spec
+    place = shards_of(given) if given else None
+    require(not given or place is not None, f"{index.path} is an index of shards; give their folder, not {given}")
+    source, parts = (place.folder if place else index.path.parent), folder / PARTS
+    require(source.is_dir(), f"{source} is not a folder; give the folder of the shards with data=")
+    listed = [entry.name for entry in index.meta.shard_entries]
+    there = {entry.name for entry in os.scandir(source) if entry.name.endswith(".tar") and entry.name[0] != "."}
+    names = [*listed, *sorted(there - set(listed))]
+    shards = tuple((name, max(file_stamp(source / name)[0], 0)) for name in names)
+    with work_folder(parts):
+        stamps = [[name, *file_stamp(source / name)] for name in names]
+        keep_parts_of(parts, _plan(index, source=str(source), shards=stamps), console)
+        work = CompareShards(source.absolute(), shards, index.path, parts.absolute())
+        run_parts(work, parts, workers, console, str(source))
+        naming = Naming(index.meta.class_names, _class_names(source, index))
+        done = [work.result(part) for part in range(work.parts)]
+        return _written(index, f"shards:{source}", folder, done, naming.differences())
+
+
+def _class_names(source: Path, index: IndexFile) -> tuple[str, ...]:
+    """The class names beside the shards; those of the index if there are none, as when the shards are read."""
+    return class_names_beside(source, 0, index.meta.class_names)
+
+
+# -- Reports ---------------------------------------------------------------------------------------
+
+
+class PartReport:
+    """What was found in a part."""
+
+    def __init__(self) -> None:
+        self.checked = self.bytes = self.differences = 0
+        self._lines: list[str] = []
+
+    def add(self, found: Iterable[Difference]) -> None:
+        """Add differences."""
+        for difference in found:
+            self.differences += 1
+            self._lines.append(json.dumps(difference, allow_nan=False))
+
+    def save(self, path: Path) -> None:
+        """Write a line of counts and a line for each difference."""
+        counts = json.dumps([self.checked, self.bytes], allow_nan=False)
+        write_text(path, "\n".join([counts, *self._lines]) + "\n")
+
+
+def _written(
+    index: IndexFile, spec: str, folder: Path, parts: list[Path], about_the_whole: Iterator[Difference]
+) -> Verification:
+    """Write the report of all parts and of what concerns the whole data set."""
+    counts, first, totals = Counter[str](), list[Difference](), [0, 0]
+
+    def differences() -> Iterator[Difference]:
+        yield from about_the_whole
+        for part in parts:
+            lines = stream_lines(part, LONGEST)
+            for place, number in enumerate(json.loads(next(lines))):
+                totals[place] += number
+            yield from (Difference(*json.loads(line)) for line in lines)
+
+    with replacing(folder / REPORT) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Difference._fields)
+        for difference in differences():
+            counts[difference.state] += 1
+            first += [difference] * (len(first) < SHOWN)
+            writer.writerow(map(spreadsheet, difference))
+    ordered = {state: counts[state] for state in STATES if counts[state]}
+    checked, size = totals
+    made = Verification(spec, index.path, folder / REPORT, len(index), checked, size, ordered, tuple(first))
+    summary = {"data": spec, "index": str(index.path), "samples": len(index)}
+    summary |= {"checked": made.checked, "bytes": made.bytes, "differences": ordered}
+    write_json(folder / SUMMARY, summary)
+    return made

@@ -1,0 +1,136 @@
+"""Packed shards hold the same images, labels and classes, in the same bytes however they were made."""
+
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kinds
+import vitlab
+from nasty import NASTY
+from pictures import photo, saved
+from stored_sets import photos
+from vitlab.data.indexing.index_file import IndexFile
+from vitlab.data.sources.catalogue import open_source
+from vitlab.data.sources.shards import INDEX, index_shards
+from vitlab.runs.datasets.pack import PACK
+from vitlab.store import Locked, locked
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def pixels(source, number: int) -> np.ndarray:
+    return np.asarray(source[number][0])
+
+
+def test_a_packed_folder_has_the_same_files_labels_and_classes(tmp_path):
+    spec = photos(tmp_path / "d")
+    made = vitlab.pack_data(spec, tmp_path / "out", per_shard=8, quiet=True)
+    assert (made.samples, made.shards, made.left_out) == (30, 4, 0)
+    before, after = open_source(spec), open_source(made.spec)
+    assert after.class_names == before.class_names
+    for number in range(30):
+        assert (after.item(number).data, after.label(number)) == (before.item(number).data, before.label(number))
+    names = {"classnames.txt", INDEX, PACK, *(f"data-00000{n}.tar" for n in range(4))}
+    assert set(files(tmp_path / "out")) == names
+
+
+def test_other_tools_read_the_shards(tmp_path):
+    vitlab.pack_data(photos(tmp_path / "d", 3), tmp_path / "out", quiet=True)
+    with tarfile.open(tmp_path / "out/data-000000.tar") as tar:
+        found = {member.name: tar.extractfile(member).read() for member in tar}
+    assert list(found) == [f"00000000{n}.{suffix}" for n in range(3) for suffix in ("jpg", "cls", "json")]
+    assert found["000000002.jpg"] == (tmp_path / "d/c/002.jpg").read_bytes()
+    assert json.loads(found["000000002.json"]) == {"id": "c/002.jpg", "label": 2}
+    assert found["000000002.cls"] == b"2"
+
+
+def test_the_index_of_a_pack_is_that_of_its_shards(tmp_path):
+    vitlab.pack_data(photos(tmp_path / "d"), tmp_path / "out", per_shard=8, quiet=True)
+    packed = IndexFile(tmp_path / "out" / INDEX)
+    index_shards(tmp_path / "out", tmp_path / "again")
+    again = IndexFile(tmp_path / "again")
+    assert (again.records(0, 30) == packed.records(0, 30)).all()
+    assert list(again.rows()) == list(packed.rows())
+    assert again.meta.class_names == packed.meta.class_names
+    shards = [entry._replace(modified=None) for entry in again.meta.shard_entries]
+    assert shards == list(packed.meta.shard_entries)
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_every_kind_of_data_can_be_packed(kind, tmp_path):
+    (tmp_path / "d").mkdir()
+    spec, _ = kind(tmp_path / "d")
+    if kind is kinds.shards:
+        index_shards(tmp_path / "d")
+    before = open_source(spec)
+    after = open_source(vitlab.pack_data(spec, tmp_path / "out", quiet=True).spec)
+    assert after.class_names == before.class_names
+    assert [after.label(n) for n in range(len(after))] == [before.label(n) for n in range(len(before))]
+    for number in range(len(before)):
+        assert np.array_equal(pixels(after, number), pixels(before, number))
+    assert vitlab.verify_data(tmp_path / "out", out=tmp_path / "v", quiet=True).is_sound
+
+
+def test_nasty_files_are_packed_or_named(tmp_path):
+    folder = tmp_path / "d" / "a\nb"  # a class that a text file cannot hold
+    folder.mkdir(parents=True)
+    for name, (data, _) in NASTY.items():
+        (folder / name).write_bytes(data)
+    (folder / "frames.gif").write_bytes(saved(photo(), "GIF"))
+    os.mkfifo(folder / "fifo.jpg")
+    (folder / "loop.jpg").symlink_to("loop.jpg")
+    (folder / "\udcff.jpg").write_bytes(b"name")
+    made = vitlab.pack_data(f"folder:{tmp_path}/d", tmp_path / "out", quiet=True)
+    after = open_source(made.spec)
+    assert (made.samples, made.left_out, made.converted) == (len(NASTY) + 2, 2, 3)
+    assert after.class_names == ("a\nb",)
+    assert not (tmp_path / "out/classnames.txt").exists()
+    assert after.excluded == {"unreadable": 2}
+    named = (tmp_path / "out/left-out.csv").read_text()
+    assert "fifo.jpg" in named
+    assert "loop.jpg" in named
+    assert named.count("\n") == 3
+    assert all("\n" not in line for line in made.lines())
+
+
+def test_samples_need_one_label(tmp_path):
+    photos(tmp_path)
+    with pytest.raises(ValueError, match="has 0 labels, and shards hold one"):
+        vitlab.pack_data(f"pictures:{tmp_path}", tmp_path / "out", quiet=True)
+    assert not (tmp_path / "out" / PACK).exists()
+
+
+def test_a_folder_of_other_files_or_another_pack_is_refused(tmp_path):
+    spec = photos(tmp_path / "d")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/words.txt").write_text("words")
+    with pytest.raises(FileExistsError, match="contains other files"):
+        vitlab.pack_data(spec, tmp_path / "thesis", quiet=True)
+    vitlab.pack_data(spec, tmp_path / "out", quiet=True)
+    before = files(tmp_path / "out")
+    with pytest.raises(ValueError, match=r"has a pack of 'folder:.*with other samples or settings"):
+        vitlab.pack_data(spec, tmp_path / "out", per_shard=5, quiet=True)
+    (tmp_path / "d/a/more.jpg").write_bytes(b"more")
+    with pytest.raises(ValueError, match="with other samples"):
+        vitlab.pack_data(spec, tmp_path / "out", quiet=True)
+    assert files(tmp_path / "out") == before
+
+
+def test_packing_again_changes_nothing(tmp_path):
+    spec = photos(tmp_path / "d")
+    first = vitlab.pack_data(spec, tmp_path / "out", per_shard=8, quiet=True)
+    inodes = {path.name: path.stat().st_ino for path in (tmp_path / "out").iterdir()}
+    assert vitlab.pack_data(spec, tmp_path / "out", per_shard=8, quiet=True) == first
+    assert {path.name: path.stat().st_ino for path in (tmp_path / "out").iterdir()} == inodes
+
+
+def test_a_second_process_is_refused(tmp_path):
+    spec = photos(tmp_path / "d")
+    with locked(tmp_path / "out" / ".vitlab-parts"), pytest.raises(Locked, match="in use"):
+        vitlab.pack_data(spec, tmp_path / "out", quiet=True)
