@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitlab.metrics.fewshot import fewshot
     from vitlab.models.build import build_model
     from vitlab.report.report import read_report
+    from vitlab.runs.dedup.dedup import dedup
     from vitlab.runs.download import download
     from vitlab.runs.export import export
     from vitlab.runs.measure.check_data import check_data, data_kinds
@@ -52,6 +53,7 @@ __all__ = [
     "cost",
     "count",
     "data_kinds",
+    "dedup",
     "download",
     "evaluate",
     "explain",
@@ -95,6 +97,8 @@ def __getattr__(name: str) -> object:
             from vitlab.weights import save as home
         case "convert":
             from vitlab.weights import convert as home
+        case "dedup":
+            from vitlab.runs.dedup import dedup as home
         case "download":
             from vitlab.runs import download as home
         case "export":

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from torch.utils.data import Dataset
 
+from vitlab.data.dedup.exclusion import without_listed
 from vitlab.data.images.structure import check_max_pixels
 from vitlab.data.source import Source, Transform
 from vitlab.data.sources.arrays import ArraySource
@@ -34,6 +35,7 @@ from vitlab.require import require
 
 SPEC = re.compile(r"(?P<kind>[a-z0-9]+)(?::(?P<path>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
 MAX_PIXELS = "max_pixels"  # an option of every kind whose images are files
+EXCLUDE = "exclude"  # an option of every kind: a list of samples to leave out, as `vitlab data dedup` writes it
 DATASET = "dataset"  # a torch Dataset given as an object; see `torch_dataset.py`
 
 
@@ -50,7 +52,7 @@ class Kind:
         """The annotation of each parameter that a spec may give."""
         found = {name: p.annotation for name, p in inspect.signature(self.opener).parameters.items()}
         own = {name: kind for name, kind in found.items() if kind in OPTIONS or get_origin(kind) is Literal}
-        return own | ({MAX_PIXELS: int} if self.is_encoded else {})
+        return own | ({MAX_PIXELS: int} if self.is_encoded else {}) | {EXCLUDE: Path | None}
 
 
 OPTIONS = (str, int, Path, Path | None)  # annotations of parameters that may stand in a spec, besides Literal
@@ -121,6 +123,7 @@ def open_source(spec: str) -> Source:
     parameters = kind.parameters
     arguments = _options(name, match["options"] or "", parameters)
     limit = cast(int | None, arguments.pop(MAX_PIXELS, None))
+    listed = cast(Path | None, arguments.pop(EXCLUDE, None))
     check_max_pixels(limit)
     if "path" in parameters:
         require(bool(path), f"{name} needs a path: {name}:PATH")
@@ -129,7 +132,7 @@ def open_source(spec: str) -> Source:
         require(not path, f"{name} is built in and takes no path, not {path!r}")
         source = kind.opener(**arguments)
     source.spec, source.max_pixels = spec, limit
-    return source
+    return source if listed is None else without_listed(source, listed.expanduser())
 
 
 def _unknown(spec: str) -> str:
