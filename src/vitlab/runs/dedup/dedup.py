@@ -9,7 +9,7 @@ from urllib.parse import quote
 import numpy as np
 from rich.console import Console
 
-from vitlab.data.dedup.exclusion import Entry, write_list
+from vitlab.data.dedup.exclusion import Entry, Remaining, write_list
 from vitlab.data.dedup.hash_files import HashFolder, identity
 from vitlab.data.dedup.matching import MAX_DISTANCE, MIN_CORRELATION, Criteria, TestPictures
 from vitlab.data.dedup.search import BITS
@@ -130,10 +130,12 @@ def _opened(
         with announced(
             console, f"opening {printable(str(data) if isinstance(data, str) else type(data).__name__)} ..."
         ):
-            name, source = open_set(data, max_pixels)
-        name = name if name not in {one.name for one in sets} else f"{name} ({place})"
+            spec, source = open_set(data, max_pixels)
+        again = f"{spec!r} leaves images out already; give the whole data, and the new list will have them all"
+        require(bool(place) or not isinstance(source, Remaining), again)
+        name = spec if spec not in {one.name for one in sets} else f"{spec} ({place})"
         folder = HashFolder(out / FOLDER / (f"test-{place}" if place else "train"), len(source))
-        sets.append(HashedSet(name, name if isinstance(data, str) else "", source, folder, offset if place else 0))
+        sets.append(HashedSet(name, spec if isinstance(data, str) else "", source, folder, offset if place else 0))
         offset += len(source) if place else 0
     return sets[0], sets[1:]
 

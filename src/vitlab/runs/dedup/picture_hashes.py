@@ -53,13 +53,13 @@ class Asked(NamedTuple):
 
 def hash_pictures(sets: Sequence[HashedSet], jobs: int | None, out: Path, console: Console) -> None:
     """Write all files of hashes that are missing; raises Stopped after a signal. The same call continues."""
-    work = []
+    work, are_several = [], jobs is not None and jobs > 1
     for one in sets:
         if outdated := one.folder.begin(one.source):
             say(console, f"{printable(one.name)}: the data has changed or is in no file, so {outdated:,} "
                          f"{'file is' if outdated == 1 else 'files are'} hashed again", "yellow")  # fmt: skip
         for number in range(one.folder.files):
-            asked = Asked(one.spec or one.source, one.folder, number)
+            asked = Asked((one.spec if are_several else "") or one.source, one.folder, number)
             name = f"{one.folder.path.name}/{one.folder.name(number)}"
             work.append(Job(name, hash_file, asked, one.folder.path, (one.folder.name(number),)))
     total = sum(one.folder.samples for one in sets)
@@ -67,7 +67,7 @@ def hash_pictures(sets: Sequence[HashedSet], jobs: int | None, out: Path, consol
     if not left:
         return
     with (
-        Crew(Processes(jobs) if jobs is not None and jobs > 1 else Here()) as crew,
+        Crew(Processes(jobs or 1) if are_several else Here()) as crew,
         Images(console, "hashing") as display,
     ):
         display.show(total - sum(left.values()), total)
@@ -94,7 +94,7 @@ def hash_file(asked: Asked, console: Console) -> int:
                 return signals.stop
             if isinstance(made, Hashes):
                 asked.folder.write(asked.number, made, source)
-    return 0
+        return signals.stop
 
 
 @functools.lru_cache(maxsize=4)
