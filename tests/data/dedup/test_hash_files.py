@@ -69,7 +69,7 @@ def test_a_changed_picture_is_hashed_again(photos, tmp_path):
     folder = HashFolder(tmp_path / "hashes", len(source))
     written(source, folder)
     (photos / "a" / "9.png").write_bytes(jpeg())
-    assert written(source, folder) == [2]
+    assert written(vitlab.open_data(f"folder:{photos}"), folder) == [2]
 
 
 def test_other_pictures_are_hashed_anew(photos, tmp_path):
