@@ -118,7 +118,7 @@ TUNE = ("finetune", "m", "--data", "digits")
     [
         ((), "vitlab needs a command; its commands are demo, models"),
         (("--nonsense",), "vitlab has no flag --nonsense; its commands are demo, models"),
-        (("data",), "vitlab data needs a command; its commands are check, check vtab, prepare vtab, index, kinds"),
+        (("data",), "vitlab data needs a command; its commands are check, check vtab, prepare vtab"),
         (("models", "--classs", "5"), "vitlab models has no flag --classs; did you mean --classes?"),
         (("models", "--head", "big"), "--head is 'big'; expected mlp or linear"),
         (("models", "-x"), "vitlab models has no flag -x"),
@@ -174,7 +174,7 @@ def test_a_switch_can_be_taken_back(capsys):
         (["chek"], "did you mean vitlab data check?"),
         (
             ["data", "bogus"],
-            "vitlab data has no command 'bogus'; its commands are check, check vtab, prepare vtab, index, kinds",
+            "vitlab data has no command 'bogus'; its commands are check, check vtab, prepare vtab",
         ),
         (["data", "chek"], "vitlab data has no command 'chek'; did you mean vitlab data check?"),
     ],

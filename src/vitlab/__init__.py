@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vitlab.runs.datasets.index import index_data
     from vitlab.runs.datasets.pack import pack_data
     from vitlab.runs.datasets.verify import verify_data
+    from vitlab.runs.dedup.dedup import dedup
     from vitlab.runs.download import download
     from vitlab.runs.export import export
     from vitlab.runs.measure.check_data import check_data, data_kinds
@@ -55,6 +56,7 @@ __all__ = [
     "cost",
     "count",
     "data_kinds",
+    "dedup",
     "download",
     "evaluate",
     "explain",
@@ -101,6 +103,8 @@ def __getattr__(name: str) -> object:
             from vitlab.weights import save as home
         case "convert":
             from vitlab.weights import convert as home
+        case "dedup":
+            from vitlab.runs.dedup import dedup as home
         case "download":
             from vitlab.runs import download as home
         case "export":

@@ -1,5 +1,6 @@
-"""vitlab data check, check vtab, index, kinds, pack, prepare vtab, verify."""
+"""vitlab data check, check vtab, dedup, index, kinds, pack, prepare vtab, verify."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,6 +9,7 @@ from rich.text import Text
 from vitlab.commands import flags
 from vitlab.commands.command_line import Flag
 from vitlab.commands.terminal import console
+from vitlab.errors import printable
 
 Downloads = Annotated[Path, Flag("DIR", is_positional=True)]
 Source = Annotated[str, Flag("SRC", is_positional=True)]
@@ -16,8 +18,8 @@ Parallel = Annotated[int | None, Flag("INT")]
 
 def data() -> None:
     """Look at data sets and store them: `data check` says what is in one, `data kinds` lists all kinds, `data index`
-    records one and `data verify` compares it later, `data pack` copies one into tar shards, `data check vtab` and
-    `data prepare vtab` are about the downloads of VTAB-1k.
+    records one and `data verify` compares it later, `data pack` copies one into tar shards, `data dedup` finds
+    near-duplicates of test images, `data check vtab` and `data prepare vtab` are about the downloads of VTAB-1k.
     """
 
 
@@ -78,6 +80,44 @@ def data_prepare_vtab(root: Downloads, tasks: flags.Tasks = (), jobs: flags.Jobs
     done = prepare_vtab(**given)
     console().print(done.table.terminal())
     return 1 if done.problems else 0
+
+
+def data_dedup(
+    train: Annotated[str, Flag("TRAIN", is_positional=True)],
+    tests: Annotated[tuple[str, ...], Flag("TEST ...", is_positional=True)],
+    out: Path = Path("dedup"),
+    max_distance: int = 11,
+    min_correlation: float = 0.92,
+    model: flags.MaybePath = None,
+    min_similarity: float = 0.9,
+    device: flags.Device = "auto",
+    max_pixels: flags.MaxPixels = None,
+    jobs: flags.Jobs = None,
+) -> None:
+    """Find training images that are near-duplicates of test images, and write the list that leaves them out.
+
+    If it was stopped or killed, the same command continues.
+
+    Args:
+        train: The training data, such as folder:photos; `vitlab data kinds` lists all kinds.
+        tests: The test sets, such as folder:photos?split=test.
+        out: Folder for the list, the pairs, the page that shows them, and the hashes of the pictures.
+        max_distance: Most bits in which the hashes of a pair differ, of 64.
+        min_correlation: Least correlation of the thumbnails of a pair.
+        model: Weights, or a name that `vitlab download` lists: pairs with similar features count too, such as crops.
+        min_similarity: Least cosine similarity of those features.
+        jobs: Processes that hash pictures (default: one, this process).
+    """
+    given = flags.arguments(locals(), console())
+    from vitlab.runs.dedup.dedup import LIST, PAGE, PAIRS, dedup
+
+    found = dedup(**given)
+    console().print(found.table.terminal())
+    for line in found.lines():
+        console().print(Text(line))
+    console().print(Text(f"\n{out / PAGE}: the pairs side by side; {out / PAIRS}: all of them"))
+    if found.removed:
+        console().print(Text(f"{out / LIST}: train without them with --data {printable(shlex.quote(found.spec))}"))
 
 
 def data_index(
@@ -170,6 +210,7 @@ DATA_COMMANDS: dict[str, Any] = {
     "check": data_check,
     "check vtab": data_check_vtab,
     "prepare vtab": data_prepare_vtab,
+    "dedup": data_dedup,
     "index": data_index,
     "verify": data_verify,
     "pack": data_pack,

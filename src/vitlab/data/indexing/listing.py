@@ -66,11 +66,11 @@ def write_listing(spec: str, path: Path) -> Listing:
 
 
 def _streamed(spec: str) -> Streamed:
-    kind, arguments, _ = resolve(spec)
-    if kind.opener is FolderSource:
-        streamed = StreamedFolder(**arguments)
-        return streamed if streamed.class_names else _Opened(FolderSource(**arguments))  # which says what is wrong
-    return _Opened(open_source(spec))
+    named = resolve(spec)
+    if named.kind.opener is FolderSource and named.is_whole:
+        streamed = StreamedFolder(**named.arguments)
+        return streamed if streamed.class_names else _Opened(FolderSource(**named.arguments))  # says what is wrong
+    return _Opened(named.open())
 
 
 class _Opened:

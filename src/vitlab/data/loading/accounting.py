@@ -34,6 +34,8 @@ RULES = {  # why a source leaves something out: one, and several
     "label_without_image": ("label without an image", "labels without an image"),
     "truncated": ("tar file that ends too early", "tar files that end too early"),
     "damaged": ("damaged tar file", "damaged tar files"),
+    "near_duplicate": ("near-duplicate of a test image", "near-duplicates of test images"),
+    "listed": ("image on the list of images to exclude", "images on the list of images to exclude"),
 }
 
 
@@ -92,9 +94,9 @@ class Excluded(Counter[str]):
 
     def lines(self) -> list[str]:
         """What is left out, a line for each rule and suffix: how many, the first names, and what to do if anything."""
-        if not self.kinds:  # read from a file that has no names
-            return [_counted(rule, "", count) for rule, count in sorted(self.items())]
-        return [_explained(*kind, *found) for kind, found in self.by_rule()]
+        named = {rule for rule, _ in self.kinds}
+        unnamed = [_counted(rule, "", count) for rule, count in sorted(self.items()) if rule not in named]
+        return [*unnamed, *(_explained(*kind, *found) for kind, found in self.by_rule())]  # a file has counts only
 
     def unread_pictures(self) -> list[str]:
         """The lines about pictures with a suffix that is not read, such as .heic."""

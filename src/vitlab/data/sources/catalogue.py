@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_origin
+from typing import Any, Literal, get_origin
 from urllib.parse import unquote
 
 from torch.utils.data import Dataset
 
+from vitlab.data.dedup.exclusion import without_listed
 from vitlab.data.images.structure import check_max_pixels
 from vitlab.data.source import Source, Transform
 from vitlab.data.sources.arrays import ArraySource
@@ -34,6 +35,8 @@ from vitlab.require import require
 
 SPEC = re.compile(r"(?P<kind>[a-z0-9]+)(?::(?P<path>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
 MAX_PIXELS = "max_pixels"  # an option of every kind whose images are files
+EXCLUDE = "exclude"  # an option of every kind: a list of samples to leave out, as `vitlab data dedup` writes it
+COMMON = (MAX_PIXELS, EXCLUDE)
 DATASET = "dataset"  # a torch Dataset given as an object; see `torch_dataset.py`
 
 
@@ -50,7 +53,7 @@ class Kind:
         """The annotation of each parameter that a spec may give."""
         found = {name: p.annotation for name, p in inspect.signature(self.opener).parameters.items()}
         own = {name: kind for name, kind in found.items() if kind in OPTIONS or get_origin(kind) is Literal}
-        return own | ({MAX_PIXELS: int} if self.is_encoded else {})
+        return own | ({MAX_PIXELS: int} if self.is_encoded else {}) | {EXCLUDE: Path | None}
 
 
 OPTIONS = (str, int, Path, Path | None)  # annotations of parameters that may stand in a spec, besides Literal
@@ -105,12 +108,26 @@ def data_name(data: str | Source | Dataset[Any]) -> str:
     return data if isinstance(data, str) else (isinstance(data, Source) and data.spec) or type(data).__name__
 
 
-class Resolved(NamedTuple):
-    """What a spec names: its kind, the arguments of its opener, and the most pixels of an image."""
+@dataclass(frozen=True)
+class Resolved:
+    """What a spec names: the opener of its kind with its arguments, and the options that kinds have in common."""
 
+    spec: str
     kind: Kind
     arguments: dict[str, Any]
-    max_pixels: int | None
+    max_pixels: int | None = None
+    exclude: Path | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every sample is used."""
+        return self.exclude is None
+
+    def open(self) -> Source:
+        """Open the data."""
+        source = self.kind.opener(**self.arguments)
+        source.spec, source.max_pixels = self.spec, self.max_pixels
+        return source if self.exclude is None else without_listed(source, self.exclude.expanduser())
 
 
 def open_source(spec: str) -> Source:
@@ -118,10 +135,7 @@ def open_source(spec: str) -> Source:
 
     Numbers may be written 1e6; a `&`, `?` or `%` inside a path or value is written %26, %3F, %25.
     """
-    kind, arguments, limit = resolve(spec)
-    source = kind.opener(**arguments)
-    source.spec, source.max_pixels = spec, limit
-    return source
+    return resolve(spec).open()
 
 
 def resolve(spec: str) -> Resolved:
@@ -136,14 +150,14 @@ def resolve(spec: str) -> Resolved:
     kind, path = KINDS[name], match["path"]
     parameters = kind.parameters
     arguments = _options(name, match["options"] or "", parameters)
-    limit = cast(int | None, arguments.pop(MAX_PIXELS, None))
-    check_max_pixels(limit)
+    common = {option: arguments.pop(option) for option in COMMON if option in arguments}
+    check_max_pixels(common.get(MAX_PIXELS))
     if "path" in parameters:
         require(bool(path), f"{name} needs a path: {name}:PATH")
         arguments["path"] = Path(unquote(path, errors="surrogateescape")).expanduser()
     else:
         require(not path, f"{name} is built in and takes no path, not {path!r}")
-    return Resolved(kind, arguments, limit)
+    return Resolved(spec, kind, arguments, **common)
 
 
 def _unknown(spec: str) -> str:

@@ -119,15 +119,16 @@ def shards_of(data: str | Path) -> Shards | None:
         if folder.is_dir() and not any(folder.glob("*.tar")) and not any(folder.glob("*.tar.gz")):
             raise ValueError(f"{folder} has no *.tar files; for class folders of images give folder:{folder}")
         return Shards(folder, folder / INDEX)
-    kind, arguments, _ = resolve(str(data))
-    if kind.opener is not ShardSource:
+    named = resolve(str(data))
+    if named.kind.opener is not ShardSource or not named.is_whole:
         return None
-    return Shards(arguments["path"], Path(arguments.get("index") or arguments["path"] / INDEX))
+    folder = named.arguments["path"]
+    return Shards(folder, Path(named.arguments.get("index") or folder / INDEX))
 
 
 def _name_of(spec: str) -> str:
     """The name of the index of a spec: that of its folder or file, and of its split."""
-    _, arguments, _ = resolve(spec)
+    arguments = resolve(spec).arguments
     path = arguments.get("path")
     name = path.name or path.absolute().name if path else spec.partition("?")[0]
     return "-".join(filter(None, (name, str(arguments.get("split", ""))))) + ".index"

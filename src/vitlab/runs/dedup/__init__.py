@@ -1,0 +1,1 @@
+"""`vitlab data dedup`: find the near-duplicates of test images in training data."""

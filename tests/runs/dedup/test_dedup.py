@@ -1,0 +1,236 @@
+"""Near-duplicates from images to a training without them: found, shown, listed, left out, accounted for."""
+
+import json
+import signal
+import subprocess
+import sys
+from html import escape
+from pathlib import Path
+
+import pytest
+import torch
+
+import vitlab
+from nasty import NASTY
+from near_duplicates import EDITS, picture
+from vitlab.cli import main
+from vitlab.data.images.gate import read_image
+from vitlab.store import Locked, locked
+
+CHANGES = list(EDITS.values())
+
+
+def write(path, image):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
+
+
+@pytest.fixture
+def sets(tmp_path):
+    """20 training images, of which 15 to 19 are edited test images, and 10 test images."""
+    for number in range(20):
+        image = picture(number) if number < 15 else CHANGES[number % len(CHANGES)](picture(100 + number - 15))
+        write(tmp_path / "train" / "ab"[number % 2] / f"{number:02}.png", image)
+    for number in range(10):
+        write(tmp_path / "test" / "ab"[number % 2] / f"t{number}.png", picture(100 + number))
+    return f"folder:{tmp_path / 'train'}", f"folder:{tmp_path / 'test'}"
+
+
+def found_in(result):
+    return [(Path(pair.train).stem, Path(pair.test).stem) for pair in sorted(result.removed, key=lambda p: p.train[2:])]
+
+
+EXPECTED = [(f"{15 + n}", f"t{n}") for n in range(5)]
+
+
+def test_edited_test_images_are_found_and_left_out(sets, tmp_path):
+    found = vitlab.dedup(*sets, tmp_path / "out", quiet=True)
+    assert found_in(found) == EXPECTED
+    rest = vitlab.open_data(found.spec)
+    assert len(rest) == 15
+    assert rest.excluded["near_duplicate"] == 5
+    assert vitlab.dedup(sets[0], sets[1], tmp_path / "again", quiet=True).pairs == found.pairs
+    lines = [json.loads(line) for line in (tmp_path / "out" / "pairs.jsonl").read_text().splitlines()]
+    assert [(line["train"], line["test"]) for line in lines] == [(pair.train, pair.test) for pair in found.pairs]
+    assert all(line["correlation"] >= 0.92 and line["distance"] <= 11 for line in lines)
+
+
+def test_several_test_sets_are_told_apart(sets, tmp_path):
+    for number in (3, 4):
+        write(tmp_path / "other" / "a" / f"o{number}.png", picture(number))
+    found = vitlab.dedup(sets[0], [sets[1], f"folder:{tmp_path / 'other'}"], tmp_path / "out", quiet=True)
+    assert found_in(found) == [("03", "o3"), ("04", "o4"), *EXPECTED]
+    assert [row[:5] for row in found.table.rows] == [
+        (sets[1], 10, 5, 5, 0),
+        (f"folder:{tmp_path / 'other'}", 2, 2, 2, 2),
+    ]
+
+
+def test_bad_images_are_counted_and_named(sets, tmp_path):
+    bad = {name: data for name, (data, reason) in NASTY.items() if reason}
+    for name, data in bad.items():
+        (tmp_path / "train" / "a" / name).write_bytes(data)
+    (tmp_path / "test" / "a" / "broken.png").write_bytes(b"")
+    found = vitlab.dedup(*sets, tmp_path / "out", quiet=True)
+    assert found_in(found) == EXPECTED
+    assert {sample.id for sample in found.bad[sets[0]]} == {f"a/{name}" for name in bad}
+    assert [(sample.id, sample.reason) for sample in found.bad[sets[1]]] == [("a/broken.png", "empty")]
+    kept = json.loads((tmp_path / "out" / "dedup.json").read_text())
+    assert len(kept["bad"][sets[0]]) == len(bad)
+    assert f"{len(bad)}, not compared" in "\n".join(found.lines())
+    assert "broken.png (empty)" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_names_are_text_on_the_page(sets, tmp_path):
+    name = "<img src=x onerror=alert(1)>.png"
+    write(tmp_path / "train" / "b" / name, picture(100))
+    found = vitlab.dedup(*sets, tmp_path / "out", quiet=True)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert name in {Path(pair.train).name for pair in found.removed}
+    assert name not in page
+    assert escape(name) in page
+    assert page.count('<figure class="card">') == 6
+    assert "<script" not in page
+
+
+def test_nothing_found_is_a_result_too(sets, tmp_path):
+    found = vitlab.dedup(f"{sets[0]}", f"folder:{tmp_path / 'train'}", tmp_path / "whole", quiet=True)
+    assert len(found.removed) == 20
+    assert all(pair.same for pair in found.removed)
+    with pytest.raises(ValueError, match="lists all 20 samples; none would be left"):
+        vitlab.open_data(found.spec)
+    none = vitlab.dedup("shapes?images=8", sets[1], tmp_path / "none", quiet=True)
+    assert none.removed == ()
+    assert len(vitlab.open_data(none.spec)) == 8
+
+
+@pytest.mark.slow
+def test_several_processes_find_the_same(sets, tmp_path, monkeypatch):
+    found = vitlab.dedup(*sets, tmp_path / "one", quiet=True)
+    assert vitlab.dedup(*sets, tmp_path / "two", jobs=2, quiet=True).pairs == found.pairs
+
+
+def test_a_torch_dataset_is_data_too(sets, tmp_path):
+    class Pictures(torch.utils.data.Dataset):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, index):
+            return picture((7, 101, 8)[index]), 0
+
+    found = vitlab.dedup(Pictures(), sets[1], tmp_path / "out", quiet=True)
+    assert [(pair.train_number, Path(pair.test).stem) for pair in found.removed] == [(1, "t1")]
+    assert found.spec == ""
+    assert vitlab.dedup(Pictures(), sets[1], tmp_path / "out", quiet=True).pairs == found.pairs
+
+
+def test_a_folder_in_use_or_of_other_files_is_left_alone(sets, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "words.txt").write_text("words")
+    with pytest.raises(FileExistsError, match="contains other files"):
+        vitlab.dedup(*sets, tmp_path / "thesis", quiet=True)
+    with locked(tmp_path / "out"), pytest.raises(Locked, match="in use"):
+        vitlab.dedup(*sets, tmp_path / "out", quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"max_distance": 64}, "max_distance= is 64; allowed are 0 to 31 bits"),
+        ({"min_correlation": 0.0}, "min_correlation= is 0.0; allowed are numbers above 0, up to 1"),
+        ({"jobs": 0}, "jobs= is 0"),
+        ({"tests": []}, "name at least one test set"),
+        ({"train": "digits?shots=x"}, "must be a whole number"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_read(sets, tmp_path, given, told):
+    with pytest.raises(ValueError, match=told):
+        vitlab.dedup(**{"train": sets[0], "tests": sets[1], "out": tmp_path / "out", "quiet": True} | given)
+
+
+def test_data_that_leaves_images_out_already_is_refused(sets, tmp_path):
+    found = vitlab.dedup(*sets, tmp_path / "out", quiet=True)
+    with pytest.raises(ValueError, match="leaves images out already; give the whole data"):
+        vitlab.dedup(found.spec, sets[1], tmp_path / "out2", quiet=True)
+
+
+def test_a_model_finds_what_pixels_do_not(sets, tmp_path, tiny):
+    """A similarity of almost nothing accepts every candidate; one of almost everything only what pixels accept."""
+    write(tmp_path / "train" / "a" / "cut.png", picture(100).crop((3, 2, 93, 62)))
+    plain = vitlab.dedup(*sets, tmp_path / "out", max_distance=16, quiet=True)
+    strict = vitlab.dedup(*sets, tmp_path / "out", model=tiny, min_similarity=1.0, max_distance=16, quiet=True)
+    lenient = vitlab.dedup(*sets, tmp_path / "out", model=tiny, min_similarity=1e-6, max_distance=16, quiet=True)
+    assert found_in(strict) == found_in(plain) == EXPECTED
+    assert "cut" in {Path(pair.train).stem for pair in lenient.removed}
+    identical = [pair.similarity for pair in strict.pairs if pair.same]
+    assert all(-1 <= pair.similarity <= 1.0001 for pair in lenient.pairs)
+    assert all(similarity == pytest.approx(1, abs=1e-4) for similarity in identical)
+
+
+def test_the_command_prints_what_was_found_and_how_to_use_it(sets, tmp_path, capsys):
+    assert main(["data", "dedup", *sets, "--out", str(tmp_path / "out")]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "near-duplicates 5 (25.000%)" in printed
+    assert "remaining 15" in printed
+    assert f"{sets[0]}?exclude={tmp_path / 'out' / 'exclude.jsonl'}" in printed.replace(" ", "")
+
+
+@pytest.mark.slow
+def test_a_training_leaves_them_out_and_its_account_says_so(sets, tmp_path):
+    spec = vitlab.dedup(*sets, tmp_path / "out", quiet=True).spec
+    run = vitlab.pretrain(
+        "ViT-Ti/16", spec, out=tmp_path / "run", image=32, epochs=1, held_out=0.0, batch=5, quiet=True
+    )
+    books = json.loads((run.path / "result.json").read_text())
+    text = "\n".join(file.read_text() for file in run.path.rglob("*.json"))
+    assert '"near_duplicate": 5' in text
+    assert books
+
+
+PROGRAM = """
+import sys, time
+from vitlab.data.dedup import hash_files
+import vitlab
+hash_files.PER_FILE = 4
+write = hash_files.HashFolder.write
+def slow(self, number, found, source):
+    write(self, number, found, source)
+    sys.stdout.write("written\\n"); sys.stdout.flush()
+    time.sleep(0.3)
+hash_files.HashFolder.write = slow
+vitlab.dedup(*sys.argv[1:4], quiet=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stopped_call_continues_and_repeats_nothing(sets, tmp_path, monkeypatch, how, code):
+    command = [sys.executable, "-c", PROGRAM, *sets, str(tmp_path / "out")]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    for _ in range(3):
+        child.stdout.readline()
+    child.send_signal(how)
+    child.communicate()
+    assert child.returncode in (code, 1)  # a Python program raises Stopped, which is a KeyboardInterrupt
+    there = {
+        file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("*.npz") if not file.name.startswith(".")
+    }
+    assert 3 <= len(there) < 8
+    assert not (tmp_path / "out" / "dedup.json").exists()
+    monkeypatch.setattr("vitlab.data.dedup.hash_files.PER_FILE", 4)
+    assert found_in(vitlab.dedup(*sets, tmp_path / "out", quiet=True)) == EXPECTED
+    assert {file: file.stat().st_mtime_ns for file in there} == there
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("edit", EDITS)
+def test_99_of_100_edited_photographs_are_found(reference, tmp_path, edit):
+    photos = sorted((reference / "imagenet_val_200").glob("*.JPEG"))
+    for file in photos:
+        write(tmp_path / "train" / f"{file.stem}.png", EDITS[edit](read_image(file).image))
+    found = vitlab.dedup(
+        f"pictures:{tmp_path / 'train'}", f"pictures:{reference / 'imagenet_val_200'}", tmp_path / "out", quiet=True
+    )
+    right = [pair for pair in found.removed if Path(pair.train).stem == Path(pair.test).stem]
+    assert len(right) >= 0.99 * len(photos)
+    assert len(found.removed) == len(right)  # and no other photograph
