@@ -26,7 +26,7 @@ from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
-from vitlab.data.source import Sample, Source, check_index, keep
+from vitlab.data.source import Paths, Sample, Source, check_index, keep
 from vitlab.data.sources.tar import Member, TarError, TarFile
 from vitlab.require import check_arguments, require
 from vitlab.store import replacing
@@ -237,7 +237,7 @@ class ShardSource(Source):
     def stamp(self, index: int) -> tuple[int, ...]:
         return self._shards[self._record(index)["shard"]][1:]
 
-    def paths(self) -> list[str]:
+    def paths(self) -> Paths:
         return [str(self._folder / name) for name, _, _ in self._shards]
 
     def _record(self, index: int) -> np.void:
