@@ -17,12 +17,14 @@ from pathlib import Path
 
 from vitlab.require import require
 from vitlab.store import LEFTOVER, make_folder, replacing, sha256
+from vitlab.user_files import read_regular
 
 DEFAULT = 20 * 10**9  # bytes
 DIGEST = 32  # bytes of a hash, in front of each block
 SHRUNK = 0.9  # of the bound remains after blocks were removed, the last used ones
 FRESH = 60.0  # seconds after which the use of a block is noted again
 STALE = 3600.0  # seconds after which an unfinished file is taken for one of a killed process
+LARGEST = 2**30  # bytes of a block
 USED = re.compile(rb"\d{1,18}")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -60,8 +62,8 @@ class BlockCache:
         """Return a block, None if it is not there; and whether one was there but damaged, which is removed."""
         path = self.folder / key / str(number)
         try:
-            found = path.read_bytes()
-        except OSError:
+            found = read_regular(path, LARGEST)
+        except (OSError, ValueError):
             return None, False
         data = found[DIGEST:]
         if _digest(key, number, data) != found[:DIGEST]:
@@ -83,10 +85,11 @@ class BlockCache:
         """Return a whole file, which `fetch` writes to a path if it is not there or damaged."""
         path = self.folder / key / name
         proof = path.with_name(f"{name}.sha256")
-        if path.is_file() and proof.is_file() and path.stat().st_size == size and proof.read_text() == sha256(path):
-            _note_use(path)
-            _note_use(proof)
-            return path
+        with contextlib.suppress(OSError, ValueError):  # it is not there, or removed in between
+            if path.stat().st_size == size and read_regular(proof, 100) == sha256(path).encode():
+                _note_use(path)
+                _note_use(proof)
+                return path
         needs = f"needs {size:,} bytes in {self.folder}, which may hold {self.most:,}"
         with self._writing, replacing(path) as temporary:
             has_room = self._take(size, lambda: _make_empty(temporary, size))

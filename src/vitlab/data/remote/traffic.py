@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from vitlab.store import make_folder
+from vitlab.user_files import read_regular
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ class Traffic:
 
 def _read(file: Path) -> tuple[int, ...]:
     try:
-        return RECORD.unpack(file.read_bytes())
-    except (OSError, struct.error):  # there is none yet
+        return RECORD.unpack(read_regular(file, RECORD.size))
+    except (OSError, ValueError, struct.error):  # there is none yet
         return (0,) * len(fields(Counts))
 
 
