@@ -156,10 +156,13 @@ LIBRARIES = {  # what the core may import besides the standard library
     "onnxruntime",  # [onnxruntime], inside a function
     "openvino",  # [openvino], inside a function
     *("fastapi", "starlette", "uvicorn", "h11"),  # [serve], in modules that are imported inside functions
+    *("fsspec", "aiohttp", "botocore", "yarl", "huggingface_hub"),  # [remote] and the user's choice, likewise
 }
 EXTRAS = {"sklearn", "pyarrow", "scipy", "h5py", "matplotlib", "ray", "optuna", "onnx", "onnxruntime", "openvino"}
 SERVE = {"fastapi", "starlette", "uvicorn", "h11"}
 NEEDS_SERVE = {"app", "connections", "server"}  # modules of the service that subclass what the extra [serve] has
+REMOTE = {"fsspec", "aiohttp", "botocore", "yarl", "huggingface_hub"}
+NEEDS_REMOTE = {"hub", "s3", "web"}  # modules of data/remote that speak to stores
 FORBIDDEN_CALLS = {"eval", "exec", "__import__", "import_module", "loads_pickle", "print"}
 
 
@@ -225,11 +228,13 @@ def test_libraries_are_those_of_the_design(part):
                 f"{file.name} is torch-free"
             )
             needs_serve = part == "service" and file.stem in NEEDS_SERVE
-            assert not (library in EXTRAS | (set() if needs_serve else SERVE) and at_top), (
-                "an extra is imported at the top"
-            )
+            needs_remote = file.parent.name == "remote" and file.stem in NEEDS_REMOTE
+            given = (set() if needs_serve else SERVE) | (set() if needs_remote else REMOTE)
+            assert not (library in EXTRAS | given and at_top), "an extra is imported at the top"
         ours = [m for m, at_top in imports(file) if at_top and m in {f"vitlab.service.{name}" for name in NEEDS_SERVE}]
         assert not ours or (part == "service" and file.stem in NEEDS_SERVE), f"{file.name} needs the extra [serve]"
+        remote = [m for m, at_top in imports(file) if at_top and m in {f"vitlab.data.remote.{n}" for n in NEEDS_REMOTE}]
+        assert not remote or file.stem in NEEDS_REMOTE, f"{file.name} needs the extra [remote]"
 
 
 def test_torch_distributed_has_one_home():

@@ -67,6 +67,20 @@ class JobsFailed(VitlabError, RuntimeError):
     exit_code = FAILED
 
 
+class RemoteFailed(VitlabError, RuntimeError):
+    """A store or server of remote data did not answer in many attempts; what is saved is kept."""
+
+    exit_code = FAILED
+
+
+class RemoteRefused(VitlabError, RuntimeError):
+    """Remote data cannot be read, and trying again does not help; the message says what to do.
+
+    Like RemoteFailed it is neither an OSError nor a ValueError, which would be taken for one bad image: a store that
+    cannot be reached must stop a run, not shrink its data.
+    """
+
+
 class LostRank(VitlabError, RuntimeError):
     """A rank died or does not respond; the message names it if possible."""
 

@@ -30,13 +30,20 @@ Entry = dict[str, int | str]  # of a manifest: size and hash of a file
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; if the block succeeds, it is synced and renamed to `path` atomically."""
+def replacing(path: Path, *, is_durable: bool = True) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; if the block succeeds, it is synced and renamed to `path` atomically.
+
+    Without `is_durable` it is not synced: after a power loss the file may be gone or damaged, which the reader must
+    notice.
+    """
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         yield temporary
-        publish(temporary, path)
+        if is_durable:
+            publish(temporary, path)
+        else:
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 

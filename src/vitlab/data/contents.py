@@ -18,11 +18,14 @@ from numpy.lib import format as npy
 
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.indexing.hashing import BLOCK, data_hash, data_size, new_hash
+from vitlab.data.remote.files import RemoteFile, RemotePaths
 from vitlab.data.source import Paths, Source
 from vitlab.require import require
 from vitlab.user_files import open_regular
 
 MOST_HASHED = 64 * 2**30  # bytes of one data set; of a larger one evenly spaced files are hashed, and all are sized
+MOST_REQUESTED = 2 * 2**30  # bytes of remote data, which have to be transferred
+REQUESTED = 16 * 2**20  # bytes of a remote file that are read at a time
 PART = 64 * 2**20  # bytes, or FILES files, that a thread takes at a time
 FILES = 256
 THREADS = min(8, os.cpu_count() or 1)
@@ -83,7 +86,10 @@ def take(
     progress: Progress = _no_progress,
     most: int = MOST_HASHED,
 ) -> Contents:
-    """Record what a source holds; files with the size and times of `known` ones are not read again."""
+    """Record what a source holds; files with the size and times of `known` ones are not read again.
+
+    At most `most` bytes are read, of remote files at most MOST_REQUESTED.
+    """
     paths = source.paths()
     if paths is None:
         return Contents(fingerprint, _in_memory(source))
@@ -92,7 +98,8 @@ def take(
         same = _same_stamps(files, known.files)
         files["hash"][same] = known.files["hash"][same]
     wanted = np.flatnonzero((files["size"] >= 0) & ~files["hash"].any(axis=1))
-    _hash_into(files, paths, _affordable(files["size"], wanted, most), progress)
+    affordable = min(most, MOST_REQUESTED) if isinstance(paths, RemotePaths) else most
+    _hash_into(files, paths, _affordable(files["size"], wanted, affordable), progress)
     return Contents(fingerprint, files)
 
 
@@ -158,10 +165,11 @@ def from_bytes(data: bytes) -> dict[str, Contents]:
 
 
 def _stamps(paths: Paths) -> np.ndarray:
-    """(n,) of ENTRY without hashes. ctime is included because it cannot be set back."""
+    """(n,) of ENTRY without hashes. ctime is included because it cannot be set back; of remote files it is the tag."""
     files = np.zeros(len(paths), ENTRY)
     for number in range(len(paths)):
-        files[number] = (*_stamp(paths[number]), (0, 0))
+        stamp = paths.stamp(number) if isinstance(paths, RemotePaths) else _stamp(paths[number])
+        files[number] = (*stamp, (0, 0))
     return files
 
 
@@ -231,7 +239,20 @@ def _parts(sizes: np.ndarray, numbers: np.ndarray) -> Iterable[list[int]]:
 
 
 def _hash_part(paths: Paths, numbers: list[int], reading: _Reading) -> list[tuple[int, np.ndarray]]:
+    if isinstance(paths, RemotePaths):
+        return [(number, _hash_remote(paths.file(number), reading)) for number in numbers if not reading.is_over]
     return [(number, _hash_file(paths[number], reading)) for number in numbers if not reading.is_over]
+
+
+def _hash_remote(file: RemoteFile, reading: _Reading) -> np.ndarray:
+    """Hash a remote file: its bytes have the hash of a local copy."""
+    digest = new_hash()
+    for start in range(0, file.facts.size, REQUESTED):
+        if reading.is_over:
+            break
+        digest.update(block := file.read(start, REQUESTED))
+        reading.add(len(block))
+    return np.frombuffer(digest.digest(), "<u8")
 
 
 def _hash_file(path: str, reading: _Reading) -> np.ndarray:

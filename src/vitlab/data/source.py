@@ -113,6 +113,10 @@ class Source(Dataset[tuple[Any, int | Tensor]], ABC):
         """Return the files that hold the images, in an order that moving them keeps; None if there are none."""
         return None
 
+    def requested(self) -> dict[str, int]:
+        """Return the counts of requests to a remote store, by this process and its workers; empty for local data."""
+        return {}
+
     @property
     def is_multi_label(self) -> bool:
         """Whether samples may have several labels or none."""
@@ -188,6 +192,9 @@ class Wrapped(Source):
 
     def stamp(self, index: int) -> tuple[int, ...]:
         return self.source.stamp(self.place(index))
+
+    def requested(self) -> dict[str, int]:
+        return self.source.requested()
 
 
 def check_index(index: int, length: int) -> int:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.loading.accounting import Quarantined
 from vitlab.data.source import Sample, Source
-from vitlab.errors import WorkerDied
+from vitlab.errors import RemoteFailed, RemoteRefused, WorkerDied
 from vitlab.require import require
 
 GRACE = 0.5  # seconds
@@ -102,6 +102,8 @@ def read_ranges(reader: RangeReader, wanted: Iterable[range], workers: int) -> I
     )
     try:
         yield from _unbroken(loader)
+    except (RemoteFailed, RemoteRefused) as error:  # of a worker, with its traceback
+        raise type(error)(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
     except RuntimeError as error:
         said = str(error).partition("\n")[0]
         if "shared memory" in str(error) and workers:

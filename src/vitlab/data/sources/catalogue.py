@@ -4,7 +4,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_origin
@@ -14,6 +14,9 @@ from torch.utils.data import Dataset
 
 from vitlab.data.dedup.exclusion import without_listed
 from vitlab.data.images.structure import check_max_pixels
+from vitlab.data.remote.addresses import Address, is_address, parse_address
+from vitlab.data.remote.parquet_source import HubSource, RemoteParquetSource
+from vitlab.data.remote.shard_source import RemoteShardSource
 from vitlab.data.source import Source, Transform
 from vitlab.data.sources.arrays import ArraySource
 from vitlab.data.sources.cifar import CifarSource
@@ -70,6 +73,9 @@ KINDS = {
     "imagenet": Kind(ImageNetSource, IMAGENET, is_encoded=True),
     "shards": Kind(ShardSource, "webdataset tar shards that `vitlab data index` has indexed", is_encoded=True),
     "parquet": Kind(ParquetSource, "parquet files as Hugging Face writes them, one or a folder", is_encoded=True),
+    "hf": Kind(
+        HubSource, "a data set of the Hugging Face hub in parquet form, by its name OWNER/NAME", is_encoded=True
+    ),
     "objectnet": Kind(ObjectNetSource, OBJECTNET, is_encoded=True),
     "pets": Kind(PetsSource, "Oxford-IIIT Pets as distributed: images and annotations, packed or not", is_encoded=True),
     "flowers": Kind(FlowersSource, FLOWERS, is_encoded=True),
@@ -83,6 +89,7 @@ KINDS = {
     "shapes": Kind(ShapeSource, "unlimited labelled shapes, drawn on demand"),
     "letters": Kind(LetterSource, LETTERS),
 }
+REMOTE: dict[str, Callable[..., Source]] = {"shards": RemoteShardSource, "parquet": RemoteParquetSource}
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".npz": "npz", ".parquet": "parquet"}  # of a path given without its kind
 
 
@@ -154,14 +161,38 @@ def resolve(spec: str) -> Resolved:
     check_max_pixels(common.get(MAX_PIXELS))
     if "path" in parameters:
         require(bool(path), f"{name} needs a path: {name}:PATH")
-        arguments["path"] = Path(unquote(path, errors="surrogateescape")).expanduser()
+        place = _place(name, unquote(path, errors="surrogateescape"), parameters["path"])
+        kind = replace(kind, opener=REMOTE[name]) if isinstance(place, Address) else kind
+        arguments["path"] = place
     else:
         require(not path, f"{name} is built in and takes no path, not {path!r}")
     return Resolved(spec, kind, arguments, **common)
 
 
+def is_remote(spec: str) -> bool:
+    """Whether opening the data makes requests to other machines."""
+    match = SPEC.fullmatch(spec)
+    return match is not None and (match["kind"] == "hf" or is_address(unquote(match["path"] or "")))
+
+
+def _place(name: str, text: str, kind: object) -> Path | Address | str:
+    """What the path of a spec names: a local path, a remote address, or something of a hub."""
+    if not is_address(text):
+        return text if kind is str else Path(text).expanduser()
+    address = parse_address(text)
+    require(
+        name in REMOTE,
+        f"{name} data is not read from {address}; {' and '.join(REMOTE)} are the kinds that may be remote",
+    )
+    return address
+
+
 def _unknown(spec: str) -> str:
     """Say that a spec names no data, and what may be meant."""
+    if is_address(spec):
+        address = parse_address(unquote(spec))
+        kind = "parquet" if address.scheme == "hf" or address.name.endswith(".parquet") else "shards"
+        return f"{spec!r} does not say what kind of data it is; did you mean '{kind}:{spec}'? ({' or '.join(REMOTE)})"
     near = difflib.get_close_matches(re.split("[:?]", spec)[0], KINDS, n=1)
     if near:
         meant = re.sub(r"^[^:?]*", near[0], spec)

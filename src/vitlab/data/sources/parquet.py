@@ -3,16 +3,16 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
 
 from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
-from vitlab.data.source import Labels, Sample, Source, check_index, keep
+from vitlab.data.source import Labels, Paths, Sample, Source, check_index, keep
 from vitlab.require import require
 from vitlab.strict_json import parse_json
 from vitlab.user_files import check_regular
@@ -27,6 +27,16 @@ LARGEST_GROUP = 2**31  # bytes, uncompressed; the datasets library writes 100 im
 NAME = re.compile(r"(.+)-\d+-of-\d+\.parquet")  # train-00000-of-00004.parquet
 
 
+class ParquetPlace(Protocol):
+    """Where a parquet file is: `str` of it is its path or address."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Place = TypeVar("Place", bound=ParquetPlace)
+
+
 class ParquetSource(Source):
     """The rows of a file, or of a folder's `split-00000-of-00004.parquet` files, by number; ids are `file/row`.
 
@@ -35,14 +45,19 @@ class ParquetSource(Source):
     """
 
     def __init__(self, path: Path, split: str = "", *, image: str = "image", label: str = "label") -> None:
-        self._image, self._paths = image, [file.absolute() for file in _files(Path(path), split)]
-        self._stamps = [file_stamp(file) for file in self._paths]
+        paths = [file.absolute() for file in _files(Path(path), split)]
+        self._stamps: list[tuple[int, ...]] = [file_stamp(file) for file in paths]
+        self._begin(paths, str(path), image, label)
+
+    def _begin(self, files: Sequence[ParquetPlace], path: str, image: str, label: str) -> None:
+        """Read the columns, the labels and the places of the row groups of all files."""
+        self._image, self._files = image, files
         self._forget()
         groups, labels = [], []
-        for number, file in enumerate(self._paths):
+        for number, file in enumerate(files):
             opened = self._file(number)
             _check_columns(file.name, opened.schema_arrow, image, label)
-            labels.append(_labels(file.name, opened, label))
+            labels.append(self._labels_of(number, label))
             sizes = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
             firsts = np.cumsum([0, *sizes])
             groups += [(number, group, firsts[group], size) for group, size in enumerate(sizes) if size]
@@ -51,7 +66,7 @@ class ParquetSource(Source):
         self._ends = self._groups[:, 3].cumsum()  # of each row group, in the source
         self.labels = Labels(np.concatenate(labels))
         high = int(self.labels.numbers.max())
-        names = _class_names(self._paths[0].name, self._file(0).schema_arrow, label)
+        names = _class_names(files[0].name, self._file(0).schema_arrow, label)
         where = self.id(int(self.labels.numbers.argmax()))
         known = f"{len(names)} names of classes; see {where}; allowed are labels from 0 to {len(names) - 1}"
         require(high < (len(names) or MOST_CLASSES), f"{path} has label {high}, and {known}")
@@ -80,13 +95,13 @@ class ParquetSource(Source):
     def id(self, index: int) -> str:
         group, row = self._place(index)
         file, _, first, _ = self._groups[group]
-        return f"{self._paths[file].name.removesuffix('.parquet')}/{first + row}"
+        return f"{self._files[file].name.removesuffix('.parquet')}/{first + row}"
 
     def stamp(self, index: int) -> tuple[int, ...]:
         return self._stamps[self._groups[self._place(index)[0], 0]]
 
-    def paths(self) -> list[str]:
-        return list(map(str, self._paths))
+    def paths(self) -> Paths:
+        return list(map(str, self._files))
 
     def _place(self, index: int) -> tuple[int, int]:
         """The row group of a sample, and its row in the group."""
@@ -98,7 +113,7 @@ class ParquetSource(Source):
         if os.getpid() != self._process:  # after a fork: pyarrow's handles and memory must not be shared
             self._forget()
         number, inside = (int(value) for value in self._groups[group, :2])
-        if file_stamp(self._paths[number]) != self._stamps[number]:
+        if not self._is_unchanged(number):
             raise BadImage(Reason.changed, "is in a file that changed since it was opened; start again", name)
         kept = self._kept.get(group)
         if kept is None:
@@ -109,24 +124,42 @@ class ParquetSource(Source):
             try:
                 with damage_explained("is in a damaged row group"):
                     kept = file.read_row_group(inside, columns=[self._image], use_threads=False).column(self._image)
+            except BadImage:
+                raise
             except ValueError as error:
                 raise BadImage(Reason.corrupt, str(error), name) from None
             keep(self._kept, group, kept, MOST_KEPT)
         return kept
 
     def _file(self, number: int) -> "pyarrow.parquet.ParquetFile":
-        return self._open.get(number) or keep(self._open, number, open_parquet(self._paths[number]), MOST_OPEN)
+        return self._open.get(number) or keep(self._open, number, self._opened(number), MOST_OPEN)
+
+    def _opened(self, number: int) -> "pyarrow.parquet.ParquetFile":
+        return open_parquet(Path(str(self._files[number])))
+
+    def _labels_of(self, number: int, label: str) -> np.ndarray:
+        """The labels of all rows of a file."""
+        return read_labels(self._files[number].name, self._file(number), label)
+
+    def _is_unchanged(self, number: int) -> bool:
+        return file_stamp(str(self._files[number])) == self._stamps[number]
 
 
 def open_parquet(path: Path) -> "pyarrow.parquet.ParquetFile":
     """Open a parquet file without reading its rows."""
+    parquet = pyarrow_parquet()
+    check_regular(path)
+    with damage_explained(f"{path.name} is not a valid parquet file"):
+        return parquet.ParquetFile(path, memory_map=True)
+
+
+def pyarrow_parquet() -> Any:
+    """The module of pyarrow that reads parquet; raises where it is not installed."""
     try:
         from pyarrow import parquet
     except ImportError:
         raise ModuleNotFoundError("parquet files need pyarrow: pip install 'vitlab[data]'") from None
-    check_regular(path)
-    with damage_explained(f"{path.name} is not a valid parquet file"):
-        return parquet.ParquetFile(path, memory_map=True)
+    return parquet
 
 
 @contextlib.contextmanager
@@ -151,15 +184,20 @@ def _files(path: Path, split: str) -> list[Path]:
         require(not split, f"{path.name} is one file, so it has no split {split!r}; give the folder, or leave it out")
         return [path]
     found = sorted(file for folder in (path, path / "data") for file in folder.glob("*.parquet"))
-    by_split: dict[str, list[Path]] = {}
+    return chosen_split(found, split, str(path))
+
+
+def chosen_split(found: Sequence[Place], split: str, path: str) -> list[Place]:
+    """The files of a split, by their names; all of them if there is only one."""
+    by_split: dict[str, list[Place]] = {}
     for file in found:
         match = NAME.fullmatch(file.name)
-        by_split.setdefault(match[1] if match else file.stem, []).append(file)
+        by_split.setdefault(match[1] if match else file.name.removesuffix(".parquet"), []).append(file)
     require(bool(found), f"{path} has no parquet files; give a folder with NAME.parquet files, or one file")
     known = f"{path} has the splits {sorted(by_split)!r:.300}"
     if not split:
         require(len(by_split) == 1, f"{known}; choose one with ?split=NAME")
-        return found
+        return list(found)
     require(split in by_split, f"{known}, not {split!r}")
     return by_split[split]
 
@@ -179,7 +217,8 @@ def _check_columns(file: str, schema: "pyarrow.Schema", image: str, label: str) 
     require(types.is_integer(kind), f"{file}: column {label!r} is {kind!s:.100}; allowed are whole numbers")
 
 
-def _labels(file: str, opened: "pyarrow.parquet.ParquetFile", label: str) -> np.ndarray:
+def read_labels(file: str, opened: "pyarrow.parquet.ParquetFile", label: str) -> np.ndarray:
+    """The labels of all rows of a file; raises where one is missing or not a class."""
     with damage_explained(f"{file}: column {label!r} is damaged"):
         column = opened.read(columns=[label], use_threads=False).column(label)
     require(column.null_count == 0, f"{file}: column {label!r} has {column.null_count:,} rows without a label")

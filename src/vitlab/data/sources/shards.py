@@ -23,7 +23,7 @@ from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.indexing.hashing import BLOCK, file_hash, new_hash
 from vitlab.data.indexing.index_file import HEADER, IndexFile, IndexMeta, Row, ShardEntry, index_writer, records_of
 from vitlab.data.loading.accounting import Excluded
-from vitlab.data.source import Sample, Source, check_index, keep
+from vitlab.data.source import Paths, Sample, Source, check_index, keep
 from vitlab.data.sources.tar import Member, TarError, TarFile
 from vitlab.require import check_arguments, require
 from vitlab.strict_json import LARGEST_JSON, parse_json
@@ -275,7 +275,7 @@ class ShardSource(Source):
     def stamp(self, index: int) -> tuple[int, ...]:
         return self._stamps[self._record(index)["shard"]]
 
-    def paths(self) -> list[str]:
+    def paths(self) -> Paths:
         return [str(self._folder / shard.name) for shard in self._shards]
 
     def _record(self, index: int) -> np.void:

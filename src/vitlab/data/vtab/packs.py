@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from vitlab.data.source import Paths
 from vitlab.data.sources.shard_writing import PER_SHARD, Written, write_shards
 from vitlab.data.sources.shards import INDEX, ShardSource, index_shards
 from vitlab.data.vtab.image_sets import image_set
@@ -91,7 +92,7 @@ class ShardPictures:
     def stamp(self, index: int) -> tuple[int, ...]:
         return self._shards.stamp(self._start + index)
 
-    def paths(self) -> list[str]:
+    def paths(self) -> Paths:
         return self._shards.paths()
 
 

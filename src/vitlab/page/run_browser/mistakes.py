@@ -174,9 +174,11 @@ def _thumbnail(sample: SampleOf, opened: "OrderedDict[tuple[str, float], Source]
 
 
 def _open(data: str, held_out: float) -> "Source":
-    from vitlab.data.sources.catalogue import open_source
+    from vitlab.data.sources.catalogue import is_remote, open_source
     from vitlab.data.splits import development_split
 
+    if is_remote(data):
+        raise LookupError("the data is in a remote store, which is not read to show a run")
     source = open_source(data)
     return development_split(source, held_out)[1] if held_out else source
 

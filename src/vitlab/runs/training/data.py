@@ -14,6 +14,7 @@ from vitlab.data.fingerprint import DataCard
 from vitlab.data.fingerprint import describe as describe_data
 from vitlab.data.loading.accounting import Account, Quarantined, names, training_limit
 from vitlab.data.loading.batches import Batch
+from vitlab.data.remote.traffic import Counts
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_data, open_source, with_max_pixels
 from vitlab.data.splits import development_split
@@ -164,6 +165,17 @@ def tell_classes(console: Console, data: RunData) -> None:
             missing = source.missing()
             lacks = f"; it has no image of {_named(missing)}" if missing else ""
             say(console, f"classes of the {name} data are matched to the training classes by name{lacks}")
+
+
+def tell_requests(console: Console, run: RunDir, data: RunData, world: World) -> None:
+    """Print and record what was requested from the stores of remote data; all ranks must call it."""
+    for name, source in data.sets.items():
+        total = Counter[str]()
+        for part in world.gather(source.requested()):
+            total.update(part)
+        if total["requests"]:
+            run.record("requests", {"set": name, **total})
+            say(console, f"remote  {Counts(**total)} ({name})")
 
 
 def tell_unused(console: Console, unused: Sequence[str], classes: int) -> None:

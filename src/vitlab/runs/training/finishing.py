@@ -18,7 +18,7 @@ from vitlab.recipe import VALIDATION
 from vitlab.require import require
 from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
 from vitlab.runs.progress import describe, say
-from vitlab.runs.training.data import RunData
+from vitlab.runs.training.data import RunData, tell_requests
 from vitlab.runs.training.report import has_answers, tell_report
 from vitlab.runs.training.state import Session, open_state, whole_model
 from vitlab.runs.training.validation import draw, score_set
@@ -72,6 +72,7 @@ def finish(
     if why := world.first(run.not_exact):
         result["not_exact"] = why
     run.write(RESULT, result)
+    tell_requests(console, run, data, world)
     run.record("finished", {"step": progress.step})
     _tell_end(run, Account.from_json(books) if books else Account(0), why, console)
     world.first(tell_report, run, spec, data, console)
