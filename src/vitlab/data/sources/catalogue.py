@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from torch.utils.data import Dataset
 
+from vitlab.data.images.gate import Decoding, check_decoding
 from vitlab.data.images.structure import check_max_pixels
 from vitlab.data.source import Source, Transform
 from vitlab.data.sources.arrays import ArraySource
@@ -33,7 +34,7 @@ from vitlab.data.vtab.whole_sets import FlowersSource, PetsSource
 from vitlab.require import require
 
 SPEC = re.compile(r"(?P<kind>[a-z0-9]+)(?::(?P<path>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
-MAX_PIXELS = "max_pixels"  # an option of every kind whose images are files
+MAX_PIXELS, DECODE = "max_pixels", "decode"  # options of every kind whose images are files
 DATASET = "dataset"  # a torch Dataset given as an object; see `torch_dataset.py`
 
 
@@ -43,14 +44,14 @@ class Kind:
 
     opener: Callable[..., Source]
     about: str
-    is_encoded: bool = False  # its images are files, whose pixels may be limited
+    is_encoded: bool = False  # its images are files, whose pixels may be limited and decoded fast
 
     @property
     def parameters(self) -> dict[str, object]:
         """The annotation of each parameter that a spec may give."""
         found = {name: p.annotation for name, p in inspect.signature(self.opener).parameters.items()}
         own = {name: kind for name, kind in found.items() if kind in OPTIONS or get_origin(kind) is Literal}
-        return own | ({MAX_PIXELS: int} if self.is_encoded else {})
+        return own | ({MAX_PIXELS: int, DECODE: Decoding} if self.is_encoded else {})
 
 
 OPTIONS = (str, int, Path, Path | None)  # annotations of parameters that may stand in a spec, besides Literal
@@ -122,13 +123,14 @@ def open_source(spec: str) -> Source:
     arguments = _options(name, match["options"] or "", parameters)
     limit = cast(int | None, arguments.pop(MAX_PIXELS, None))
     check_max_pixels(limit)
+    decoding = check_decoding(arguments.pop(DECODE, "exact"))
     if "path" in parameters:
         require(bool(path), f"{name} needs a path: {name}:PATH")
         source = kind.opener(path=Path(unquote(path, errors="surrogateescape")).expanduser(), **arguments)
     else:
         require(not path, f"{name} is built in and takes no path, not {path!r}")
         source = kind.opener(**arguments)
-    source.spec, source.max_pixels = spec, limit
+    source.spec, source.max_pixels, source.decoding = spec, limit, decoding
     return source
 
 
