@@ -73,7 +73,7 @@ clean:  ## remove the virtual environment and what tools left behind
 .venv-bench/stamp: pyproject.toml constraints.txt
 	@echo "installing vitlab with the libraries it is compared with into .venv-bench (once; a few minutes)"
 	@$(PYTHON) -m venv .venv-bench
-	@.venv-bench/bin/pip --disable-pip-version-check install --quiet -c constraints.txt -e ".[demo,peers,onnxruntime,openvino,serve]" litserve playwright
+	@.venv-bench/bin/pip --disable-pip-version-check install --quiet -c constraints.txt -e ".[demo,peers,onnxruntime,openvino,serve]" litserve playwright opencv-python-headless albumentations
 	@touch $@
 
 .venv/demo.stamp: pyproject.toml constraints.txt | .venv/bin/python

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from bench.results import CaseResult, Row, Unit
 
@@ -53,7 +53,8 @@ class Case:
     `images` is the work of one call and `calls` the number of calls that one measurement times together. If
     `is_reported`, a call returns the amount itself, in `unit`, instead of being timed, usually because other processes
     do the work; processor time is not recorded then. `beside` is the number of busy loops that run at the same time,
-    `most_rounds` the largest number of rounds of a case whose calls take long.
+    `most_rounds` the largest number of rounds of a case whose calls take long, `difference` which difference of the
+    outputs is shown.
     """
 
     title: str
@@ -65,6 +66,7 @@ class Case:
     limit: Callable[[], Limit] | None = None
     beside: int = 0
     most_rounds: int | None = None
+    difference: Literal["largest", "mean"] = "largest"
 
 
 @dataclass
@@ -92,7 +94,9 @@ def run_case(case: Case, rounds: int, seed: int = 0) -> CaseResult:
     truth = outputs.get(baseline)
     rows = []
     for name in names:
-        difference, same = _agreement(outputs.get(name), truth) if name in compared - {baseline} else (None, None)
+        difference, same = (
+            _agreement(outputs.get(name), truth, case.difference) if name in compared - {baseline} else (None, None)
+        )
         own = taken.get(name, _Taken())
         rows.append(Row(name, tuple(own.amounts), tuple(own.cpu), difference, same, failures.get(name, "")))
     return CaseResult(
@@ -184,8 +188,8 @@ def reason(error: Exception) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def _agreement(output: object, truth: object) -> tuple[float | None, float | None]:
-    """Return (largest difference relative to the largest value, share of images with the same top class).
+def _agreement(output: object, truth: object, kind: str = "largest") -> tuple[float | None, float | None]:
+    """Return (largest or mean difference relative to the largest value, share of images with the same top class).
 
     The outputs are (B, K) logits, (B,) class numbers, or a row of other values, which have no class.
     """
@@ -195,6 +199,7 @@ def _agreement(output: object, truth: object) -> tuple[float | None, float | Non
         return None, 0.0
     if not truth.is_floating_point():
         return None, (output == truth).double().mean().item()
-    difference = ((output - truth).abs().max() / truth.abs().max()).item()
+    off = (output - truth).abs()
+    difference = ((off.mean() if kind == "mean" else off.max()) / truth.abs().max()).item()
     same = (output.argmax(-1) == truth.argmax(-1)).double().mean().item() if truth.dim() == 2 else None
     return difference, same

@@ -8,6 +8,7 @@ the backward pass, and a last layer that computes only the class token. The limi
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,8 +17,11 @@ from torch.nn import functional as F
 from bench import libraries
 from bench.limit import MatmulLimit, training_products
 from bench.runner import Call, Case, Contestant
+from vitlab.data.loading.batches import Batch
+from vitlab.data.transforms.evaluation import normalised
 from vitlab.models.build import build_from_spec
 from vitlab.models.vit import make_lean
+from vitlab.pixels import Preprocessing
 from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.spec import CONVENTIONS, ViTSpec
 from vitlab.train.optimizers import make_optimizer
@@ -88,15 +92,28 @@ def examples(spec: ViTSpec, batch: int) -> tuple[Tensor, Tensor]:
 
 def vitlab_step(module: torch.nn.Module, batch: int, streams: int) -> Call:
     """As `vitlab pretrain` makes a step, on images that are already normalised, like the others'."""
+    images, labels = examples(module.spec, batch)
+    given = Examples(images, F.one_hot(labels, module.spec.classes).float())
+    step = _step(module, batch, streams, lambda inputs: inputs)
+    return lambda: torch.tensor([step(given)])
+
+
+def vitlab_update(module: torch.nn.Module, batch: int, how: Preprocessing) -> Callable[[Batch], float]:
+    """Return a step of `vitlab pretrain` with its default streams, on batches of pictures; it returns the loss."""
+    step = _step(module, batch, torch.get_num_threads(), partial(normalised, how=how))
+    return lambda given: step(Examples(given.pixels, given.multi_hot(module.spec.classes)))
+
+
+def _step(
+    module: torch.nn.Module, batch: int, streams: int, prepare: Callable[[Tensor], Tensor]
+) -> Callable[[Examples], float]:
     if streams:
         make_lean(module)
-    images, labels = examples(module.spec, batch)
     schedule = Schedule(peak=RATE, total=1_000_000, warmup=0, decay="constant")
     recipe = Recipe("bench", "bench/suites/training.py", batch, module.spec.image, schedule, AdamW())
     state = TrainState(module, make_optimizer(module, recipe.optimizer))
-    update = Update(recipe, Execution(streams=streams), seed=0, prepare=lambda inputs: inputs)
-    given = Examples(images, F.one_hot(labels, module.spec.classes).float())
-    return lambda: torch.tensor([update(state, module, given).loss])
+    update = Update(recipe, Execution(streams=streams), seed=0, prepare=prepare)
+    return lambda given: update(state, module, given).loss
 
 
 def plain_step(

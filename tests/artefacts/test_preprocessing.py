@@ -9,7 +9,8 @@ from PIL import Image
 
 from vitlab.artefacts import preprocessing, writing
 from vitlab.artefacts.preprocessing import Axis, Preprocess, halves, pillow_weights
-from vitlab.data.transforms.evaluation import evaluation_pixels, normalised, to_tensor
+from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
+from vitlab.data.transforms.resizing import to_tensor
 from vitlab.engines.graphs import traced_graph
 from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS

@@ -45,11 +45,13 @@ def describe(source: Source, spec: str) -> DataCard:
 def fingerprint(source: Source) -> str:
     """Hash the classes, the number of samples, and the ids and labels of up to two million samples.
 
-    For drawn images the hash includes the seed and size they are drawn with (`Source.identity`).
+    For drawn images the hash includes the seed and size they are drawn with (`Source.identity`), and for images that
+    are not decoded exactly the way they are decoded.
     """
     digest = hashlib.sha256()
     samples = min(len(source), FINGERPRINT_SAMPLES)
     identity = [source.identity] if source.identity else []
+    identity += [] if source.decoding == "exact" else [f"decode={source.decoding}"]
     for text in (*source.class_names, str(len(source)), *identity):
         digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
     for place in range(samples):

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from vitlab.data.images.gate import Decoded, read_image
+from vitlab.data.images.gate import Decoded, Decoding, Opened, open_image, read_image
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
 from vitlab.drawing.page import html_table
@@ -79,6 +79,7 @@ class Source(Dataset[tuple[Any, int | Tensor]], ABC):
     spec: str = ""  # the string the source was opened from
     transform: Transform | None = None  # applied by `__getitem__` only; training and evaluation use the recipe's
     max_pixels: int | None = None  # the most pixels an image may have; None: the limit of each format
+    decoding: Decoding = "exact"  # or "fast": JPEGs that are larger than needed are decoded at a reduced size
     excluded: Excluded = Excluded()  # files left out by rule
     empty_folders: tuple[str, ...] = ()  # class folders without images; they are not classes
     first_not_single: int | None = None  # number of the first sample with several labels or none
@@ -147,8 +148,8 @@ class Source(Dataset[tuple[Any, int | Tensor]], ABC):
 
     def reopened(self, *arguments: object) -> tuple[object, ...]:
         """Return what `__reduce__` returns for a source that another process opens itself, with the same settings."""
-        kept = {"spec": self.spec, "transform": self.transform, "max_pixels": self.max_pixels}
-        return type(self), arguments, kept
+        kept = ("spec", "transform", "max_pixels", "decoding")
+        return type(self), arguments, {name: getattr(self, name) for name in kept}
 
     def _repr_html_(self) -> str:
         classes = f"{len(self.class_names):,}: {first_few(self.class_names, SHOWN)}"
@@ -166,7 +167,7 @@ class Wrapped(Source):
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.empty_folders, self.max_pixels = source.empty_folders, source.max_pixels
+        self.empty_folders, self.max_pixels, self.decoding = source.empty_folders, source.max_pixels, source.decoding
         self.is_prepared, self.transform = source.is_prepared, source.transform
 
     def place(self, index: int) -> int:
@@ -219,3 +220,10 @@ def decode(sample: Sample, max_pixels: int | None = None) -> Decoded:
     if isinstance(sample.data, Tensor):
         raise BadImage(Reason.not_an_image, "is a float tensor, which has no picture to show", sample.id)
     return Decoded(Image.fromarray(sample.data), (), "pixels")
+
+
+def opened(sample: Sample, source: Source) -> Image.Image | Opened:
+    """Return what pixels are made from: a checked file that is decoded as far as needed, or a picture."""
+    if isinstance(sample.data, bytes):
+        return open_image(sample.data, name=sample.id, max_pixels=source.max_pixels, decoding=source.decoding)
+    return decode(sample).image

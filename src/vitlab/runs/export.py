@@ -21,7 +21,8 @@ from vitlab.artefacts.network import check_outputs
 from vitlab.artefacts.writing import write_artefact
 from vitlab.data.images.pictures import Named, Pictures, named_pictures, read_picture
 from vitlab.data.sources.catalogue import open_data
-from vitlab.data.transforms.evaluation import evaluation_pixels, normalised, to_tensor
+from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
+from vitlab.data.transforms.resizing import to_tensor
 from vitlab.engines.agreement import LARGEST_DIFFERENCE
 from vitlab.errors import FAILED, VitlabError
 from vitlab.models.build import Model

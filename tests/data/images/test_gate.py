@@ -293,7 +293,7 @@ def test_refusal_does_not_keep_the_failed_decode_alive():
     with pytest.raises(BadImage) as caught:
         read_image(jpeg()[:-500])
     assert caught.value.__context__ is None
-    assert caught.traceback[-1].name == "read_image"
+    assert caught.traceback[-1].name == "_named"
 
 
 # -- Truncated and corrupt -----------------------------------------------------------------------

@@ -10,6 +10,7 @@ thread-safe), and avoids the few places where Pillow would warn.
 
 import errno
 import itertools
+import math
 import os
 import stat
 import struct
@@ -17,16 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from PIL import Image
-from PIL.BmpImagePlugin import BmpImageFile
-from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
-from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from vitlab.data.images.colours import TRANSPOSE, bytes_per_pixel, colour_key, orientation_of, to_rgb
+from vitlab.data.images.readers import READERS, rows_above
 from vitlab.data.images.refusals import (
     ALLOWED,
     CONVERSIONS,
@@ -39,6 +38,18 @@ from vitlab.data.images.refusals import (
     Reason,
 )
 from vitlab.data.images.structure import check_size, check_structure, gif_frames, sniff
+
+Decoding = Literal["exact", "fast"]
+Box = tuple[int, int, int, int]  # left, upper, right, lower, as in Pillow
+FloatBox = tuple[float, float, float, float]
+
+
+def check_decoding(given: str) -> Decoding:
+    """Return a way of decoding; raises ValueError for anything else."""
+    for known in get_args(Decoding):
+        if given == known:
+            return known
+    raise ValueError(f"decode {given!r} must be exact or fast")
 
 
 @dataclass(frozen=True)
@@ -56,22 +67,99 @@ def read_image(source: Path | str | bytes, *, name: str | None = None, max_pixel
     `name` is used in messages and for its suffix; it is not opened. Links are followed. `max_pixels` replaces the limit
     of the image's format; decoding may then take 16 bytes of memory per pixel.
     """
+    return open_image(source, name=name, max_pixels=max_pixels).whole()
+
+
+def open_image(
+    source: Path | str | bytes,
+    *,
+    name: str | None = None,
+    max_pixels: int | None = None,
+    decoding: Decoding = "exact",
+) -> "Opened":
+    """Check an image file like `read_image`, and leave its decoding to the result."""
     path = "" if isinstance(source, bytes) else os.fspath(source)
     name = path if name is None else name
-    try:
+
+    def opened() -> Opened:
         data = source if isinstance(source, bytes) else file_bytes(path)
-        return _decode(data, Path(name).suffix.lower(), max_pixels)
+        format = _allowed_format(data)
+        header = _translated(data, format, lambda: _header(data, format, max_pixels))
+        return Opened(data, format, name, header, decoding)
+
+    return _named(name, opened)
+
+
+class Opened:
+    """An image file that has passed every check that is possible before decoding.
+
+    Of an upright JPEG with a single scan, `part` decodes only the rows that are needed; its pixels and refusals are
+    those of the whole picture. With the decoding `fast`, it also decodes at a half, a quarter or an eighth of the size
+    where the result is smaller still, which changes pixels.
+    """
+
+    def __init__(self, data: bytes, format: str, name: str, header: "Header", decoding: Decoding) -> None:
+        self._data, self._format, self._name, self._header, self._decoding = data, format, name, header, decoding
+        self._whole: Decoded | None = None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the upright picture."""
+        return self._header.image.size if self._header.has_parts else self.whole().image.size
+
+    def whole(self) -> Decoded:
+        """Decode the whole picture. Raises BadImage and nothing else."""
+        if self._whole is None:
+            self._whole = _named(self._name, lambda: _decoded(self._data, self._format, self._name, self._header))
+        return self._whole
+
+    def part(self, box: Box, size: tuple[int, int], support: int = 0) -> tuple[Image.Image, FloatBox]:
+        """Decode what resizing a box to `size`, (height, width), needs: an RGB picture, and where the box is in it.
+
+        Pixels up to `support` result pixels outside the box are needed too.
+        """
+        shrink = self._shrink(box, size)
+        beyond = math.ceil(support * max(1, (box[3] - box[1]) / size[0])) + shrink * (support > 0)
+        rows = -(-min(box[3] + beyond, self.size[1]) // shrink)
+        image = rows_above(self._data, rows, shrink) if self._header.has_parts and self._whole is None else None
+        if image is None:  # not of this kind, or broken: decoding the whole says why
+            return self.whole().image, box
+        image = to_rgb(image)
+        image.info.clear()
+        return image, (box[0] / shrink, box[1] / shrink, box[2] / shrink, box[3] / shrink) if shrink > 1 else box
+
+    def _shrink(self, box: Box, size: tuple[int, int]) -> int:
+        if self._decoding == "exact":
+            return 1
+        smaller = min((box[2] - box[0]) // size[1], (box[3] - box[1]) // size[0])
+        return next(scale for scale in (8, 4, 2, 1) if smaller >= scale or scale == 1)
+
+
+def part_of(
+    picture: Image.Image | Opened, box: Box, size: tuple[int, int], support: int
+) -> tuple[Image.Image, FloatBox]:
+    """Return the pixels that resizing a box to `size`, (height, width), needs, and where the box is in them."""
+    return (picture, box) if isinstance(picture, Image.Image) else picture.part(box, size, support)
+
+
+Kept = TypeVar("Kept")
+
+
+def _named(name: str, work: Callable[[], Kept]) -> Kept:
+    """Do work that may refuse the image; the refusal has its name."""
+    try:
+        return work()
     except BadImage as bad:
         reason, detail = bad.reason, bad.detail
     # Raised here, it does not keep the frames of the failure, and their pixels, alive.
     raise BadImage(reason, detail, name)
 
 
-def _decode(data: bytes, suffix: str, max_pixels: int | None) -> Decoded:
-    format = _allowed_format(data)
-    notes = [Note.format_mismatch] if SUFFIXES.get(suffix, format) != format else []
-    try:
-        image = _load(data, format, max_pixels)
+def _decoded(data: bytes, format: str, name: str, header: "Header") -> Decoded:
+    notes = [Note.format_mismatch] if SUFFIXES.get(Path(name).suffix.lower(), format) != format else []
+
+    def upright() -> Image.Image:
+        image = _load(data, format, header.image)
         if _is_animated(image, data):
             notes.append(Note.animated)
         orientation, is_broken = orientation_of(image.info.get("exif"))
@@ -80,8 +168,21 @@ def _decode(data: bytes, suffix: str, max_pixels: int | None) -> Decoded:
         if orientation in TRANSPOSE:
             image = image.transpose(TRANSPOSE[orientation])
         image = to_rgb(image)
-        if isinstance(image, WebPImageFile):
-            image = image.copy()  # without the decoder and its two canvases
+        return image.copy() if isinstance(image, WebPImageFile) else image  # without the decoder and its two canvases
+
+    try:
+        image = _translated(data, format, upright)
+    except BadImage:
+        header.image.close()  # and free its pixels
+        raise
+    image.info.clear()  # an orientation must not be applied twice
+    return Decoded(image, tuple(notes), format)
+
+
+def _translated(data: bytes, format: str, work: Callable[[], Kept]) -> Kept:
+    """Do work with Pillow; whatever it raises becomes a BadImage."""
+    try:
+        return work()
     except BadImage:
         raise
     except Image.DecompressionBombError as error:  # Pillow's limit is above ours unless it was lowered
@@ -94,8 +195,6 @@ def _decode(data: bytes, suffix: str, max_pixels: int | None) -> Decoded:
         if ("truncated" in said.lower() and format != "JPEG") or has_no_trailer:
             raise BadImage(Reason.truncated, f"ends too early ({said}); get the complete {format} file") from error
         raise BadImage(Reason.corrupt, f"is not a valid {format} ({said}); replace it or leave it out") from error
-    image.info.clear()  # an orientation must not be applied twice
-    return Decoded(image, tuple(notes), format)
 
 
 def _allowed_format(data: bytes) -> str:
@@ -161,32 +260,26 @@ def _too_large(size: int) -> BadImage:
 # -- Pillow --------------------------------------------------------------------------------------
 
 
-class _Jpeg(JpegImageFile):
-    """Pillow's reader without its search for the resolution in EXIF, which warns if EXIF is broken."""
+class Header(NamedTuple):
+    """A file that Pillow has opened, and whether parts of its picture can be decoded."""
 
-    def _read_dpi_from_exif(self) -> None:
-        pass
-
-
-# Called directly, not through Image.open: no other plugin is used (EPS would start Ghostscript), a JPEG stays one
-# picture (not an MPO), and Image.open does not warn about large pictures.
-READERS: dict[str, Callable[[BytesIO], ImageFile]] = {
-    "JPEG": _Jpeg,
-    "PNG": PngImageFile,
-    "WEBP": WebPImageFile,
-    "GIF": GifImageFile,
-    "BMP": BmpImageFile,
-}
+    image: ImageFile
+    has_parts: bool
 
 
-def _load(data: bytes, format: str, max_pixels: int | None) -> ImageFile:
+def _header(data: bytes, format: str, max_pixels: int | None) -> Header:
+    """Check the structure and the sizes of a file and open it."""
+    ends_with_scan = check_structure(data, format, max_pixels)
+    image = READERS[format](BytesIO(data))
+    check_size(image.size, format, max_pixels)  # again, because this is the size that Pillow allocates
+    _check_memory(image, format, max(LARGEST_DECODE, DECODE_PER_PIXEL * (max_pixels or 0)))
+    is_upright = "exif" not in image.info or orientation_of(image.info["exif"])[0] not in TRANSPOSE
+    return Header(image, ends_with_scan and is_upright)
+
+
+def _load(data: bytes, format: str, image: ImageFile) -> ImageFile:
     """Decode the first picture."""
-    check_structure(data, format, max_pixels)
-    with BytesIO(data) as stream:
-        image = READERS[format](stream)
-        check_size(image.size, format, max_pixels)  # again, because this is the size that Pillow allocates
-        _check_memory(image, format, max(LARGEST_DECODE, DECODE_PER_PIXEL * (max_pixels or 0)))
-        image.load()
+    image.load()
     if format == "PNG" and image.mode in ("L", "RGB") and "transparency" in image.info:
         image.info["transparency"] = colour_key(image, depth=data[24])
     return image

@@ -53,10 +53,13 @@ def _heif_kind(data: bytes) -> str | None:
     return "AVIF" if brands & {b"avif", b"avis"} else "HEIC" if brands & HEIF_BRANDS else None
 
 
-def check_structure(data: bytes, format: str, max_pixels: int | None = None) -> None:
-    """Raise BadImage unless the bytes are a complete file of the format, within the limits."""
+def check_structure(data: bytes, format: str, max_pixels: int | None = None) -> bool:
+    """Raise BadImage unless the bytes are a complete file of the format, within the limits.
+
+    Returns whether it is a JPEG of a single scan, after which nothing follows that could be refused.
+    """
     try:
-        CHECKS[format](data, max_pixels)
+        return CHECKS[format](data, max_pixels) is True
     except (struct.error, IndexError):  # a field would be beyond the last byte
         raise BadImage(Reason.truncated, f"ends inside its headers; get the complete {format} file") from None
 
@@ -89,14 +92,16 @@ JPEG_MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])")
 JPEG_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 
 
-def _check_jpeg(data: bytes, max_pixels: int | None) -> None:
-    """From marker to marker, as the decoder goes, to the end mark."""
-    at, pieces, scans = 2, 0, 0
+def _check_jpeg(data: bytes, max_pixels: int | None) -> bool:
+    """From marker to marker, as the decoder goes, to the end mark; returns whether the only scan is the last part."""
+    at, pieces, scans, marker, last = 2, 0, 0, 0, 0
     has_end = data.rstrip(b"\0").endswith(b"\xff\xd9")
     while found := JPEG_MARKER.search(data, at):
-        marker, at = found[1][0], found.end()
+        marker, last = found[1][0], marker
         if marker == 0xD9:
-            return
+            # FF D8 in coded data makes the decoder refuse the file, but only after the last row.
+            return scans == 1 and last == 0xDA and data.find(b"\xff\xd8", at, found.start()) < 0
+        at = found.end()
         if marker in JPEG_FRAMES:
             height, width = struct.unpack_from(">HH", data, at + 3)
             check_size((width, height), "JPEG", max_pixels)
@@ -193,7 +198,7 @@ def _check_bmp(data: bytes, max_pixels: int | None) -> None:
         raise BadImage(Reason.unsupported_mode, "is a run-length encoded BMP; save it as a plain BMP or PNG")
 
 
-CHECKS: dict[str, Callable[[bytes, int | None], None]] = {
+CHECKS: dict[str, Callable[[bytes, int | None], bool | None]] = {
     "JPEG": _check_jpeg,
     "PNG": _check_png,
     "WEBP": _check_webp,

@@ -12,11 +12,11 @@ from torch import Tensor
 from vitlab.data.loading.accounting import TRAINING_LIMIT, Account, Quarantined, training_limit
 from vitlab.data.loading.order import Order
 from vitlab.data.loading.workers import RangeReader, Sound, check_workers, read_ranges, shared
-from vitlab.data.source import Sample, Source, decode
+from vitlab.data.source import Sample, Source, decode, opened
 from vitlab.data.transforms.augmentation import draws, training_pixels
 from vitlab.data.transforms.corruption import Corruption, corruption_plan
-from vitlab.data.transforms.evaluation import evaluation_pixels, to_tensor
-from vitlab.data.transforms.resizing import check_result
+from vitlab.data.transforms.evaluation import evaluation_pixels
+from vitlab.data.transforms.resizing import check_result, to_tensor
 from vitlab.pixels import Augmentation, Preprocessing
 from vitlab.require import require
 
@@ -230,13 +230,14 @@ class _BatchReader(RangeReader):
 
     def use(self, sample: Sample, epoch: int, position: int) -> Tensor:
         if not isinstance(sample.data, Tensor):
-            image = decode(sample, self.source.max_pixels).image
             if self.how is None:
+                image = decode(sample, self.source.max_pixels).image
                 return shared(to_tensor(image).permute(1, 2, 0).contiguous())
+            picture = opened(sample, self.source)
             if isinstance(self.how, Preprocessing):
-                return evaluation_pixels(image, self.size, self.how)
+                return evaluation_pixels(picture, self.size, self.how)
             rng = draws(self.seed, epoch, sample.id, position % self.repeats)
-            return training_pixels(image, self.size, self.how, rng)
+            return training_pixels(picture, self.size, self.how, rng)
         (height, width), (rows, columns) = self.size, sample.data.shape[1:]
         found = f"sample {sample.id!r} is a float tensor of {rows}x{columns}, and the model takes {height}x{width}"
         require((rows, columns) == self.size, f"{found}; tensors are not resized: return that size, or PIL images")

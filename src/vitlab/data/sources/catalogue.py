@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from torch.utils.data import Dataset
 
 from vitlab.data.dedup.exclusion import without_listed
+from vitlab.data.images.gate import Decoding, check_decoding
 from vitlab.data.images.structure import check_max_pixels
 from vitlab.data.remote.addresses import Address, is_address, parse_address
 from vitlab.data.remote.parquet_source import HubSource, RemoteParquetSource
@@ -37,9 +38,9 @@ from vitlab.data.vtab.whole_sets import FlowersSource, PetsSource
 from vitlab.require import require
 
 SPEC = re.compile(r"(?P<kind>[a-z0-9]+)(?::(?P<path>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
-MAX_PIXELS = "max_pixels"  # an option of every kind whose images are files
+MAX_PIXELS, DECODE = "max_pixels", "decode"  # options of every kind whose images are files
 EXCLUDE = "exclude"  # an option of every kind: a list of samples to leave out, as `vitlab data dedup` writes it
-COMMON = (MAX_PIXELS, EXCLUDE)
+COMMON = (MAX_PIXELS, DECODE, EXCLUDE)
 DATASET = "dataset"  # a torch Dataset given as an object; see `torch_dataset.py`
 
 
@@ -49,14 +50,14 @@ class Kind:
 
     opener: Callable[..., Source]
     about: str
-    is_encoded: bool = False  # its images are files, whose pixels may be limited
+    is_encoded: bool = False  # its images are files, whose pixels may be limited and decoded fast
 
     @property
     def parameters(self) -> dict[str, object]:
         """The annotation of each parameter that a spec may give."""
         found = {name: p.annotation for name, p in inspect.signature(self.opener).parameters.items()}
         own = {name: kind for name, kind in found.items() if kind in OPTIONS or get_origin(kind) is Literal}
-        return own | ({MAX_PIXELS: int} if self.is_encoded else {}) | {EXCLUDE: Path | None}
+        return own | ({MAX_PIXELS: int, DECODE: Decoding} if self.is_encoded else {}) | {EXCLUDE: Path | None}
 
 
 OPTIONS = (str, int, Path, Path | None)  # annotations of parameters that may stand in a spec, besides Literal
@@ -123,6 +124,7 @@ class Resolved:
     kind: Kind
     arguments: dict[str, Any]
     max_pixels: int | None = None
+    decode: Decoding = "exact"
     exclude: Path | None = None
 
     @property
@@ -133,7 +135,7 @@ class Resolved:
     def open(self) -> Source:
         """Open the data."""
         source = self.kind.opener(**self.arguments)
-        source.spec, source.max_pixels = self.spec, self.max_pixels
+        source.spec, source.max_pixels, source.decoding = self.spec, self.max_pixels, self.decode
         return source if self.exclude is None else without_listed(source, self.exclude.expanduser())
 
 
@@ -159,6 +161,7 @@ def resolve(spec: str) -> Resolved:
     arguments = _options(name, match["options"] or "", parameters)
     common = {option: arguments.pop(option) for option in COMMON if option in arguments}
     check_max_pixels(common.get(MAX_PIXELS))
+    check_decoding(common.get(DECODE, "exact"))
     if "path" in parameters:
         require(bool(path), f"{name} needs a path: {name}:PATH")
         place = _place(name, unquote(path, errors="surrogateescape"), parameters["path"])

@@ -7,10 +7,10 @@ from numpy.random import Generator, Philox
 from PIL import Image
 from torch import Tensor
 
-from vitlab.data.transforms.evaluation import to_tensor
+from vitlab.data.images.gate import Box, FloatBox, Opened, part_of
 from vitlab.data.transforms.pillow_operations import jittered
 from vitlab.data.transforms.randaugment import erased, randaugmented
-from vitlab.data.transforms.resizing import Box, resized
+from vitlab.data.transforms.resizing import resized, resized_pixels, support, to_tensor
 from vitlab.pixels import Augmentation
 
 ATTEMPTS = 100  # of the inception crop; after that the whole picture is used
@@ -25,18 +25,29 @@ def draws(seed: int, epoch: int, sample: str, repeat: int = 0) -> Generator:
     return Generator(Philox(key=int.from_bytes(digest, "little")))
 
 
-def training_pixels(image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator) -> Tensor:
+def training_pixels(picture: Image.Image | Opened, size: tuple[int, int], how: Augmentation, rng: Generator) -> Tensor:
     """RGB picture -> (3, H, W) of 0..255 in uint8; `size` is (H, W)."""
-    image, box = _cropped(image, size, how, rng)
-    picture = resized(image, size, how.interpolation, antialias=how.antialias, box=box)
-    if how.flip and rng.random() < 0.5:
-        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    if how.randaugment.layers:
-        picture = randaugmented(picture, how.randaugment, how.interpolation, rng)
-    if how.colour_jitter:
-        picture = jittered(picture, how.colour_jitter, rng)
-    pixels = to_tensor(picture)
+    image, box = _cropped(picture, size, how, rng)
+    if how.randaugment.layers or how.colour_jitter:
+        image = resized(image, size, how.interpolation, antialias=how.antialias, box=box)
+        pixels = to_tensor(_changed(image, how, rng))
+    else:
+        pixels = resized_pixels(image, size, how.interpolation, antialias=how.antialias, box=box)
+        pixels = pixels.flip(2) if _is_flipped(how, rng) else pixels
     return erased(pixels, how.erasing, rng) if how.erasing.probability else pixels
+
+
+def _changed(image: Image.Image, how: Augmentation, rng: Generator) -> Image.Image:
+    """Flip, and apply the operations that need a picture."""
+    if _is_flipped(how, rng):
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    if how.randaugment.layers:
+        image = randaugmented(image, how.randaugment, how.interpolation, rng)
+    return jittered(image, how.colour_jitter, rng) if how.colour_jitter else image
+
+
+def _is_flipped(how: Augmentation, rng: Generator) -> bool:
+    return how.flip and rng.random() < 0.5
 
 
 def inception_box(width: int, height: int, smallest: float, rng: Generator) -> Box:
@@ -77,21 +88,26 @@ def uniform_area_box(width: int, height: int, smallest: float, rng: Generator) -
     return left, upper, left + columns, upper + rows
 
 
-def _cropped(image: Image.Image, size: tuple[int, int], how: Augmentation, rng: Generator) -> tuple[Image.Image, Box]:
+def _cropped(
+    picture: Image.Image | Opened, size: tuple[int, int], how: Augmentation, rng: Generator
+) -> tuple[Image.Image, FloatBox]:
     """The picture, enlarged first by two of the crops, and the box to cut out of it."""
+    width, height = picture.size
+    beyond = support(how.interpolation, antialias=how.antialias)
     match how.crop:
         case "inception":
-            return image, inception_box(*image.size, how.smallest_area, rng)
+            return part_of(picture, inception_box(width, height, how.smallest_area, rng), size, beyond)
         case "uniform-area":
-            return image, uniform_area_box(*image.size, how.smallest_area, rng)
+            return part_of(picture, uniform_area_box(width, height, how.smallest_area, rng), size, beyond)
         case "none":
-            return image, (0, 0, *image.size)
+            return part_of(picture, (0, 0, width, height), size, 0)
         case "square-crop":  # BiT's: stretch to a larger square, then cut a random piece of the final size
             larger = (round(size[0] * how.enlarged), round(size[1] * how.enlarged))
         case "shorter-crop":  # big_vision's: the same, but keep the aspect ratio
-            scale = max(size[0] * how.enlarged / image.height, size[1] * how.enlarged / image.width)
-            larger = (max(size[0], round(image.height * scale)), max(size[1], round(image.width * scale)))
-    image = resized(image, larger, how.interpolation, antialias=how.antialias)
+            scale = max(size[0] * how.enlarged / height, size[1] * how.enlarged / width)
+            larger = (max(size[0], round(height * scale)), max(size[1], round(width * scale)))
+    image, whole = part_of(picture, (0, 0, width, height), larger, 0)
+    image = resized(image, larger, how.interpolation, antialias=how.antialias, box=whole)
     upper = int(rng.integers(image.height - size[0] + 1))
     left = int(rng.integers(image.width - size[1] + 1))
     return image, (left, upper, left + size[1], upper + size[0])

@@ -18,7 +18,8 @@ from vitlab.artefacts.artefact import Artefact
 from vitlab.data.images.pictures import KINDS, Named, Pictures, image_files, named_pictures, number_of, read_picture
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage
 from vitlab.data.loading.accounting import Excluded
-from vitlab.data.transforms.evaluation import evaluation_pixels, normalised, to_tensor
+from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
+from vitlab.data.transforms.resizing import to_tensor
 from vitlab.engines.agreement import agreement
 from vitlab.engines.engine import INEXACT, Engine, EngineName, Pending
 from vitlab.engines.opening import open_engine
