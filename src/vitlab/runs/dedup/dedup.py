@@ -201,7 +201,7 @@ def _write(result: Deduplicated, own: HashedSet, others: list[HashedSet], consol
         for pair in result.pairs:
             lines.write(json.dumps(pair.to_json(), allow_nan=False) + "\n")
     sources: dict[str, Source] = {one.name: one.source for one in (own, *others)}
-    with announced(console, f"writing {result.path / PAGE} ..."):
+    with announced(console, f"writing {result.path / PAGE} ...", is_brief=True):
         bad = [f"{name}: {sample.id} ({sample.why})" for name, some in result.bad.items() for sample in some]
         write_text(
             result.path / PAGE, pairs_page(result.train, result.removed, sources, "\n".join(result.lines()), bad)
