@@ -5,6 +5,7 @@ Another `shade` makes other images of the same names, labels and sizes.
 
 import gzip
 import io
+import json
 import struct
 import tarfile
 
@@ -96,7 +97,37 @@ def imagenet_folders(root, shade=0):
     return f"imagenet:{root}", root / WORDNET_ID / "a.JPEG"
 
 
+def objectnet(root, shade=0):
+    order = list(range(1000))
+    texts = {
+        "folder_to_objectnet_label.json": {"pen": "Pen"},
+        "objectnet_to_imagenet_1k.json": {"Pen": "class 418"},
+        "pytorch_to_imagenet_2012_id.json": dict(zip(map(str, order), order, strict=True)),
+    }
+    for inside in ("mappings", "images/pen"):
+        (root / "objectnet-1.0" / inside).mkdir(parents=True, exist_ok=True)
+    for name, value in texts.items():
+        (root / "objectnet-1.0" / "mappings" / name).write_text(json.dumps(value))
+    lines = "\n".join(f"class {number}" for number in order)
+    (root / "objectnet-1.0" / "mappings" / "imagenet_to_label_2012_v2").write_text(lines)
+    for number in range(2):
+        image = root / "objectnet-1.0" / "images" / "pen" / f"{number}.bmp"
+        Image.new("RGB", (5, 4), (shade, number, 0)).save(image)
+    return f"objectnet:{root}", root / "objectnet-1.0" / "images" / "pen" / "1.bmp"
+
+
+def vtab(root, shade=0):
+    """A task of VTAB-1k as others publish it: lists of images and labels."""
+    names = [f"images/{number:03d}.jpg" for number in range(200)]
+    (root / "cifar100" / "images").mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (root / "cifar100" / name).write_bytes(picture(shade))
+    for split in ("val200", "train800val200"):
+        (root / "cifar100" / f"{split}.txt").write_text("".join(f"{name} 0\n" for name in names))
+    return f"vtab:{root}?task=cifar100&split=val200", root / "cifar100" / names[7]
+
+
 KINDS = (
     *(folder, table, stored_arrays, packed_arrays, idx, cifar, parquet, shards),
-    *(imagenet_tar, imagenet_folders),
+    *(imagenet_tar, imagenet_folders, objectnet, vtab),
 )

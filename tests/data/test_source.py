@@ -65,7 +65,7 @@ def test_every_built_in_kind_is_a_torch_dataset(spec):
 def test_every_kind_stands_in_one_of_these_tests(tmp_path):
     here = {spec.partition("?")[0] for spec in BUILT_IN} | {"pictures", "cifar100"}  # the last is read as cifar10 is
     here |= {"hf"}  # needs a server: tests/data/remote
-    here |= {"vtab", "pets", "flowers", "objectnet"}  # of whole image sets: tests/data/vtab, sources/test_objectnet.py
+    here |= {"pets", "flowers"}  # they need thousands of images: tests/data/vtab/test_whole_sets.py
     for kind in kinds.KINDS:
         here.add(kind(tmp_path)[0].partition(":")[0])
     assert here == set(KINDS)

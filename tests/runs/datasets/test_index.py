@@ -63,6 +63,8 @@ def test_every_kind_of_data_is_indexed_and_opens_as_before(kind, tmp_path):
     found = [(row.labels, row.size) for row in IndexFile(made.path).rows()]
     data = [source.item(number) for number in range(len(source))]
     sizes = [len(item.data) if isinstance(item.data, bytes) else np.asarray(item.data).nbytes for item in data]
+    if kind is kinds.objectnet:  # its files are indexed as they are, before their border is cut off
+        sizes = [Path(source.paths()[number]).stat().st_size for number in range(len(source))]
     assert found == [(item.labels, size) for item, size in zip(data, sizes, strict=True)]
     assert made.class_names == source.class_names
 

@@ -4,6 +4,7 @@ OUT               the index; an older one is replaced at the end
 OUT.parts/        parts that are done, while the index is being made
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Generator, Iterator, Sequence
@@ -155,6 +156,7 @@ class SampleParts:
     samples: int
     per_part: int
     folder: Path
+    place: Path  # the working directory, which paths in the spec are relative to
     unit: ClassVar[Literal["images", "bytes"]] = "images"
 
     @property
@@ -170,7 +172,14 @@ class SampleParts:
     @cached_property
     def opened(self) -> ListedSamples:
         """The samples, opened once by each process."""
-        return ListedSamples(self.listing, self.spec, self.root)
+        with contextlib.chdir(self.place):  # a worker of Ray has another
+            return ListedSamples(self.listing, self.spec, self.root)
+
+
+def sample_parts(listing: Listing, per_part: int, folder: Path) -> tuple[Path, str, str, int, int, Path, Path]:
+    """The fields of `SampleParts`, with paths that other processes can use."""
+    files = listing.path.absolute(), listing.spec, listing.root
+    return *files, listing.samples, per_part, folder.absolute(), Path.cwd()
 
 
 @dataclass(frozen=True)
@@ -207,7 +216,7 @@ def _index_samples(spec: str, path: Path, workers: Workers, console: Console) ->
         with announced(console, f"listing {spec}", is_brief=True):
             listing = write_listing(spec, folder / LISTING)
         keep_parts_of(folder, {"spec": spec, "digest": listing.digest, "per_part": PER_PART}, console)
-        work = HashSamples(listing.path.absolute(), spec, listing.root, listing.samples, PER_PART, folder.absolute())
+        work = HashSamples(*sample_parts(listing, PER_PART, folder))
         run_parts(work, folder, workers, console, spec)
         made = _merge_samples(work, listing, folder / MERGED)
         publish(folder / MERGED, path)
@@ -271,18 +280,21 @@ class ScanShards:
 def _index_shards(source: Path, path: Path, workers: Workers, console: Console) -> DataIndex:
     folder = path.with_name(f"{path.name}.parts")
     names = shard_names(source)
-    stamps = [file_stamp(source / name) for name in names]
     with work_folder(folder):
-        listed = repr([(name, *stamp) for name, stamp in zip(names, stamps, strict=True)])
-        digest = hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
-        keep_parts_of(folder, {"shards": digest}, console)
-        sizes = tuple((name, max(size, 0)) for name, (size, _) in zip(names, stamps, strict=True))
+        keep_parts_of(folder, {"shards": stamps_digest(source, names)}, console)
+        sizes = tuple((name, max(file_stamp(source / name)[0], 0)) for name in names)
         work = ScanShards(source.absolute(), sizes, folder.absolute())
         run_parts(work, folder, workers, console, str(source))
         parts = [work.result(part) for part in range(work.parts)]
         made = merge_shards(parts, source, path, folder / MERGED)
         publish(folder / MERGED, path)
     return made
+
+
+def stamps_digest(folder: Path, names: Sequence[str]) -> str:
+    """A hash of the names, the sizes and the times of files."""
+    listed = repr([(name, *file_stamp(folder / name)) for name in names])
+    return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def merge_shards(

@@ -12,7 +12,7 @@ import csv
 import json
 import tarfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,7 +29,7 @@ from vitlab.errors import printable
 from vitlab.jobs.mapping import workers_of
 from vitlab.report.tables import Results, Tabular, spreadsheet
 from vitlab.require import check_arguments, require
-from vitlab.runs.datasets.index import LISTING, MERGED, SampleParts, merge_shards
+from vitlab.runs.datasets.index import LISTING, MERGED, SampleParts, merge_shards, sample_parts
 from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
 from vitlab.runs.progress import announced, default_console
 from vitlab.store import (
@@ -109,7 +109,7 @@ def pack_data(
         _require_single_labels(listed, data)
         plan = {"format": "vitlab-pack", "version": 1, "data": data, "digest": listing.digest, "per_shard": per_shard}
         root = listing.root if listing.is_as_stored else ""
-        work = PackSamples(listing.path.absolute(), data, root, listing.samples, per_shard, parts.absolute())
+        work = PackSamples(*sample_parts(replace(listing, root=root), per_shard, parts))
         if not _is_packed(folder, plan):
             write_json(folder / PACK, plan)
             keep_parts_of(parts, plan, screen)

@@ -66,7 +66,7 @@ def run_parts(work: PartWork, folder: Path, workers: Workers, console: Console, 
     shares = 1 if isinstance(workers, Here) else max(min(workers.count, missing), 1)
     jobs = []
     for number in range(shares):
-        own = folder / f"worker-{number}"
+        own = folder.absolute() / f"worker-{number}"
         (own / DONE).unlink(missing_ok=True)
         jobs.append(Job(f"worker {number}", run_share, Share(work, number, shares, own, name), own, (DONE,)))
 

@@ -39,7 +39,7 @@ from vitlab.jobs.mapping import workers_of
 from vitlab.report.tables import Results, Tabular, spreadsheet
 from vitlab.require import check_arguments, require
 from vitlab.runs.datasets import index as indexing
-from vitlab.runs.datasets.index import LISTING, shards_of
+from vitlab.runs.datasets.index import LISTING, sample_parts, shards_of, stamps_digest
 from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
 from vitlab.runs.progress import announced, default_console
 from vitlab.store import make_folder, refuse_strange, refuse_unwritable, replacing, write_json, write_text
@@ -177,7 +177,7 @@ def _check_samples(
         is_same = listing.digest == index.meta.digest
         matches = None if is_same else match_ids(index, listed, parts)
         work = CompareSamples(
-            *(listing.path.absolute(), spec, listing.root, listing.samples, indexing.PER_PART, parts.absolute()),
+            *sample_parts(listing, indexing.PER_PART, parts),
             index=index.path,
             matches=None if is_same else parts.absolute(),
         )
@@ -262,21 +262,19 @@ class CompareShards:
         else:
             now = {row.id: row for row in shard.rows()}
         for then in self.known.rows(start, stop):
-            report.add(_compare_rows(prefix, then, now.pop(then.id, None), report))
+            report.add(self._compare_rows(prefix, then, now.pop(then.id, None), report))
         report.add(Difference("added", prefix + text(key)) for key in now)
         report.checked += len(now)
 
-
-def _compare_rows(prefix: str, then: Row, now: Row | None, report: "PartReport") -> Iterator[Difference]:
-    name = prefix + text(then.id)
-    if now is None:
-        yield Difference("missing", name)
-        return
-    report.checked += 1
-    if now.hash != then.hash:
-        yield Difference("changed", name, other_content(then.size, now.size))
-    if now.labels != then.labels:
-        yield Difference("label", name, f"is {now.labels[0]}, {then.labels[0]} when it was indexed")
+    def _compare_rows(self, prefix: str, then: Row, now: Row | None, report: "PartReport") -> Iterator[Difference]:
+        name, classes = prefix + text(then.id), self.known.meta.class_names
+        if now is None:
+            yield Difference("missing", name)
+            return
+        report.checked += 1
+        if now.hash != then.hash:
+            yield Difference("changed", name, other_content(then.size, now.size))
+        yield from Naming(classes, classes).compare(name, then.labels, now.labels)
 
 
 def _check_shards(
@@ -292,8 +290,7 @@ def _check_shards(
     names = [*listed, *sorted(there - set(listed))]
     shards = tuple((name, max(file_stamp(source / name)[0], 0)) for name in names)
     with work_folder(parts):
-        stamps = [[name, *file_stamp(source / name)] for name in names]
-        keep_parts_of(parts, _plan(index, source=str(source), shards=stamps), console)
+        keep_parts_of(parts, _plan(index, source=str(source), shards=stamps_digest(source, names)), console)
         work = CompareShards(source.absolute(), shards, index.path, parts.absolute())
         run_parts(work, parts, workers, console, str(source))
         naming = Naming(index.meta.class_names, _class_names(source, index))
