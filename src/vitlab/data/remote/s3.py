@@ -9,6 +9,7 @@ from typing import Any, cast
 import aiohttp
 import fsspec
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+from botocore.parsers import ResponseParserError
 from fsspec.asyn import sync
 from fsspec.config import conf
 
@@ -81,7 +82,7 @@ class S3Store:
             return sync(self._files.loop, request, timeout=deadline(size))
         except (NoCredentialsError, PartialCredentialsError):
             raise RemoteRefused(f"there are no credentials to read {address}; {HINTS['s3']}") from None
-        except (OSError, ClientError, BotoCoreError, aiohttp.ClientError) as error:
+        except (OSError, ClientError, BotoCoreError, ResponseParserError, aiohttp.ClientError) as error:
             raise _explained(address, error) from None
 
 

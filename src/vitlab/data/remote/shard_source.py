@@ -15,6 +15,8 @@ from vitlab.require import require
 
 AGAIN = f"index the shards where they are complete (vitlab data index FOLDER) and copy {INDEX} beside them"
 
+OPENINGS = 5  # attempts to map the index
+
 
 class RemoteTar(TarFile):
     """A tar file that is read by range requests."""
@@ -46,14 +48,23 @@ class RemoteShardSource(ShardSource):
 
     def __init__(self, path: Address | RemoteFolder, index: Path | None = None) -> None:
         self._remote = path if isinstance(path, RemoteFolder) else RemoteFolder(path)
-        try:
-            self._index = index or self._remote.file(INDEX).local_copy()
-        except Missing:
-            raise RemoteRefused(f"{self._remote} has no file {INDEX}; {AGAIN}, or give one with ?index=FILE") from None
-        super().__init__(self._folder_of_names(), self._index)
+        self._given = index
+        for attempt in range(OPENINGS):
+            try:
+                super().__init__(self._folder_of_names(), index or self._local_index())
+                return
+            except FileNotFoundError:  # another process needed the room in the cache before the index was mapped
+                if index or attempt + 1 == OPENINGS:
+                    raise
 
     def __reduce__(self) -> tuple[object, ...]:
-        return self.reopened(self._remote, self._index)
+        return self.reopened(self._remote, self._given)  # the copy of the index may be gone by then
+
+    def _local_index(self) -> Path:
+        try:
+            return self._remote.file(INDEX).local_copy()
+        except Missing:
+            raise RemoteRefused(f"{self._remote} has no file {INDEX}; {AGAIN}, or give one with ?index=FILE") from None
 
     def _folder_of_names(self) -> Path:
         """The local folder with a copy of the class names; one without them if there are none."""
