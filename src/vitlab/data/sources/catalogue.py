@@ -28,12 +28,14 @@ from vitlab.data.sources.parquet import ParquetSource
 from vitlab.data.sources.shards import ShardSource
 from vitlab.data.sources.tables import CsvSource
 from vitlab.data.sources.torch_dataset import DatasetSource
+from vitlab.data.splits import nested_subset
 from vitlab.data.vtab.opening import VtabSource
 from vitlab.data.vtab.whole_sets import FlowersSource, PetsSource
 from vitlab.require import require
 
 SPEC = re.compile(r"(?P<kind>[a-z0-9]+)(?::(?P<path>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
 MAX_PIXELS = "max_pixels"  # an option of every kind whose images are files
+SUBSET = "subset"  # an option of every kind: this many random samples, of which fewer are always a part
 DATASET = "dataset"  # a torch Dataset given as an object; see `torch_dataset.py`
 
 
@@ -50,7 +52,7 @@ class Kind:
         """The annotation of each parameter that a spec may give."""
         found = {name: p.annotation for name, p in inspect.signature(self.opener).parameters.items()}
         own = {name: kind for name, kind in found.items() if kind in OPTIONS or get_origin(kind) is Literal}
-        return own | ({MAX_PIXELS: int} if self.is_encoded else {})
+        return own | {SUBSET: int} | ({MAX_PIXELS: int} if self.is_encoded else {})
 
 
 OPTIONS = (str, int, Path, Path | None)  # annotations of parameters that may stand in a spec, besides Literal
@@ -120,7 +122,7 @@ def open_source(spec: str) -> Source:
     kind, path = KINDS[name], match["path"]
     parameters = kind.parameters
     arguments = _options(name, match["options"] or "", parameters)
-    limit = cast(int | None, arguments.pop(MAX_PIXELS, None))
+    limit, size = (cast(int | None, arguments.pop(name, None)) for name in (MAX_PIXELS, SUBSET))
     check_max_pixels(limit)
     if "path" in parameters:
         require(bool(path), f"{name} needs a path: {name}:PATH")
@@ -129,6 +131,9 @@ def open_source(spec: str) -> Source:
         require(not path, f"{name} is built in and takes no path, not {path!r}")
         source = kind.opener(**arguments)
     source.spec, source.max_pixels = spec, limit
+    if size is not None:
+        source = nested_subset(source, size)
+        source.spec = spec
     return source
 
 
