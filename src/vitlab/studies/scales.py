@@ -382,7 +382,7 @@ TINY: Final = Scale(
         "Fashion-MNIST": Task(
             "idx:{fashion-mnist}?split=train&subset=1000", "idx:{fashion-mnist}?split=test&subset=5000", 10, "cifar10"
         ),
-        "digits": Task("digits?split=train&subset=1000", "digits?split=test", 10, "pets", flips=False),
+        "digits": Task("{digits}?subset=1000", "{test-digits}", 10, "pets", flips=False),
         "shapes": Task("{shapes}?subset=1000", "{test-shapes}", 10, "pets"),
         "dSprites, location": Task("{location}", "{test-location}", 16, "vtab", flips=False),
     },
@@ -391,7 +391,7 @@ TINY: Final = Scale(
     models=family(
         32,
         {32: 16, 16: 8, 14: 8},
-        {"b": (4, 32, 128, 2), "B": (4, 64, 256, 4), "L": (6, 96, 384, 6), "H": (8, 144, 576, 8)},
+        {"B": (4, 64, 256, 4), "L": (6, 96, 384, 6), "H": (8, 144, 576, 8)},
         {
             "R50x1": ((1, 1, 1, 1), 8),
             "R101x1": ((1, 1, 4, 1), 12),
@@ -409,6 +409,8 @@ TINY: Final = Scale(
         "dsprites": "the folder with dSprites' npz file, as vitlab vtab reads it",
     },
     drawn={
+        "digits": "digits?split=train",
+        "test-digits": "digits?split=test",
         "shapes": "shapes?classes=10&images=2000&size=32&seed=1",
         "test-shapes": "shapes?classes=10&images=2000&size=32&seed=2",
         "location": "vtab:{dsprites}?task=dsprites_location&split=train800val200",
@@ -456,7 +458,7 @@ TEST: Final = Scale(
         "ImageNet-21k": Upstream("{drawn}?subset=24", 24, 4),
         "ImageNet": Upstream("{drawn}?subset=12", 12, 4),
     },
-    tasks={"digits": Task("digits?split=train&subset=30", "digits?split=test&subset=20", 10, "pets", flips=False)},
+    tasks={"digits": Task("{digits}?subset=30", "{test-digits}?subset=20", 10, "pets", flips=False)},
     transfer=("digits",),
     shots=("{drawn}", "{drawn}?subset=24", 2, 2),
     models=family(
@@ -468,7 +470,11 @@ TEST: Final = Scale(
         axial=(8, 2),
     ),
     shrinking=Shrinking(24, 8, adam=1.0, sgd=1.0, steps=3, tuning_batch=8, tuning_rate=1e-3),
-    drawn={"drawn": "shapes?classes=4&images=48&size=32"},
+    drawn={
+        "drawn": "shapes?classes=4&images=48&size=32",
+        "digits": "digits?split=train",
+        "test-digits": "digits?split=test",
+    },
 )
 SCALES: Final[dict[ScaleName, Scale]] = {scale.name: scale for scale in (PAPER, SMALL, TINY, TEST)}
 OFFERED: Final = ("paper", "small", "tiny")

@@ -105,9 +105,9 @@ def study(
     require(is_allowed, "the study would take more than a day on this CPU; confirm with yes=True, or choose a scale=")
     with locked(own):
         _remember(own, plan)
-        drawn = {name: spec for name, spec in plan.scale.drawn.items() if name in _needed(plan) and name not in found}
+        wanted = {name: spec for name, spec in plan.scale.drawn.items() if name in _needed(plan) and name not in found}
         first = Lab(folder, found, execution)
-        found |= packed(folder, {name: first.expanded(spec) for name, spec in drawn.items()}, screen)
+        found |= packed(folder, {name: first.expanded(spec) for name, spec in wanted.items()}, screen)
         if isinstance(workers, Ray):
             workers = replace(workers, gpus=int(plan.device.type == "cuda"))
         with Crew(workers) as crew:
@@ -115,8 +115,10 @@ def study(
             _run(replace(plan, lab=lab), crew, own, screen, command)
         result = StudyResult(plan.study, tuple(read_rows(own, plan)))
         result.table.save(own / TABLE)
-        for suffix in (".svg", ".png") if any(row.values for row in result.rows) else ():
-            result.figure.save(own / f"{FIGURE}{suffix}")
+        if any(row.values for row in result.rows):
+            drawn = result.figure
+            for suffix in (".svg", ".png"):
+                drawn.save(own / f"{FIGURE}{suffix}")
     if ledger is not None:
         write_ledger(Path(ledger), result.rows)
     return result
