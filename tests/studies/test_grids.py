@@ -276,7 +276,7 @@ def test_names_of_studies_are_found_and_mistakes_get_a_proposal():
     assert {"table2", "table5", "figure3", "figure4", "table6", "figure5", "table7", "figure8", "figure9", "table8"} | {
         "selfsup", "figure10", "figure12", "figure13", "figure2",
     } <= set(NAMES)  # fmt: skip
-    with pytest.raises(ValueError, match="did you mean .*table8"):
+    with pytest.raises(ValueError, match=r"did you mean .*table8"):
         find_study("tabel8")
     with pytest.raises(ValueError, match="known are paper, small, tiny"):
         find_scale("huge")

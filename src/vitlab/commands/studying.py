@@ -1,5 +1,6 @@
 """The command `vitlab study`: tables and figures of the paper as grids of runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from vitlab.recipe import AUTOMATIC, Execution
 
 
 def study(
-    name: Annotated[str, Flag("[NAME]", is_positional=True)] = "",
+    names: Annotated[tuple[str, ...], Flag("[NAME ...]", is_positional=True)] = (),
     scale: Literal["paper", "small", "tiny"] = "tiny",
     data: Annotated[tuple[str, ...], Flag("NAME=PLACE", is_repeated=True)] = (),
     plan: bool = False,
@@ -26,13 +27,13 @@ def study(
     yes: flags.Yes = False,
     execution: Execution = AUTOMATIC,
 ) -> None:
-    """Run a table or figure of the paper as a grid of runs, at a scale of your choice: `vitlab study table8`.
+    """Run tables and figures of the paper as grids of runs, at a scale of your choice: `vitlab study table8`.
 
-    It ends in a table and a figure beside the published numbers, and says what they mean for the paper's claims. If it
-    was stopped or killed, the same command continues, and finished runs are not repeated.
+    Each ends in a table and a figure beside the published numbers, and says what they mean for the paper's claims. If
+    it was stopped or killed, the same command continues, and finished runs are not repeated.
 
     Args:
-        name: The study; --list names them all.
+        names: The studies, one after another; --list names them, and all stands for all.
         scale: paper is the exact grid of the paper, small takes a day on a GPU, tiny under an hour on two cores.
         data: Where data is, by the names that --plan prints: --data cifar10=DIR.
         plan: Only print the runs, their exaFLOPs, the time on this device and the disk they need.
@@ -42,31 +43,44 @@ def study(
         out: Folder for the runs, tables and figures of all studies; studies share equal trainings in it.
         ledger: Also write every result as a file in this folder.
     """
-    from vitlab.runs.study.study import list_studies, places_table, plan_study
-    from vitlab.runs.study.study import study as run
+    from vitlab.runs.study.study import list_studies, study_names
 
-    if listed or not name:
+    if listed or not names:
         console().print(list_studies().terminal())
         return
+    chosen = study_names(names)
     if plan:
-        made = plan_study(
-            name, out, scale=scale, seeds=seeds, first_seed=first_seed, jobs=jobs or 1, execution=execution
-        )
-        console().print(made.table.terminal())
-        console().print(Text(made.in_words()), soft_wrap=True)
-        if (places := places_table(made)).rows:
-            console().print(places.terminal())
+        _print_plans(chosen, out, scale=scale, seeds=seeds, first_seed=first_seed, jobs=jobs or 1, execution=execution)
         return
-    found = run(
-        name, out, scale=scale, data=data, seeds=seeds, first_seed=first_seed, jobs=jobs, ray=ray, ledger=ledger,
-        yes=yes, execution=execution, command=command_line(), console=console(),
-    )  # fmt: skip
-    console().print(found.table.terminal())
-    for one in found.verdicts:
-        console().print(Text(f"{one.claim.name}: {one.answer}", style="bold"), soft_wrap=True)
-    if found.study.says:
-        console().print(Text(f"the paper: {found.study.says}"), soft_wrap=True)
-    console().print(Text(f"table and figure are in {out / found.study.name}"), soft_wrap=True)
+    from vitlab.runs.study.study import study as run
+
+    how = {"scale": scale, "data": data, "seeds": seeds, "first_seed": first_seed, "jobs": jobs, "ray": ray}
+    how |= {"ledger": ledger, "yes": yes, "execution": execution, "command": command_line(), "console": console()}
+    for name in chosen:
+        found = run(name, out, **how)
+        console().print(found.table.terminal())
+        for one in found.verdicts:
+            console().print(Text(f"{one.claim.name}: {one.answer}", style="bold"), soft_wrap=True)
+        if found.study.says:
+            console().print(Text(f"the paper: {found.study.says}"), soft_wrap=True)
+        console().print(Text(f"table and figure are in {out / found.study.name}"), soft_wrap=True)
+
+
+def _print_plans(names: Sequence[str], out: Path, **how: Any) -> None:
+    """Print what every study would run, and what all would together, since they share trainings."""
+    from vitlab.runs.study.study import places_table, plan_study
+
+    plans = [plan_study(name, out, **how) for name in names]
+    for made in plans:
+        if len(plans) == 1:
+            console().print(made.table.terminal())
+        console().print(Text(f"{made.study.name}: {made.in_words()}"), soft_wrap=True)
+    first, *others = plans
+    joined = first.together_with(others)
+    if others:
+        console().print(Text(f"together: {joined.in_words()}", style="bold"), soft_wrap=True)
+    if (places := places_table(joined)).rows:
+        console().print(places.terminal())
 
 
 STUDYING: dict[str, Any] = {"study": study}

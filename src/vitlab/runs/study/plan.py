@@ -24,7 +24,7 @@ from vitlab.world.device import pick_device
 READING = 3e-4  # seconds to read and augment a small image, typically; large ones are read by workers meanwhile
 SMALL = 128 * 128  # pixels of a small image
 AROUND = {"pretrain": 3.0, "finetune": 6.0}  # seconds of a run besides its steps: opening, checkpoints, testing
-MEASURING = 4.0  # seconds to measure a small model
+MEASURING = 8.0  # seconds to measure a small model
 COLUMNS = ("stage", "model", "recipe", "runs", "images each", "exaFLOPs", "hours", "disk MB")
 HOUR, MB = 3600, 1e6
 
@@ -75,13 +75,13 @@ class Plan(Tabular):
     def seconds(self) -> float:
         """The time of what is not finished, with `jobs` runs at a time."""
         left = sum(self._left(one) * self._seconds(one) for one in self.trainings)
-        return (left + len(self.cells) * len(self.seeds) * self._measuring) / self.jobs
+        return (left + len(self.seeds) * sum(map(_measuring_seconds, self.cells))) / self.jobs
 
-    @property
-    def _measuring(self) -> float:
-        """Seconds to measure a cell; the accuracy of a fine-tuned model is known already."""
-        how = self.cells[0].measurement
-        return 2 * how.seconds if isinstance(how, Speed) else MEASURING * isinstance(how, FewShot | Inside | Real)
+    def together_with(self, others: "Sequence[Plan]") -> "Plan":
+        """One plan for several studies in the same folder, which share equal trainings."""
+        name = ", ".join(one.study.name for one in (self, *others))
+        cells = tuple(cell for one in (self, *others) for cell in one.cells)
+        return replace(self, study=replace(self.study, name=name), cells=cells)
 
     @property
     def table(self) -> Results:
@@ -102,7 +102,7 @@ class Plan(Tabular):
             )
         speeds = [cell for cell in self.cells if isinstance(cell.measurement, Speed)]
         if speeds:
-            hours = len(speeds) * len(self.seeds) * self._measuring / self.jobs / HOUR
+            hours = len(self.seeds) * sum(map(_measuring_seconds, speeds)) / self.jobs / HOUR
             rows.append(("measuring speed", "", "", len(speeds) * len(self.seeds), 0, 0.0, _short(hours), 0))
         return Results(COLUMNS, tuple(rows))
 
@@ -179,6 +179,12 @@ def make_plan(
     names = {name for cell in cells for name in cell.places}
     lab = Lab(out, {name: f"{name}:" for name in names}, execution)
     return Plan(study, scale, tuple(cells), tuple(seeds), lab, jobs)
+
+
+def _measuring_seconds(cell: Cell) -> float:
+    """Seconds to measure a cell; the accuracy of a fine-tuned model is known already."""
+    how = cell.measurement
+    return 2 * how.seconds if isinstance(how, Speed) else MEASURING * isinstance(how, FewShot | Inside | Real)
 
 
 def _short(number: float) -> float:

@@ -9,6 +9,7 @@ These files are the whole state: the same call continues, and finished runs are 
 """
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -112,7 +113,7 @@ def study(
             workers = replace(workers, gpus=int(plan.device.type == "cuda"))
         with Crew(workers) as crew:
             lab = Lab(folder, found, replace(execution, device=str(plan.device)))
-            _run(replace(plan, lab=lab), crew, own, screen, command)
+            _run(replace(plan, lab=lab), crew, own, screen, without_places(command, found))
         result = StudyResult(plan.study, tuple(read_rows(own, plan)))
         result.table.save(own / TABLE)
         if any(row.values for row in result.rows):
@@ -150,6 +151,12 @@ def list_studies() -> Results:
     return Results(("study", "also called", "what it makes again", "claims"), tuple(lines))
 
 
+def study_names(names: Sequence[str]) -> list[str]:
+    """The names of studies, each once; `all` stands for all of them."""
+    chosen = [one for name in names for one in (STUDIES if name == "all" else [find_study(name).name])]
+    return list(dict.fromkeys(chosen))
+
+
 def places_table(plan: Plan) -> Results:
     """Where a study looks for data: the names of data=, and what each stands for."""
     return Results(("data", "what it is"), tuple((name, plan.scale.places.get(name, "")) for name in _asked(plan)))
@@ -167,6 +174,14 @@ def _places(data: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
         is_pair = bool(name and equals and place)
         require(is_pair, f"data {name!r} must be a name and a place, such as cifar10=data/cifar10")
     return {name: place for name, _, place in pairs}
+
+
+def without_places(command: str, places: Mapping[str, str]) -> str:
+    """The command with names in place of paths: a row says nothing about the machine."""
+    for name, place in places.items():
+        for written in (place, shlex.quote(f"{name}={place}").removeprefix(f"{name}=")):
+            command = command.replace(f"{name}={written}", f"{name}={name.upper()}")
+    return command
 
 
 def _needed(plan: Plan) -> set[str]:
