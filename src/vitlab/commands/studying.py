@@ -54,7 +54,14 @@ def study(
         return
     from vitlab.runs.study.study import study as run
 
-    how = {"scale": scale, "data": data, "seeds": seeds, "first_seed": first_seed, "jobs": jobs, "ray": ray}
+    how: dict[str, Any] = {
+        "scale": scale,
+        "data": data,
+        "seeds": seeds,
+        "first_seed": first_seed,
+        "jobs": jobs,
+        "ray": ray,
+    }
     how |= {"ledger": ledger, "yes": yes, "execution": execution, "command": command_line(), "console": console()}
     for name in chosen:
         found = run(name, out, **how)
