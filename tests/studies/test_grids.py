@@ -14,9 +14,10 @@ from vitlab.recipe import SGD, AdamW
 from vitlab.spec import ResNetSpec, ViTSpec
 from vitlab.studies.architecture import FIGURE_12_SIZES
 from vitlab.studies.catalogue import NAMES, STUDIES, find_study
-from vitlab.studies.scales import FROM, PAPER, SCALES, TINY, find_scale
+from vitlab.studies.pretraining import FIGURE_4
+from vitlab.studies.scale import FROM
+from vitlab.studies.scales import PAPER, SCALES, TINY, find_scale
 from vitlab.studies.study import Accuracy, Cell, FewShot, Inside, Real, Speed, cell_name, check_grid
-from vitlab.studies.transfer import FIGURE_4
 
 VTAB = [f"VTAB, {task.name}" for task in TASKS]
 

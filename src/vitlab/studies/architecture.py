@@ -7,10 +7,9 @@ from typing import Any, Final
 from vitlab.paper.results import TABLE_8
 from vitlab.spec import ViTSpec
 from vitlab.studies.claims import Claim, Comparison, Term, above, alike
-from vitlab.studies.scales import JFT, Scale
-from vitlab.studies.study import Cell, Figure, Speed, Study
+from vitlab.studies.scale import JFT, Scale
+from vitlab.studies.study import FEW_SHOT, Cell, Figure, Speed, Study
 
-FEW_SHOT: Final = "few-shot %"
 FIGURE_12: Final = ("R50x1", "R50x2", "ViT-B/32", "ViT-L/32", "ViT-B/16", "ViT-L/16", "ViT-H/14", "R152x4")
 FIGURE_12_SIZES: Final = (64, 128, 224, 384, 512)
 FIGURE_13: Final = ("R50x1", "AxialResNet-50", "ViT-B/32", "Axial-ViT-B/32", "ViT-B/16", "Axial-ViT-B/16")
@@ -149,6 +148,7 @@ def figure_8(lab: Scale) -> Iterator[Cell]:
 
 def figure_9(lab: Scale) -> Iterator[Cell]:
     """A class token and the mean of all patches, at two learning rates."""
+    # Differs from the paper: study `figure9` measures few-shot accuracy at the end of pre-training, not during it.
     for pool, rate in (("class", 8e-4), ("mean", 8e-4), ("mean", 3e-4)):
         head: dict[str, Any] = {"head": "linear"} if pool == "mean" else {}
         start = lab.pretrained("ViT-B/16", JFT, 7, recipe={"peak": rate}, pool=pool, **head)

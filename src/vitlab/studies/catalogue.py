@@ -5,10 +5,11 @@ from typing import Final
 
 from vitlab.errors import did_you_mean
 from vitlab.studies.architecture import ARCHITECTURE
+from vitlab.studies.pretraining import PRETRAINING
 from vitlab.studies.study import Study
 from vitlab.studies.transfer import TRANSFER
 
-STUDIES: Final[dict[str, Study]] = {study.name: study for study in (*TRANSFER, *ARCHITECTURE)}
+STUDIES: Final[dict[str, Study]] = {study.name: study for study in (*TRANSFER, *PRETRAINING, *ARCHITECTURE)}
 NAMES: Final[dict[str, str]] = {name: study.name for study in STUDIES.values() for name in (study.name, *study.aliases)}
 
 

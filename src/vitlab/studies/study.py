@@ -24,6 +24,7 @@ from vitlab.studies.claims import Claim
 
 PLACE = re.compile(r"\{([\w-]+)\}")  # in a data spec: where the user's files are
 HASH = 8  # hexadecimal digits in the name of a training
+TOP_1, FEW_SHOT = "top-1 %", "few-shot %"  # names of measured values
 BYTES = 4  # of a number in float32
 STATES = {"adamw": 3, "sgd": 2}  # numbers in a checkpoint for each parameter
 
@@ -102,7 +103,7 @@ class Accuracy:
     """Top-1 accuracy in percent on the test images of the training."""
 
     kind: Literal["accuracy"] = "accuracy"
-    value: str = "top-1 %"
+    value: str = TOP_1
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class FewShot:
     draws: int = 0
     preprocessing: Literal["few-shot", "own"] = "own"
     kind: Literal["few-shot"] = "few-shot"
-    value: str = "few-shot %"
+    value: str = FEW_SHOT
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class Figure:
 class Study:
     """A table or figure of the paper as a grid of runs.
 
-    `cells` makes the grid at a scale, from the pieces that the scale offers (`scales.Scale`). `places` names what the
+    `cells` makes the grid at a scale, from the pieces that the scale offers (`scale.Scale`). `places` names what the
     data of a grid stands for.
     """
 

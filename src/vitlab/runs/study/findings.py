@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vitlab.report.tables import Results
 from vitlab.require import require
-from vitlab.runs.study.presentation import figure_of, sorted_rows, table_of
+from vitlab.runs.study.presentation import sorted_rows, study_figure, study_table
 from vitlab.strict_json import from_json, read_json
 from vitlab.studies.catalogue import STUDIES
 from vitlab.studies.claims import FEWEST, Judged, Row, Verdict, verdict
@@ -72,7 +72,7 @@ def findings(ledger: Path, scale: str = "tiny") -> dict[str, bytes]:
     for name, study in STUDIES.items():
         parts.append("\n".join(_section(study, rows[name], verdicts[name])))
         if any(row.values for row in rows[name]):
-            files[f"{FIGURES}/{_figure(study)}"] = figure_of(study, rows[name]).svg
+            files[f"{FIGURES}/{_figure(study)}"] = study_figure(study, rows[name]).svg
     return {PAGE: "\n".join(parts).encode(), **files}
 
 
@@ -93,7 +93,7 @@ def _section(study: Study, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> 
     if not any(row.values for row in rows):
         yield "Not run yet: the ledger has no rows of this study.\n"
     else:
-        yield table_of(rows).to_markdown()
+        yield study_table(rows).to_markdown()
         yield f"![{study.remakes}]({FIGURES}/{_figure(study)})\n"
         commands = dict.fromkeys(row.command for row in rows)
         yield "\n".join(f"    {command}" for command in commands) + "\n"

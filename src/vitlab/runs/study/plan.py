@@ -17,7 +17,7 @@ from vitlab.run_dir import RESULT
 from vitlab.runs.progress import duration
 from vitlab.runs.study.trainings import Lab, planned_spec, unique
 from vitlab.runs.training.time_estimate import TRAINING_COST, TYPICAL_SHARE, training_pace
-from vitlab.studies.scales import Scale
+from vitlab.studies.scale import Scale
 from vitlab.studies.study import Cell, FewShot, Inside, Real, Speed, Study, Training
 from vitlab.world.device import pick_device
 

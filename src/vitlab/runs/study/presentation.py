@@ -24,7 +24,7 @@ def sorted_rows(rows: Iterable[Row], cells: Sequence[StudyCell] = ()) -> list[Ro
     return sorted(rows, key=key)
 
 
-def table_of(rows: Sequence[Row]) -> Results:
+def study_table(rows: Sequence[Row]) -> Results:
     """A row for each cell: its levels, mean and deviation over seeds, compute, and what the paper prints."""
     if not rows:
         return Results(("cell",), ())
@@ -62,7 +62,7 @@ def _spread(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
 
-def figure_of(study: Study, rows: Sequence[Row]) -> Drawn:
+def study_figure(study: Study, rows: Sequence[Row]) -> Drawn:
     """The figure of a study: means over seeds with 95 % intervals, and the paper's numbers beside them if printed."""
     measure = rows[0].measure
     panels = {OURS: _curves(study, rows, printed=False)}

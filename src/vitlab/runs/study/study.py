@@ -29,7 +29,7 @@ from vitlab.run_dir import DIVERGED, RESULT
 from vitlab.runs.progress import Tally, default_console, describe, say
 from vitlab.runs.study.measuring import ROW, Asked, measure
 from vitlab.runs.study.plan import Plan, make_plan
-from vitlab.runs.study.presentation import figure_of, sorted_rows, table_of
+from vitlab.runs.study.presentation import sorted_rows, study_figure, study_table
 from vitlab.runs.study.trainings import Lab, choose_recipes, packed, picking_jobs, training_jobs
 from vitlab.runs.sweep.sweep import workers_of
 from vitlab.runs.training.time_estimate import DAY
@@ -37,7 +37,8 @@ from vitlab.store import locked, refuse_strange, refuse_unwritable, write_json
 from vitlab.strict_json import from_json, read_json, to_json
 from vitlab.studies.catalogue import STUDIES, find_study
 from vitlab.studies.claims import FEWEST, Row, Verdict, verdict
-from vitlab.studies.scales import Scale, find_scale
+from vitlab.studies.scale import Scale
+from vitlab.studies.scales import find_scale
 from vitlab.studies.study import PLACE, Study, cell_name, check_grid
 
 STUDY, CELLS, TABLE, FIGURE = "study.json", "cells", "table", "figure"
@@ -54,12 +55,19 @@ class StudyResult(Tabular):
     @property
     def table(self) -> Results:
         """A row for each cell, with the mean over seeds, beside what the paper prints."""
-        return table_of(self.rows)
+        return study_table(self.rows)
 
     @property
     def figure(self) -> Drawn:
         """The figure, with the paper's numbers in a panel of their own; needs the extra `plot`."""
-        return figure_of(self.study, self.rows)
+        return study_figure(self.study, self.rows)
+
+    def save(self, folder: Path) -> None:
+        """Write the table and the figure; a study without a single value has no figure."""
+        self.table.save(folder / TABLE)
+        drawn = self.figure if any(row.values for row in self.rows) else None
+        for suffix in (".svg", ".png") if drawn is not None else ():
+            drawn.save(folder / f"{FIGURE}{suffix}")
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -68,7 +76,7 @@ class StudyResult(Tabular):
 
 
 def study(
-    study: str | Study,
+    which: str | Study,
     out: str | Path = "studies",
     *,
     scale: str | Scale = "tiny",
@@ -86,17 +94,17 @@ def study(
 ) -> StudyResult:
     """Run a table or figure of the paper at a scale, and return its table, its figure and the verdicts on its claims.
 
-    `study` is a name of `list_studies`, or a `Study` of your own. `data` says where the data is, by the names that the
+    `which` is a name of `list_studies`, or a `Study` of your own. `data` says where the data is, by the names that the
     plan prints: `{"cifar10": "DIR"}`. Every cell is run with `seeds` seeds from `first_seed` on. `jobs` runs take
     place at a time, each in its own process, or on `ray`. Rows are also written to the folder `ledger`. If it is
     stopped or killed, the same call continues.
     """
-    check_arguments(globals()["study"], locals())
+    check_arguments(study, locals())
     require_matplotlib("the figures of studies")
     screen, folder = default_console(console, quiet=quiet), Path(out)
     workers = workers_of(jobs, ray)
     at_once = 1 if isinstance(workers, Here) else workers.count
-    plan = plan_study(study, out, scale=scale, seeds=seeds, first_seed=first_seed, jobs=at_once, execution=execution)
+    plan = plan_study(which, out, scale=scale, seeds=seeds, first_seed=first_seed, jobs=at_once, execution=execution)
     own, found = folder / plan.study.name, _places(data)
     _check_places(plan, found)
     refuse_unwritable(own)
@@ -106,27 +114,20 @@ def study(
     require(is_allowed, "the study would take more than a day on this CPU; confirm with yes=True, or choose a scale=")
     with locked(own):
         _remember(own, plan)
-        wanted = {name: spec for name, spec in plan.scale.drawn.items() if name in _needed(plan) and name not in found}
-        first = Lab(folder, found, execution)
-        found |= packed(folder, {name: first.expanded(spec) for name, spec in wanted.items()}, screen)
+        lab = Lab(folder, found | _packed(plan, found, screen), replace(execution, device=str(plan.device)))
         if isinstance(workers, Ray):
             workers = replace(workers, gpus=int(plan.device.type == "cuda"))
         with Crew(workers) as crew:
-            lab = Lab(folder, found, replace(execution, device=str(plan.device)))
             _run(replace(plan, lab=lab), crew, own, screen, without_places(command, found))
         result = StudyResult(plan.study, tuple(read_rows(own, plan)))
-        result.table.save(own / TABLE)
-        if any(row.values for row in result.rows):
-            drawn = result.figure
-            for suffix in (".svg", ".png"):
-                drawn.save(own / f"{FIGURE}{suffix}")
+        result.save(own)
     if ledger is not None:
         write_ledger(Path(ledger), result.rows)
     return result
 
 
 def plan_study(
-    study: str | Study,
+    which: str | Study,
     out: str | Path = "studies",
     *,
     scale: str | Scale = "tiny",
@@ -139,7 +140,7 @@ def plan_study(
     check_arguments(plan_study, locals())
     require(seeds >= 1, f"{seeds} seeds; give at least 1")
     require(first_seed >= 0, f"first_seed is {first_seed}; seeds count from 0")
-    chosen = find_study(study) if isinstance(study, str) else study
+    chosen = find_study(which) if isinstance(which, str) else which
     size = find_scale(scale) if isinstance(scale, str) else scale
     cells = check_grid(chosen.name, chosen.cells(size))
     return make_plan(chosen, size, cells, range(first_seed, first_seed + seeds), Path(out), execution, jobs)
@@ -193,6 +194,13 @@ def _asked(plan: Plan) -> list[str]:
     needed = _needed(plan)
     drawn = {name for place in needed for name in PLACE.findall(plan.scale.drawn.get(place, ""))}
     return sorted((needed - plan.scale.drawn.keys()) | drawn)
+
+
+def _packed(plan: Plan, given: Mapping[str, str], console: Console) -> dict[str, str]:
+    """Pack the data that the grid needs and the user has not given; returns it by place."""
+    wanted = {name: spec for name, spec in plan.scale.drawn.items() if name in _needed(plan) and name not in given}
+    lab = replace(plan.lab, places=given)
+    return packed(lab.out, {name: lab.expanded(spec) for name, spec in wanted.items()}, console)
 
 
 def _check_places(plan: Plan, given: Mapping[str, str]) -> None:
