@@ -86,6 +86,15 @@ def test_the_tables_of_results_are_those_of_the_evidence(page):
     assert "| --- |" in text
 
 
+def test_the_page_of_findings_and_its_figures_are_those_of_the_ledger_byte_for_byte():
+    made = script("findings").pages()
+    assert ROOT / "docs" / "findings.md" in made
+    for path, content in made.items():
+        assert path.read_bytes() == content, f"{path.name} is outdated; run: python docs/findings.py"
+    figures = {path for path in made if path.suffix == ".svg"}
+    assert set((ROOT / "docs" / "figures").glob("study-*.svg")) == figures
+
+
 def speeds(folder: Path, names: list[str], amounts: list[float], unit="s") -> None:
     """Write a result of one case."""
     rows = tuple(speed.Row(name, (amount,)) for name, amount in zip(names, amounts, strict=True))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vitlab.runs.measure.inspection import inspect
     from vitlab.runs.measure.prediction import predict, preprocess
     from vitlab.runs.serve import serve
+    from vitlab.runs.study.study import list_studies, plan_study, study
     from vitlab.runs.sweep.sweep import sweep
     from vitlab.runs.sweep.transfer import transfer
     from vitlab.runs.training.run import Run, open_run, reproduce
@@ -72,11 +73,13 @@ __all__ = [
     "list_models",
     "list_recipes",
     "list_releases",
+    "list_studies",
     "load_model",
     "open_data",
     "open_engine",
     "open_run",
     "pack_data",
+    "plan_study",
     "predict",
     "prepare_vtab",
     "preprocess",
@@ -85,6 +88,7 @@ __all__ = [
     "reproduce",
     "save_model",
     "serve",
+    "study",
     "sweep",
     "transfer",
     "verify_data",
@@ -151,6 +155,8 @@ def __getattr__(name: str) -> object:
             from vitlab.runs.training import run as home
         case "serve":
             from vitlab.runs import serve as home
+        case "list_studies" | "plan_study" | "study":
+            from vitlab.runs.study import study as home
         case "sweep":
             from vitlab.runs.sweep import sweep as home
         case "check_vtab":

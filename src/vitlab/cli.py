@@ -22,6 +22,7 @@ from vitlab.commands.evaluation import EVALUATION
 from vitlab.commands.exporting import EXPORTING
 from vitlab.commands.looking import LOOKING
 from vitlab.commands.serving import SERVING
+from vitlab.commands.studying import STUDYING
 from vitlab.commands.sweeping import SWEEPING
 from vitlab.commands.terminal import complain, console, explained, load_torch
 from vitlab.commands.training import TRAINING_COMMANDS
@@ -72,6 +73,7 @@ COMMANDS: dict[str, Any] = {
     **SERVING,
     **TRAINING_COMMANDS,
     **SWEEPING,
+    **STUDYING,
     "data": data,
     **EVALUATION,
     "doctor": doctor,

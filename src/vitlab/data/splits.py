@@ -60,4 +60,8 @@ def nested_subset(source: Source, samples: int, seed: int = 0) -> Subset:
     """Return a random subset in constant memory; of two subsets with one seed, the larger contains the smaller."""
     require(1 <= samples <= len(source), f"a subset of {samples:,} samples; the data has 1 to {len(source):,}")
     key = hashlib.blake2b(f"subset/{seed}".encode(), digest_size=32).digest()
-    return Subset(source, samples, partial(permuted, size=len(source), key=key))
+    part = Subset(source, samples, partial(permuted, size=len(source), key=key))
+    part.identity, part.imagenet_numbers = source.identity, source.imagenet_numbers
+    if source.first_not_single is not None:
+        part.first_not_single = next((n for n in range(samples) if len(part.label(n)) != 1), None)
+    return part

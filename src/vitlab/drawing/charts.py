@@ -1,6 +1,7 @@
 """Charts of training curves and confusion matrices."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -122,3 +123,49 @@ def _axis_name(name: str, place: int) -> str:
     if not (name.isascii() and name.isprintable() and name.strip()):
         return f"#{place}"
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."
+
+
+class Point(NamedTuple):
+    """A point of a curve: its place along x, a name or a number, its height, and half the length of its error bar."""
+
+    x: str | float
+    y: float
+    error: float = 0.0
+
+
+def draw_levels(
+    panels: Mapping[str, Mapping[str, Sequence[Point]]], names: Sequence[str] | None, *, x: str, y: str
+) -> Drawn:
+    """Draw panels side by side: curves of points with error bars, over `names` or, without names, over a log axis.
+
+    Panels have their own y axes, because they may not be comparable. The first one has the legend.
+    """
+    with figure_of(4.8 * len(panels), 3.6) as (figure, single):
+        single.remove()
+        wide = 2 if names and max(map(len, names)) * len(names) > LONGEST * 2 else 1
+        for axes, (title, curves) in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels.items(), strict=True):
+            for place, (name, points) in enumerate(curves.items()):
+                ordered = sorted(points, key=lambda point: names.index(str(point.x)) if names else float(point.x))
+                at = [names.index(str(p.x)) + _beside(place, len(curves)) if names else float(p.x) for p in ordered]
+                style = {"marker": MARKERS[place % len(MARKERS)], "linestyle": "-" if place < COLOURS else "--"}
+                heights, bars = [p.y for p in ordered], [p.error for p in ordered]
+                bars = bars if any(bars) else None
+                axes.errorbar(
+                    at, heights, yerr=bars, label=name or None, capsize=3, markersize=4, linewidth=1.1, **style
+                )
+            if names:
+                axes.set_xticks(
+                    range(len(names)), names, rotation=30 if wide == 2 else 0, ha="right" if wide == 2 else "center"
+                )
+            else:
+                axes.set(xscale="log")
+            axes.set(xlabel=x, ylabel=y, title=title if len(panels) > 1 else "")
+        if any(panels[next(iter(panels))]):
+            figure.axes[0].legend(frameon=False, fontsize=7)
+        figure.tight_layout()
+        return drawn(figure)
+
+
+def _beside(place: int, number: int) -> float:
+    """A small shift, so that error bars of several curves at one name do not hide each other."""
+    return 0.06 * (place - (number - 1) / 2)

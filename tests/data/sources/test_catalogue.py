@@ -11,6 +11,7 @@ from PIL import Image
 
 import vitlab
 from vitlab.cli import main
+from vitlab.data.fingerprint import fingerprint
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.sources.catalogue import KINDS, described_kinds, open_source, with_max_pixels
 from vitlab.data.splits import take
@@ -108,6 +109,30 @@ def test_a_plain_path_gets_a_proposal(photos):
 def test_every_kind_is_described():
     assert len(described_kinds()) == len(KINDS)
     assert all(described_kinds().values())
+
+
+def test_every_kind_takes_a_subset_and_smaller_ones_are_part_of_larger_ones():
+    whole, large, small = (
+        open_source(f"shapes?classes=4&images=40&size=16{part}") for part in ("", "&subset=20", "&subset=8")
+    )
+    ids = [{one.id(number) for number in range(len(one))} for one in (whole, large, small)]
+    assert [len(one) for one in ids] == [40, 20, 8]
+    assert ids[0] > ids[1] > ids[2]
+    assert small.spec == "shapes?classes=4&images=40&size=16&subset=8"
+    assert small.class_names == whole.class_names
+    other = open_source("shapes?classes=4&images=40&size=16&seed=1&subset=8")
+    assert fingerprint(other) != fingerprint(small), "drawn images of another seed are other images"
+    assert all("subset=" in line for line in described_kinds())
+    with pytest.raises(ValueError, match="the data has 1 to 40"):
+        open_source("shapes?classes=4&images=40&size=16&subset=41")
+
+
+def test_a_subset_of_several_labels_per_image_is_one_too(tmp_path):
+    images = "".join(f"{number}.png,{'a;b' if number == 7 else 'a'}\n" for number in range(12))
+    (tmp_path / "labels.csv").write_text(f"path,label\n{images}")
+    assert open_source(f"csv:{tmp_path / 'labels.csv'}?separator=;&subset=12").first_not_single is not None
+    one = open_source(f"csv:{tmp_path / 'labels.csv'}?separator=;&subset=1")
+    assert (one.first_not_single is None) == (len(one.label(0)) == 1)
 
 
 def test_the_pixel_limit_is_an_option_of_every_kind_of_image_files(photos):

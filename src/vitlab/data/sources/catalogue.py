@@ -33,6 +33,7 @@ from vitlab.data.sources.parquet import ParquetSource
 from vitlab.data.sources.shards import ShardSource
 from vitlab.data.sources.tables import CsvSource
 from vitlab.data.sources.torch_dataset import DatasetSource
+from vitlab.data.splits import nested_subset
 from vitlab.data.vtab.opening import VtabSource
 from vitlab.data.vtab.whole_sets import FlowersSource, PetsSource
 from vitlab.require import require
@@ -40,7 +41,8 @@ from vitlab.require import require
 SPEC = re.compile(r"(?P<kind>[a-z0-9]+)(?::(?P<path>.*?))?(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
 MAX_PIXELS, DECODE = "max_pixels", "decode"  # options of every kind whose images are files
 EXCLUDE = "exclude"  # an option of every kind: a list of samples to leave out, as `vitlab data dedup` writes it
-COMMON = (MAX_PIXELS, DECODE, EXCLUDE)
+SUBSET = "subset"  # an option of every kind: this many random samples, of which fewer are always a part
+COMMON = (MAX_PIXELS, DECODE, EXCLUDE, SUBSET)
 DATASET = "dataset"  # a torch Dataset given as an object; see `torch_dataset.py`
 
 
@@ -57,7 +59,8 @@ class Kind:
         """The annotation of each parameter that a spec may give."""
         found = {name: p.annotation for name, p in inspect.signature(self.opener).parameters.items()}
         own = {name: kind for name, kind in found.items() if kind in OPTIONS or get_origin(kind) is Literal}
-        return own | ({MAX_PIXELS: int, DECODE: Decoding} if self.is_encoded else {}) | {EXCLUDE: Path | None}
+        of_files = {MAX_PIXELS: int, DECODE: Decoding} if self.is_encoded else {}
+        return own | of_files | {EXCLUDE: Path | None, SUBSET: int}
 
 
 OPTIONS = (str, int, Path, Path | None)  # annotations of parameters that may stand in a spec, besides Literal
@@ -126,17 +129,21 @@ class Resolved:
     max_pixels: int | None = None
     decode: Decoding = "exact"
     exclude: Path | None = None
+    subset: int | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether every sample is used."""
-        return self.exclude is None
+        return self.exclude is None and self.subset is None
 
     def open(self) -> Source:
         """Open the data."""
         source = self.kind.opener(**self.arguments)
         source.spec, source.max_pixels, source.decoding = self.spec, self.max_pixels, self.decode
-        return source if self.exclude is None else without_listed(source, self.exclude.expanduser())
+        source = source if self.exclude is None else without_listed(source, self.exclude.expanduser())
+        source = source if self.subset is None else nested_subset(source, self.subset)
+        source.spec = self.spec
+        return source
 
 
 def open_source(spec: str) -> Source:

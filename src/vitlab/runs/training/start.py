@@ -267,7 +267,10 @@ def create_run(
     banner = console if is_announced else Console(quiet=True)
     _announce(spec, data, banner)
     device = pick_device(spec.execution.device)
-    seconds = estimated_seconds(spec, device, data, None if teacher is None else teacher.model.spec)
+    is_known = is_confirmed and not is_announced  # a sweep or a study has estimated and confirmed all its runs
+    seconds = (
+        0.0 if is_known else estimated_seconds(spec, device, data, None if teacher is None else teacher.model.spec)
+    )
     sooner = "; less if the training loss settles before" if spec.recipe.settle_window else ""
     say(banner, f"time    about {duration(seconds)} on {device.type}, as busy as it is now{sooner}")
     remedy = "confirm with yes=True, or reduce schedule.total=, image= or the size of the model"

@@ -1,0 +1,178 @@
+"""What is read off the trained models of a study: one job for each cell and seed, which writes a row of the ledger."""
+
+import math
+import statistics
+import tempfile
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from vitlab.data.loading.batches import evaluation_batches
+from vitlab.data.sources.catalogue import open_source
+from vitlab.data.splits import take
+from vitlab.data.transforms.evaluation import normalised
+from vitlab.inspection.attention import attention_distance
+from vitlab.inspection.weights import likeness, position_similarity
+from vitlab.models.build import Model, build_from_spec
+from vitlab.paper.models import name_of
+from vitlab.report.ledger import versions
+from vitlab.run_dir import MODEL, RESULT, RunDir
+from vitlab.runs.measure.cost import cost
+from vitlab.runs.measure.evaluate import evaluate
+from vitlab.runs.measure.fewshot import fewshot_table
+from vitlab.runs.study.trainings import Lab, is_usable
+from vitlab.store import write_json
+from vitlab.strict_json import read_json, to_json
+from vitlab.studies.claims import Row
+from vitlab.studies.study import Accuracy, Cell, FewShot, Inside, Real, Speed
+from vitlab.weights.load import load_model
+
+ROW = "row.json"
+QUIET = Console(quiet=True)
+BATCH = 64
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One cell of a study with one seed, and where its row belongs."""
+
+    lab: Lab
+    study: str
+    scale: str
+    cell: Cell
+    seed: int
+    command: str
+    folder: Path
+
+
+def measure(asked: Asked, console: Console) -> int:
+    """Measure one cell of a study as a job, and write its row; a run that diverged has no values."""
+    cell, lab = asked.cell, asked.lab
+    values: dict[str, float] = {}
+    run = None if cell.training is None else lab.folder(cell.training, asked.seed)
+    if run is None or is_usable(run):
+        with torch.random.fork_rng(devices=[]):
+            values = _values(asked, run)
+    finite = {name: value for name, value in values.items() if math.isfinite(value)}
+    row = Row(
+        study=asked.study,
+        scale=asked.scale,
+        levels=dict(cell.levels),
+        seed=asked.seed,
+        measure=cell.measurement.value,
+        values=finite,
+        published=cell.published,
+        command=asked.command,
+        versions=versions(),
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    write_json(asked.folder / ROW, to_json(_with_training(row, asked)))
+    return 0
+
+
+def _with_training(row: Row, asked: Asked) -> Row:
+    """The row with what is known of the trainings behind it."""
+    training, how = asked.cell.training, asked.cell.measurement
+    if training is None:
+        return replace(row, model=name_of(how.model)) if isinstance(how, Speed) else row
+    folders = [asked.lab.folder(one, asked.seed) for one in training.chain]
+    sha = cast(dict[str, Any], read_json(folders[-1] / RESULT)).get("model_sha256", "") if row.values else ""
+    return replace(
+        row,
+        model=name_of(training.model),
+        recipe=" then ".join(one.recipe.name for one in training.chain),
+        data=" then ".join(one.data for one in training.chain),
+        images=sum(one.images for one in training.chain),
+        exaflops=training.chain[0].exaflops,
+        seconds=round(sum(map(_seconds, folders)), 1),
+        weights=sha,
+    )
+
+
+def _seconds(folder: Path) -> float:
+    """The time from the first event of a run to its last, without the breaks of one that was continued."""
+    if not is_usable(folder):
+        return 0.0
+    total, before = 0.0, None
+    for event in RunDir.open(folder).events():
+        if before is not None and event["event"] != "resumed":
+            total += max(event["time"] - before, 0.0)
+        before = event["time"]
+    return total
+
+
+def _values(asked: Asked, run: Path | None) -> dict[str, float]:
+    """The values of a cell, that of its measurement first."""
+    how, lab = asked.cell.measurement, asked.lab
+    match how:
+        case Speed():
+            return _speed(how, lab)
+        case Accuracy():
+            numbers = cast(dict[str, Any], read_json(cast(Path, run) / RESULT))["test"]
+            return {how.value: 100 * numbers["top1"], "test images": float(numbers["count"])}
+        case Real():
+            labels = lab.expanded(how.labels)
+            scored = evaluate(cast(Path, run) / MODEL, lab.expanded(how.data), real=labels, quiet=True)
+            (found,) = (row.numbers for row in scored.rows if row.labels == "ReaL")
+            return {how.value: 100 * found["top1"]}
+        case FewShot():
+            return _few_shot(how, lab, cast(Path, run))
+        case Inside():
+            return _inside(how, lab, cast(Path, run))
+
+
+def _few_shot(how: FewShot, lab: Lab, run: Path) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        table = fewshot_table(
+            lab.expanded(how.train),
+            lab.expanded(how.test),
+            run / MODEL,
+            folder,
+            shots=(how.shots,),
+            seeds=tuple(range(how.draws)),
+            preprocessing=how.preprocessing,
+            batch=BATCH,
+            device=lab.execution.device,
+            engine="plain",
+            quiet=True,
+        )
+    place = table.columns.index("accuracy %")
+    scores = [float(cast(float, row[place])) for row in table.rows]
+    return {how.value: statistics.fmean(scores), "shots": float(how.shots), "draws": float(len(scores))}
+
+
+def _inside(how: Inside, lab: Lab, run: Path) -> dict[str, float]:
+    model = load_model(run / MODEL)
+    images = _images(model, lab.expanded(how.data), how.images)
+    near, _, far = likeness(position_similarity(model))
+    layers = 100 * attention_distance(model, images).mean(dim=1) / model.spec.image[0]  # (L,) in percent of the side
+    found = {how.value: (near or 0.0) - (far or 0.0), "distance gain": float(layers[-1] - layers[0])}
+    return found | {f"distance, layer {number}": float(far) for number, far in enumerate(layers, 1)}
+
+
+def _images(model: Model, data: str, most: int) -> Tensor:
+    """The first images of a set, as the model takes them."""
+    source = open_source(data)
+    part = take(source, range(min(most, len(source))))
+    preprocessing = model.spec.conventions.preprocessing
+    batches = evaluation_batches(part, batch=BATCH, size=model.spec.image, preprocessing=preprocessing)
+    return torch.cat([normalised(batch.pixels, preprocessing) for batch in batches])
+
+
+def _speed(how: Speed, lab: Lab) -> dict[str, float]:
+    model = build_from_spec(how.model)
+    (found,) = cost(
+        model,
+        image=[how.model.image],
+        seconds=how.seconds,
+        memory=how.memory or None,
+        device=lab.execution.device,
+        quiet=True,
+    ).rows
+    values = {} if found.best is None else {how.value: found.best.images_per_second, "batch": float(found.best.batch)}
+    return values | ({} if found.largest is None else {"largest batch": float(found.largest)})

@@ -1,0 +1,291 @@
+"""A table or figure of the paper, or a study of your own: `vitlab.study`, `vitlab study`.
+
+    OUT/trained/, OUT/data/           see trainings.py; studies in one folder share them
+    OUT/NAME/study.json               what was asked for
+    OUT/NAME/cells/CELL/seed-N/       row.json: what was measured, with which run, command and versions
+    OUT/NAME/table.json, .csv, .md    the table; figure.svg and figure.png
+
+These files are the whole state: the same call continues, and finished runs are not repeated.
+"""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from rich.console import Console
+
+from vitlab.drawing.canvas import Drawn, require_matplotlib
+from vitlab.errors import Stopped
+from vitlab.jobs.job import Here, Job, Ray
+from vitlab.jobs.mapping import Crew, Event
+from vitlab.recipe import AUTOMATIC, Execution
+from vitlab.report.tables import Results, Tabular
+from vitlab.require import check_arguments, require
+from vitlab.run_dir import DIVERGED, RESULT
+from vitlab.runs.progress import Tally, default_console, describe, say
+from vitlab.runs.study.measuring import ROW, Asked, measure
+from vitlab.runs.study.plan import Plan, make_plan
+from vitlab.runs.study.presentation import sorted_rows, study_figure, study_table
+from vitlab.runs.study.trainings import Lab, choose_recipes, packed, picking_jobs, training_jobs
+from vitlab.runs.sweep.sweep import workers_of
+from vitlab.runs.training.time_estimate import DAY
+from vitlab.store import locked, refuse_strange, refuse_unwritable, write_json
+from vitlab.strict_json import from_json, read_json, to_json
+from vitlab.studies.catalogue import STUDIES, find_study
+from vitlab.studies.claims import FEWEST, Row, Verdict, verdict
+from vitlab.studies.scale import Scale
+from vitlab.studies.scales import find_scale
+from vitlab.studies.study import PLACE, Study, cell_name, check_grid
+
+STUDY, CELLS, TABLE, FIGURE = "study.json", "cells", "table", "figure"
+SEEDS = FEWEST
+
+
+@dataclass(frozen=True)
+class StudyResult(Tabular):
+    """The rows of a finished study; a notebook displays their table."""
+
+    study: Study
+    rows: tuple[Row, ...]
+
+    @property
+    def table(self) -> Results:
+        """A row for each cell, with the mean over seeds, beside what the paper prints."""
+        return study_table(self.rows)
+
+    @property
+    def figure(self) -> Drawn:
+        """The figure, with the paper's numbers in a panel of their own; needs the extra `plot`."""
+        return study_figure(self.study, self.rows)
+
+    def save(self, folder: Path) -> None:
+        """Write the table and the figure; a study without a single value has no figure."""
+        self.table.save(folder / TABLE)
+        drawn = self.figure if any(row.values for row in self.rows) else None
+        for suffix in (".svg", ".png") if drawn is not None else ():
+            drawn.save(folder / f"{FIGURE}{suffix}")
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What the rows say about each claim of the paper."""
+        return tuple(verdict(claim, self.rows) for claim in self.study.claims)
+
+
+def study(
+    which: str | Study,
+    out: str | Path = "studies",
+    *,
+    scale: str | Scale = "tiny",
+    data: Mapping[str, str] | Sequence[str] = (),
+    seeds: int = SEEDS,
+    first_seed: int = 0,
+    jobs: int | None = None,
+    ray: str = "",
+    execution: Execution = AUTOMATIC,
+    ledger: str | Path | None = None,
+    command: str = "vitlab.study",
+    yes: bool = False,
+    quiet: bool = False,
+    console: Console | None = None,
+) -> StudyResult:
+    """Run a table or figure of the paper at a scale, and return its table, its figure and the verdicts on its claims.
+
+    `which` is a name of `list_studies`, or a `Study` of your own. `data` says where the data is, by the names that the
+    plan prints: `{"cifar10": "DIR"}`. Every cell is run with `seeds` seeds from `first_seed` on. `jobs` runs take
+    place at a time, each in its own process, or on `ray`. Rows are also written to the folder `ledger`. If it is
+    stopped or killed, the same call continues.
+    """
+    check_arguments(study, locals())
+    require_matplotlib("the figures of studies")
+    screen, folder = default_console(console, quiet=quiet), Path(out)
+    workers = workers_of(jobs, ray)
+    at_once = 1 if isinstance(workers, Here) else workers.count
+    plan = plan_study(which, out, scale=scale, seeds=seeds, first_seed=first_seed, jobs=at_once, execution=execution)
+    own, found = folder / plan.study.name, _places(data)
+    _check_places(plan, found)
+    refuse_unwritable(own)
+    refuse_strange(own, (STUDY,))
+    say(screen, f"study   {plan.study.name} at scale {plan.scale.name}: {plan.in_words()}")
+    is_allowed = yes or plan.device.type != "cpu" or plan.seconds < DAY
+    require(is_allowed, "the study would take more than a day on this CPU; confirm with yes=True, or choose a scale=")
+    with locked(own):
+        _remember(own, plan)
+        lab = Lab(folder, found | _packed(plan, found, screen), replace(execution, device=str(plan.device)))
+        if isinstance(workers, Ray):
+            workers = replace(workers, gpus=int(plan.device.type == "cuda"))
+        with Crew(workers) as crew:
+            _run(replace(plan, lab=lab), crew, own, screen, without_places(command, found))
+        result = StudyResult(plan.study, tuple(read_rows(own, plan)))
+        result.save(own)
+    if ledger is not None:
+        write_ledger(Path(ledger), result.rows)
+    return result
+
+
+def plan_study(
+    which: str | Study,
+    out: str | Path = "studies",
+    *,
+    scale: str | Scale = "tiny",
+    seeds: int = SEEDS,
+    first_seed: int = 0,
+    jobs: int = 1,
+    execution: Execution = AUTOMATIC,
+) -> Plan:
+    """What a study would run: trainings, exaFLOPs, time on this device and disk. No data is needed."""
+    check_arguments(plan_study, locals())
+    require(seeds >= 1, f"{seeds} seeds; give at least 1")
+    require(first_seed >= 0, f"first_seed is {first_seed}; seeds count from 0")
+    chosen = find_study(which) if isinstance(which, str) else which
+    size = find_scale(scale) if isinstance(scale, str) else scale
+    cells = check_grid(chosen.name, chosen.cells(size))
+    return make_plan(chosen, size, cells, range(first_seed, first_seed + seeds), Path(out), execution, jobs)
+
+
+def list_studies() -> Results:
+    """List the studies: their names and what of the paper they make again."""
+    lines = ((one.name, ", ".join(one.aliases) or None, one.remakes, len(one.claims)) for one in STUDIES.values())
+    return Results(("study", "also called", "what it makes again", "claims"), tuple(lines))
+
+
+def study_names(names: Sequence[str]) -> list[str]:
+    """The names of studies, each once; `all` stands for all of them."""
+    chosen = [one for name in names for one in (STUDIES if name == "all" else [find_study(name).name])]
+    return list(dict.fromkeys(chosen))
+
+
+def places_table(plan: Plan) -> Results:
+    """Where a study looks for data: the names of data=, and what each stands for."""
+    return Results(("data", "what it is"), tuple((name, plan.scale.places.get(name, "")) for name in _asked(plan)))
+
+
+# -- The data --------------------------------------------------------------------------------------
+
+
+def _places(data: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
+    """The places by name, from a mapping or from texts such as `cifar10=DIR`."""
+    if isinstance(data, Mapping):
+        return {name: str(place) for name, place in data.items()}
+    pairs = [text.partition("=") for text in data]
+    for name, equals, place in pairs:
+        is_pair = bool(name and equals and place)
+        require(is_pair, f"data {name!r} must be a name and a place, such as cifar10=data/cifar10")
+    return {name: place for name, _, place in pairs}
+
+
+def without_places(command: str, places: Mapping[str, str]) -> str:
+    """The command with names in place of paths: a row says nothing about the machine."""
+    for name, place in places.items():
+        for written in (place, shlex.quote(f"{name}={place}").removeprefix(f"{name}=")):
+            command = command.replace(f"{name}={written}", f"{name}={name.upper()}")
+    return command
+
+
+def _needed(plan: Plan) -> set[str]:
+    return {name for cell in plan.cells for name in cell.places}
+
+
+def _asked(plan: Plan) -> list[str]:
+    """The places that a user must give: those of the grid, and of what is packed from other data."""
+    needed = _needed(plan)
+    drawn = {name for place in needed for name in PLACE.findall(plan.scale.drawn.get(place, ""))}
+    return sorted((needed - plan.scale.drawn.keys()) | drawn)
+
+
+def _packed(plan: Plan, given: Mapping[str, str], console: Console) -> dict[str, str]:
+    """Pack the data that the grid needs and the user has not given; returns it by place."""
+    wanted = {name: spec for name, spec in plan.scale.drawn.items() if name in _needed(plan) and name not in given}
+    lab = replace(plan.lab, places=given)
+    return packed(lab.out, {name: lab.expanded(spec) for name, spec in wanted.items()}, console)
+
+
+def _check_places(plan: Plan, given: Mapping[str, str]) -> None:
+    wanted = _asked(plan)
+    missing = [name for name in wanted if name not in given]
+    words = "; ".join(f"{name}={plan.scale.places.get(name, 'SPEC')}" for name in missing)
+    require(not missing, f"the study needs data that it cannot draw: {words}; give data=")
+    known = {*wanted, *plan.scale.places, *plan.scale.drawn}
+    strange = sorted(set(given) - known)
+    require(not strange, f"no data is named {', '.join(strange)} here; known are {', '.join(sorted(known)) or 'none'}")
+
+
+# -- The runs --------------------------------------------------------------------------------------
+
+
+def _run(plan: Plan, crew: Crew, own: Path, console: Console, command: str) -> None:
+    """Train everything, what others start from first, then measure every cell; raises Stopped."""
+    for depth in range(1, max((len(one.chain) for one in plan.trainings), default=0) + 1):
+        level = [one for one in plan.trainings if len(one.chain) == depth]
+        pairs = [(one, seed) for one in level for seed in plan.seeds]
+        _map(crew, picking_jobs(plan.lab, pairs), console, own)
+        choose_recipes(plan.lab, level)
+        _map(crew, training_jobs(plan.lab, pairs), console, own)
+    jobs = []
+    for cell in plan.cells:
+        for seed in plan.seeds:
+            folder = own / CELLS / cell.name / f"seed-{seed}"
+            asked = Asked(plan.lab, plan.study.name, plan.scale.name, cell, seed, command, folder)
+            jobs.append(Job(f"{cell.name},seed={seed}", measure, asked, folder, (ROW,)))
+    _map(crew, jobs, console, own)
+
+
+def _map(crew: Crew, jobs: Sequence[Job], console: Console, own: Path) -> None:
+    """Finish the jobs; raises Stopped."""
+    done = sum(job.is_done() for job in jobs)
+    if done == len(jobs):
+        return
+    silent = Console(quiet=True)  # the lines of every run would hide those of the study
+    with Tally(console, len(jobs), done, has_bar=not isinstance(crew.workers, Here)) as tally:
+        code = crew.map(jobs, silent, partial(_tell, tally))
+    if code:
+        raise Stopped(code, own, "the same command")
+
+
+def _tell(tally: Tally, job: Job, event: Event, words: str) -> None:
+    if event != "started":
+        tally.tell(job.name, event, words or (_reached(job.folder) if event == "finished" else ""))
+
+
+def _reached(folder: Path) -> str:
+    """What a finished job reached, in a few words."""
+    if (folder / DIVERGED).exists():
+        return "diverged"
+    result = cast(dict[str, Any], read_json(folder / (RESULT if (folder / RESULT).exists() else ROW)))
+    if "values" in result:
+        return ", ".join(f"{name} {value:.4g}" for name, value in list(result["values"].items())[:1]) or "no values"
+    numbers = result.get("test") or result.get("validation")
+    return describe(numbers) if numbers else f"{result['images']:,} images"
+
+
+def _remember(own: Path, plan: Plan) -> None:
+    """Write what is asked for; if the folder holds this study at another scale or with other cells, raise."""
+    cells = {cell.name: "" if cell.training is None else cell.training.name for cell in plan.cells}
+    asked = {"format": "vitlab-study", "version": 1, "study": plan.study.name, "scale": plan.scale.name, "cells": cells}
+    wanted = json.loads(json.dumps(asked, allow_nan=False))
+    if not (own / STUDY).exists():
+        write_json(own / STUDY, wanted)
+    before = read_json(own / STUDY)
+    require(isinstance(before, dict), f"{own / STUDY} does not describe a study; choose another out=")
+    held = cast(dict[str, Any], before)
+    other = sorted(name for name in {**held, **wanted} if held.get(name) != wanted.get(name))
+    require(not other, f"{own} holds another study: its {', '.join(other)} differ; choose another out=")
+
+
+# -- Rows ------------------------------------------------------------------------------------------
+
+
+def read_rows(own: Path, plan: Plan) -> list[Row]:
+    """The rows of a study's folder, in the order of its cells; those of other seeds, too."""
+    files = [file for cell in plan.cells for file in sorted((own / CELLS / cell.name).glob(f"seed-*/{ROW}"))]
+    return sorted_rows((from_json(Row, read_json(file)) for file in files), plan.cells)
+
+
+def write_ledger(folder: Path, rows: Sequence[Row]) -> None:
+    """Write each row as FOLDER/SCALE/STUDY/CELL,seed=N.json."""
+    for row in rows:
+        name = f"{cell_name(row.levels)},seed={row.seed}.json"
+        write_json(folder / row.scale / row.study / name, to_json(row))

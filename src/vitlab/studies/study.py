@@ -1,0 +1,240 @@
+"""What a study is made of: trainings, measurements, the cells of a grid, and the study itself.
+
+    Training      a model, a recipe and data; from fresh weights, or from those of another training
+    Measurement   what is read off a trained model: Accuracy, ReaL, FewShot, Inside, or Speed, which needs no training
+    Cell          one combination of levels, such as model=ViT-B/16, task=CIFAR-10: a training and its measurement
+    Study         the cells at every scale, how they are shown, and what the paper claims about them
+
+Trainings are values. Two cells with equal trainings share one run, within a study and between studies.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from vitlab.counting import count_spec, training_exaflops
+from vitlab.recipe import Recipe
+from vitlab.require import require
+from vitlab.spec import ModelSpec
+from vitlab.strict_json import to_json
+from vitlab.studies.claims import Claim
+
+PLACE = re.compile(r"\{([\w-]+)\}")  # in a data spec: where the user's files are
+HASH = 8  # hexadecimal digits in the name of a training
+TOP_1, FEW_SHOT = "top-1 %", "few-shot %"  # names of measured values
+BYTES = 4  # of a number in float32
+STATES = {"adamw": 3, "sgd": 2}  # numbers in a checkpoint for each parameter
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training. `{name}` in a data spec stands for a place that the user gives, such as a folder of CIFAR-10.
+
+    With `rivals`, the recipe and its rivals are first trained without the share `development` of the images, and the
+    best on that share trains the run itself, as the paper chooses learning rates.
+    """
+
+    model: ModelSpec
+    recipe: Recipe
+    data: str
+    test: str = ""
+    held_out: float = 0.0
+    start: "Training | None" = None
+    rivals: tuple[Recipe, ...] = ()
+    development: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(not self.rivals or 0 < self.development < 1, "rivals are compared on a share of the images; set it")
+
+    @property
+    def name(self) -> str:
+        """A name for its folder: readable, and different for every other training."""
+        values = json.dumps(to_json(self), sort_keys=True, allow_nan=False)
+        said = " ".join(one.recipe.name for one in self.chain)
+        plain = re.sub(r"[^\w.]+", "-", said).strip("-.")[:60]
+        return f"{plain}-{hashlib.sha256(values.encode()).hexdigest()[:HASH]}"
+
+    @property
+    def images(self) -> int:
+        """Images seen in training, repeats included, without what it starts from and without rivals."""
+        return self.recipe.batch * self.recipe.schedule.total
+
+    @property
+    def exaflops(self) -> float:
+        """The cost of the training itself."""
+        return training_exaflops(self.model, self.images)
+
+    @property
+    def picking_exaflops(self) -> float:
+        """The cost of comparing it with its rivals."""
+        tried = (self.recipe, *self.rivals) if self.rivals else ()
+        return sum(training_exaflops(sized(self.model, one), one.batch * one.schedule.total) for one in tried)
+
+    @property
+    def disk(self) -> int:
+        """Bytes of the finished run, about: the model and one checkpoint."""
+        states = STATES[self.recipe.optimizer.kind] + (self.recipe.average is not None)
+        return BYTES * count_spec(self.model).parameters * (1 + states)
+
+    @property
+    def chain(self) -> tuple["Training", ...]:
+        """The training and what it starts from, the first one first."""
+        return (*(self.start.chain if self.start else ()), self)
+
+    @property
+    def places(self) -> set[str]:
+        """The places that its data needs."""
+        return {name for one in self.chain for spec in (one.data, one.test) for name in PLACE.findall(spec)}
+
+
+def sized(model: ModelSpec, recipe: Recipe) -> ModelSpec:
+    """The model at the resolution of a recipe."""
+    return replace(model, image=recipe.image)
+
+
+# -- Measurements ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Top-1 accuracy in percent on the test images of the training."""
+
+    kind: Literal["accuracy"] = "accuracy"
+    value: str = TOP_1
+
+
+@dataclass(frozen=True)
+class Real:
+    """Top-1 accuracy in percent by the ReaL labels of ImageNet's validation images."""
+
+    data: str
+    labels: str  # the place of real.json
+    kind: Literal["real"] = "real"
+    value: str = "ReaL %"
+
+
+@dataclass(frozen=True)
+class FewShot:
+    """Accuracy in percent of ridge regression on frozen features of a few images per class, over several draws.
+
+    Without `draws` the shots are the first images of each class.
+    """
+
+    train: str
+    test: str
+    shots: int
+    draws: int = 0
+    preprocessing: Literal["few-shot", "own"] = "own"
+    kind: Literal["few-shot"] = "few-shot"
+    value: str = FEW_SHOT
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What the trained model looks like inside, on some images: attention distance by layer, positions.
+
+    The distances are in percent of the image's side; `positions` is the mean cosine of adjacent patches' positions
+    minus that of patches in other rows and columns.
+    """
+
+    data: str
+    images: int
+    kind: Literal["inside"] = "inside"
+    value: str = "positions"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Images per second of inference and the largest batch, measured in child processes; needs no training."""
+
+    model: ModelSpec
+    seconds: float
+    memory: str = ""  # per process, such as "2GiB"; empty: what is free
+    kind: Literal["speed"] = "speed"
+    value: str = "images/s"
+
+
+Measurement = Accuracy | Real | FewShot | Inside | Speed
+
+
+# -- Cells and studies -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of levels: what to train, what to measure, and the number that the paper prints for it."""
+
+    levels: Mapping[str, str]
+    measurement: Measurement
+    training: Training | None = None
+    published: float | None = None
+
+    def __post_init__(self) -> None:
+        is_whole = (self.training is None) == isinstance(self.measurement, Speed)
+        require(is_whole, "every measurement but Speed needs a training, and Speed has none")
+
+    @property
+    def name(self) -> str:
+        """The levels as the name of a file."""
+        return cell_name(self.levels)
+
+    @property
+    def places(self) -> set[str]:
+        """The places that its data needs."""
+        how = self.measurement
+        specs = [getattr(how, part, "") for part in ("data", "labels", "train", "test")]
+        own = {name for spec in specs for name in PLACE.findall(spec)}
+        return own | (self.training.places if self.training else set())
+
+
+def cell_name(levels: Mapping[str, str]) -> str:
+    """Levels as the name of a file or folder."""
+    text = ",".join(f"{factor}={level}" for factor, level in levels.items())
+    text = text.replace("ViT-b/", "ViT-halfbase/")  # ViT-B where case is not kept
+    return re.sub(r"[^\w.=,+-]+", "-", text).strip(".")[:180]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """How a study is drawn: the factor along the x axis, and the factors whose levels are separate curves.
+
+    With `x` "exaFLOPs" the axis is the compute of pre-training, logarithmic. Values of other factors are averaged.
+    """
+
+    x: str
+    curves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Study:
+    """A table or figure of the paper as a grid of runs.
+
+    `cells` makes the grid at a scale, from the pieces that the scale offers (`scale.Scale`). `places` names what the
+    data of a grid stands for.
+    """
+
+    name: str
+    remakes: str  # what of the paper
+    question: str
+    cells: "Callable[..., Iterable[Cell]]"
+    figure: Figure
+    claims: tuple[Claim, ...] = ()
+    says: str = ""  # the paper's finding in words, where it prints no numbers
+    aliases: tuple[str, ...] = field(default=())
+
+
+def check_grid(name: str, cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """The cells of a grid; raises for an empty one, for factors that differ between cells, and for repeated cells."""
+    found = tuple(cells)
+    require(bool(found), f"the study {name} has no cells at this scale; choose another scale=")
+    factors = list(found[0].levels)
+    for cell in found:
+        same = list(cell.levels) == factors
+        require(same, f"the cells of {name} must have the same factors: {list(cell.levels)} is not {factors}")
+    names = [cell.name.lower() for cell in found]  # some file systems ignore case
+    twice = sorted({one for one in names if names.count(one) > 1})
+    require(not twice, f"the study {name} has two cells {', '.join(twice)}; every combination of levels once")
+    return found

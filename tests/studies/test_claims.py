@@ -1,0 +1,150 @@
+"""The rule that decides claims: intervals by Student's t, thresholds, pairing by seed, seeds that are missing."""
+
+import math
+import statistics
+
+import pytest
+
+from vitlab.studies.catalogue import STUDIES
+from vitlab.studies.claims import (
+    T_975,
+    Claim,
+    Comparison,
+    Row,
+    Term,
+    above,
+    alike,
+    gains_more,
+    interval,
+    judge,
+    verdict,
+)
+from vitlab.studies.scales import TINY
+
+GOOD, BAD = {"kind": "good"}, {"kind": "bad"}
+
+
+def rows(values, value="top-1 %", task="a"):
+    """A row for each kind and seed: {kind: [value of seed 0, ...]}."""
+    return [
+        Row("own", "tiny", {"kind": kind, "task": task}, seed, value, {value: one})
+        for kind, seeds in values.items()
+        for seed, one in enumerate(seeds)
+        if one is not None
+    ]
+
+
+def test_the_quantiles_are_those_of_students_t():
+    stats = pytest.importorskip("scipy.stats")
+    assert tuple(pytest.approx(stats.t.ppf(0.975, n), abs=5e-4) for n in range(1, 31)) == T_975
+
+
+def test_the_interval_of_three_values_is_the_textbooks():
+    found = interval([1.0, 2.0, 3.0])
+    assert found.mean == 2.0
+    assert found.half == pytest.approx(4.303 * 1.0 / math.sqrt(3))
+    assert (found.low, found.high) == (found.mean - found.half, found.mean + found.half)
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "answer"),
+    [
+        ([80, 81, 82], [70, 71.1, 71.9], "confirmed"),
+        ([70, 71, 72], [80, 81.1, 81.9], "not confirmed"),
+        ([80, 81, 82], [75, 81, 85], "undecided"),
+        ([80, 81], [70, 71], "not run yet"),
+        ([80, 81, None], [70, 71, 72], "not run yet"),  # two pairs
+    ],
+)
+def test_a_difference_is_decided_by_its_interval(good, bad, answer):
+    assert judge(above("top-1 %", GOOD, BAD), rows({"good": good, "bad": bad})).answer == answer
+
+
+def test_differences_are_paired_by_seed():
+    """Seeds differ by 20 points, the kinds by one in every seed: only paired is that decided."""
+    found = judge(above("top-1 %", GOOD, BAD), rows({"good": [51, 71.1, 91], "bad": [50, 70, 90]}))
+    assert found.answer == "confirmed"
+    assert found.interval.mean == pytest.approx(1.0333, abs=1e-3)
+
+
+def test_a_threshold_moves_the_decision():
+    values = rows({"good": [80, 81, 82], "bad": [79, 80.1, 80.9]})
+    assert judge(above("top-1 %", GOOD, BAD, by=0.0), values).answer == "confirmed"
+    assert judge(above("top-1 %", GOOD, BAD, by=3.0), values).answer == "not confirmed"
+
+
+@pytest.mark.parametrize(
+    ("bad", "answer"),
+    [([80.1, 81, 82.1], "confirmed"), ([70, 71, 72.2], "not confirmed"), ([78, 82, 83], "undecided")],
+)
+def test_alike_means_that_the_whole_interval_is_within_the_margin(bad, answer):
+    found = judge(alike("top-1 %", GOOD, BAD, within=2.0), rows({"good": [80, 81, 82], "bad": bad}))
+    assert found.answer == answer
+
+
+def test_an_undecided_claim_says_how_many_seeds_would_decide_it():
+    values = [3.0, -1.0, 2.0, 1.0]
+    found = judge(
+        Comparison((Term(1.0, ()),), "x", "above", 0.0),
+        [Row("own", "tiny", {}, n, "x", {"x": v}) for n, v in enumerate(values)],
+    )
+    assert found.answer == "undecided"
+    n, mean, deviation = found.seeds_needed, statistics.fmean(values), statistics.stdev(values)
+    assert mean - T_975[n - 2] * deviation / math.sqrt(n) > 0
+    assert mean - T_975[n - 3] * deviation / math.sqrt(n - 1) <= 0
+
+
+def test_a_difference_that_is_nearly_zero_needs_more_seeds_than_are_worth_naming():
+    values = rows({"good": [80, 70, 90.001], "bad": [70, 80, 90]})
+    assert judge(above("top-1 %", GOOD, BAD), values).seeds_needed is None
+
+
+def test_a_term_is_the_mean_over_the_factors_it_does_not_name_of_seeds_that_have_all_cells():
+    both = rows({"good": [80, 80, 80, 80], "bad": [70, 70, 70, 70]}) + rows(
+        {"good": [90, 90, 90], "bad": [60, 60, 60]}, task="b"
+    )
+    found = above("top-1 %", GOOD, BAD).by_seed(both)
+    assert found == {0: 20.0, 1: 20.0, 2: 20.0}  # seed 3 has only task a
+
+
+def test_gaining_more_is_a_difference_of_differences():
+    made = [
+        Row("own", "tiny", {"model": m, "data": d}, 0, "x", {"x": v})
+        for (m, d), v in {("L", "big"): 90.0, ("L", "small"): 50.0, ("B", "big"): 80.0, ("B", "small"): 60.0}.items()
+    ]
+    found = gains_more("x", {"model": "L"}, {"model": "B"}, {"data": "big"}, {"data": "small"}).by_seed(made)
+    assert found == {0: 20.0}
+
+
+def test_a_claim_of_several_comparisons_needs_all_of_them():
+    values = rows({"good": [80, 81, 82], "bad": [70, 71.1, 71.9]})
+    sure, wrong = above("top-1 %", GOOD, BAD), above("top-1 %", BAD, GOOD)
+    missing = above("other", GOOD, BAD)
+    answers = {
+        (sure,): "confirmed", (sure, wrong): "not confirmed", (sure, missing): "not run yet",
+    }  # fmt: skip
+    for comparisons, answer in answers.items():
+        assert verdict(Claim("c", "says", "where", comparisons), values).answer == answer
+
+
+def test_comparisons_read_as_sentences():
+    assert str(above("top-1 %", GOOD, BAD, by=1)) == "top-1 %: (kind good) - (kind bad) above 1"
+    assert str(alike("top-1 %", GOOD, BAD, within=2)) == "top-1 %: (kind good) - (kind bad) within ±2"
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_comparison_of_a_claim_finds_its_cells_at_the_scale_of_our_runs(name):
+    """A claim over levels that no cell has would stay undecided for ever."""
+    study = STUDIES[name]
+    found = [dict(cell.levels) for cell in study.cells(TINY)]
+    assert study.claims
+    for comparison in (one for claim in study.claims for one in claim.comparisons):
+        for term in comparison.terms:
+            assert any(all(levels.get(f) == v for f, v in term.levels) for levels in found), str(comparison)
+
+
+def test_there_are_at_least_twelve_claims_with_sources():
+    claims = [claim for study in STUDIES.values() for claim in study.claims]
+    assert len(claims) >= 12
+    assert len({claim.name for claim in claims}) == len(claims)
+    assert all(claim.source and claim.says for claim in claims)
