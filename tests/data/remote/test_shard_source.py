@@ -155,7 +155,7 @@ def test_shards_on_a_web_server_open_through_their_index(folder, clean):
             open_source(f"shards:{server.url}/data").item(0)
 
 
-def test_class_names_are_numbers_where_a_web_server_has_no_file_of_them(folder, clean):
+def test_class_names_are_those_of_the_index_where_a_web_server_has_no_file_of_them(folder, clean):
     served = {f"/{path.name}": path.read_bytes() for path in folder.iterdir() if path.suffix != ".txt"}
     with FileServer(served) as server:
-        assert open_source(f"shards:{server.url}").class_names == ("0", "1", "2")
+        assert open_source(f"shards:{server.url}").class_names == ("a", "b", "c")
