@@ -1,5 +1,6 @@
 """Near-duplicates from images to a training without them: found, shown, listed, left out, accounted for."""
 
+import io
 import json
 import signal
 import subprocess
@@ -10,12 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import vitlab
 from nasty import NASTY
 from near_duplicates import EDITS, picture
 from vitlab.cli import main
 from vitlab.data.images.gate import read_image
+from vitlab.data.loading.accounting import Account
 from vitlab.store import Locked, locked
 
 CHANGES = list(EDITS.values())
@@ -179,13 +182,16 @@ def test_the_command_prints_what_was_found_and_how_to_use_it(sets, tmp_path, cap
 @pytest.mark.slow
 def test_a_training_leaves_them_out_and_its_account_says_so(sets, tmp_path):
     spec = vitlab.dedup(*sets, tmp_path / "out", quiet=True).spec
+    screen = Console(file=io.StringIO(), width=200)
     run = vitlab.pretrain(
-        "ViT-Ti/16", spec, out=tmp_path / "run", image=32, epochs=1, held_out=0.0, batch=5, quiet=True
+        "ViT-Ti/16", spec, out=tmp_path / "run", image=32, epochs=1, held_out=0.0, batch=5, console=screen
     )
-    books = json.loads((run.path / "result.json").read_text())
-    text = "\n".join(file.read_text() for file in run.path.rglob("*.json"))
-    assert '"near_duplicate": 5' in text
-    assert books
+    last = max((run.path / "checkpoints").glob("step-*"))
+    account = Account.from_json(json.loads((last / "state.json").read_text())["progress"]["books"])
+    assert (account.found, account.used[0], dict(account.excluded)) == (20, 15, {"near_duplicate": 5})
+    assert account.is_balanced()
+    assert "left out 5 near-duplicates of test images ('a/16.png'" in screen.file.getvalue()
+    assert json.loads((run.path / "run.json").read_text())["data"] == spec
 
 
 PROGRAM = """

@@ -37,6 +37,7 @@ RULES = {  # why a source leaves something out: one, and several
     "near_duplicate": ("near-duplicate of a test image", "near-duplicates of test images"),
     "listed": ("image on the list of images to exclude", "images on the list of images to exclude"),
 }
+LISTED = ("near_duplicate", "listed")  # rules of `exclude=FILE` in a data spec
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,10 @@ class Excluded(Counter[str]):
     def unread_pictures(self) -> list[str]:
         """The lines about pictures with a suffix that is not read, such as .heic."""
         return [_explained(*kind, *found) for kind, found in self.by_rule() if kind[1] in SUFFIXES]
+
+    def on_lists(self) -> list[str]:
+        """The lines about samples that a list of the user's leaves out, such as near-duplicates of test images."""
+        return [_explained(*kind, *found) for kind, found in self.by_rule() if kind[0] in LISTED]
 
     def by_rule(self) -> list[tuple[tuple[str, str], tuple[int, list[str]]]]:
         """((rule, suffix), (count, first names)) of what is left out, by rule, the largest count first."""

@@ -154,9 +154,11 @@ def _other_set(name: str, spec: RunSpec, card: DataCard, sources: Mapping[str, S
 
 
 def tell_classes(console: Console, data: RunData) -> None:
-    """Print which files are not read, which folders have no images, and which classes the other sets lack."""
+    """Print which files are not read or left out, which folders have no images, and which classes the others lack."""
     for line in data.sets["data"].excluded.unread_pictures():
         say(console, f"warning: left out {line}")
+    for line in data.sets["data"].excluded.on_lists():
+        say(console, f"left out {line}")
     if empty := data.train.empty_folders:
         say(console, f"warning: folders without images do not become classes: {_named(empty)}; add images or remove "
                      "them")  # fmt: skip
