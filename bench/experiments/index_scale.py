@@ -1,8 +1,9 @@
 """Time and peak memory of `vitlab data index` and `verify` against the number of samples.
 
 Each row is a process of its own, from its start to its end, with one job; the memory is its largest resident size. The
-first row only imports the same code. The folder has 1,000 files in each class, and the shards have 10,000 samples each.
-Files and shards are hard links to a few of them, so that the disk holds little and the names are many.
+time is that of the processor, in user and system mode, so that other programs on the machine do not count. The time per
+sample is without the first row, which only imports the same code. The folder has 1,000 files in each class, and the
+shards have 10,000 samples each. Files and shards are hard links to a few of them: little on disk, and many names.
     python -m bench.experiments.index_scale 10000 100000 1000000 > evidence/index_scale.txt
 """
 
@@ -11,7 +12,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from io import BytesIO
 from pathlib import Path
 
@@ -61,29 +61,28 @@ def write_shards(folder: Path, samples: int) -> str:
 
 
 def measured(*arguments: str) -> tuple[int, float, float]:
-    """Samples, seconds and megabytes of a child."""
-    start = time.perf_counter()
+    """Samples, seconds of the processor and megabytes of a child."""
     child = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     said = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     assert child.returncode == 0, said
-    return int(said), time.perf_counter() - start, usage.ru_maxrss / 1024
+    return int(said), usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def main(numbers: list[int]) -> None:
     """Print a row for each measurement."""
-    _, seconds, memory = measured("import", "", "", "")
-    print(f"import only{'':29}  {seconds:7.1f} s  {memory:6.0f} MB peak", flush=True)
-    for kind, write in (("folder", write_folder), ("shards", write_shards)):
+    _, start, memory = measured("import", "", "", "")
+    print(f"import only{'':29}  {start:7.1f} s  {memory:6.0f} MB peak", flush=True)
+    for kind, write in (("shards", write_shards), ("folder", write_folder)):
         for samples in numbers:
             with tempfile.TemporaryDirectory() as scratch:
                 spec, index = write(Path(scratch, "data"), samples), str(Path(scratch, "x.index"))
                 for what in ("index", "verify"):
                     found, seconds, memory = measured(what, spec, index, str(Path(scratch, "out")))
                     assert found == samples, found
-                    each = f"{1e6 * seconds / samples:6.1f} us per sample"
+                    each = f"{1e6 * (seconds - start) / samples:6.1f} us per sample"
                     row = f"{kind}  {what:6}  {samples:9,} samples"
                     size = Path(index).stat().st_size / samples
                     print(f"{row:40}  {seconds:7.1f} s  {memory:6.0f} MB peak  {each}  {size:.0f} B/entry", flush=True)

@@ -66,6 +66,16 @@ def test_300_of_300_flipped_bits_in_jpeg_and_png_files_are_found(tmp_path):  # E
     assert found(index, tmp_path / "v") == {"changed": names}
 
 
+def test_without_hashes_none_of_the_flips_would_be_found(tmp_path, monkeypatch):
+    for module in (indexing, comparison):
+        monkeypatch.setattr(module, "data_hash", lambda _: bytes(16))
+    paths, rng = pictures(tmp_path / "d", 20), random.Random(0)
+    index = vitlab.index_data(f"folder:{tmp_path}/d", tmp_path / "x.index", quiet=True).path
+    for path in paths:
+        flip(path, rng)
+    assert found(index, tmp_path / "v") == {}
+
+
 def test_a_single_flipped_bit_is_found_among_others(tmp_path):
     paths, rng = pictures(tmp_path / "d", 20), random.Random(1)
     index = vitlab.index_data(f"folder:{tmp_path}/d", tmp_path / "x.index", quiet=True).path

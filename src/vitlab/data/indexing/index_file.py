@@ -152,7 +152,7 @@ class IndexFile:
     """An index that is read from its file a few thousand records at a time."""
 
     def __init__(self, path: Path, again: str = AGAIN) -> None:
-        self.path, self._again = Path(path).absolute(), again
+        self.path, self._again = Path(path), again
         if not path.exists() and not path.is_symlink():
             raise FileNotFoundError(f"{path} does not exist; {again}")
         with open_regular(path) as file:

@@ -113,7 +113,7 @@ class _Progress:
         display = Images if work.unit == "images" else Bytes
         self._display = display(console, work.what, name)
         self._total = sum(work.amount(part) for share in shares for part in range(share, work.parts, of))
-        self._done, self._looked = 0, 0.0
+        self._done, self._shown, self._looked = 0, -1, 0.0
 
     def __enter__(self) -> "_Progress":
         self._display.__enter__()
@@ -132,7 +132,9 @@ class _Progress:
                 self._done += self._work.amount(part)
                 part += self._of
             self._next[place] = part
-        self._display.show(self._done, self._total)
+        if self._done != self._shown:
+            self._display.show(self._done, self._total)
+            self._shown = self._done
 
 
 @contextlib.contextmanager

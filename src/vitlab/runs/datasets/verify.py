@@ -129,7 +129,7 @@ def verify_data(
 
 
 def _plan(index: IndexFile, **more: object) -> dict[str, object]:
-    return {"index": [str(index.path), *file_stamp(index.path)], **more}
+    return {"index": [str(index.path.absolute()), *file_stamp(index.path)], **more}
 
 
 # -- Samples of any source -------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def _check_samples(
         matches = None if is_same else match_ids(index, listed, parts)
         work = CompareSamples(
             *sample_parts(listing, indexing.PER_PART, parts),
-            index=index.path,
+            index=index.path.absolute(),
             matches=None if is_same else parts.absolute(),
         )
         run_parts(work, parts, workers, console, spec)
@@ -291,7 +291,7 @@ def _check_shards(
     shards = tuple((name, max(file_stamp(source / name)[0], 0)) for name in names)
     with work_folder(parts):
         keep_parts_of(parts, _plan(index, source=str(source), shards=stamps_digest(source, names)), console)
-        work = CompareShards(source.absolute(), shards, index.path, parts.absolute())
+        work = CompareShards(source.absolute(), shards, index.path.absolute(), parts.absolute())
         run_parts(work, parts, workers, console, str(source))
         naming = Naming(index.meta.class_names, _class_names(source, index))
         done = [work.result(part) for part in range(work.parts)]
