@@ -2,6 +2,7 @@
 
 import hashlib
 import http.client
+import json
 import re
 import socket
 import threading
@@ -188,3 +189,65 @@ def in_turn(*faults: str, every: int = 2, on: str = "") -> Choice:
         return faults[state[0] // every % len(faults)] if state[0] % every == 0 else ""
 
     return choose
+
+
+class Hub(FaultyServer):
+    """A stand-in for a hub of data sets: `branches` of one repository, owner/name, each a commit of files by path.
+
+    Files are answered from another path of the server, as a hub redirects to its storage.
+    """
+
+    def __init__(self, branches: dict[str, dict[str, bytes]], faults: Choice = no_fault) -> None:
+        self.commits = {self.commit(files): files for files in branches.values()}
+        self.branches = {name: self.commit(files) for name, files in branches.items()}
+        self.tokens: list[tuple[str, str]] = []  # (path, token) of every request
+        super().__init__(faults)
+
+    @staticmethod
+    def commit(files: dict[str, bytes]) -> str:
+        return hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+
+    def move(self, branch: str, files: dict[str, bytes]) -> None:
+        """Commit other files to a branch."""
+        self.branches[branch] = self.commit(files)
+        self.commits[self.branches[branch]] = files
+
+    def answer(self, handler: BaseHTTPRequestHandler, body: bytes) -> Answer:
+        path = urlsplit(handler.path).path
+        self.tokens.append((path, handler.headers.get("Authorization", "")))
+        if found := re.fullmatch(r"/api/datasets/owner/name(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?", path):
+            return self.about(found[1] or "revision", unquote(found[2] or "main"), unquote(found[3] or ""), body)
+        if found := re.fullmatch(r"/datasets/owner/name/resolve/([^/]+)/(.+)", path):
+            return Answer(302, {"Location": f"{self.url}/storage/{self.of(unquote(found[1]))}/{found[2]}"}, b"")
+        if found := re.fullmatch(r"/storage/(\w+)/(.+)", path):
+            data = self.commits[found[1]][unquote(found[2])]
+            return ranged(data, handler.headers.get("Range", ""), {"ETag": '"of the storage"'})
+        return Answer(404, {"X-Error-Code": "RepoNotFound"}, b"{}")
+
+    def of(self, revision: str) -> str:
+        return self.branches.get(revision, revision)
+
+    def about(self, what: str, revision: str, path: str, body: bytes) -> Answer:
+        if self.of(revision) not in self.commits:
+            return Answer(404, {"X-Error-Code": "RevisionNotFound"}, b"{}")
+        files = self.commits[self.of(revision)]
+        if what == "revision":
+            about = {"id": "owner/name", "sha": self.of(revision), "siblings": [], "private": False, "tags": []}
+            return Answer(200, {"Content-Type": "application/json"}, json.dumps(about).encode())
+        prefix = f"{path}/" if path else ""
+        names = [name.removeprefix(prefix) for name in files if name.startswith(prefix)]
+        entries = [self.entry(prefix + name, files[prefix + name]) for name in names if "/" not in name]
+        folders = {name.partition("/")[0] for name in names if "/" in name}
+        entries += [
+            {"type": "directory", "oid": "0" * 40, "size": 0, "path": prefix + name} for name in sorted(folders)
+        ]
+        if what == "paths-info":
+            asked = json.loads(body)["paths"]
+            entries = [self.entry(name, data) for name, data in files.items() if name in asked]
+        elif not names:
+            return Answer(404, {"X-Error-Code": "EntryNotFound"}, b"{}")
+        return Answer(200, {"Content-Type": "application/json"}, json.dumps(entries).encode())
+
+    def entry(self, name: str, data: bytes) -> dict[str, object]:
+        large = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+        return {"type": "file", "oid": hashlib.sha1(data).hexdigest(), "size": len(data), "path": name, "lfs": large}

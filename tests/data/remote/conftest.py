@@ -55,9 +55,9 @@ def upload(proxy, bucket, files):
     client.close()
 
 
-def jpegs(count, seed=0):
+def jpegs(count, seed=0, size=(20, 24)):
     draw = np.random.default_rng(seed)
     for _ in range(count):
         file = io.BytesIO()
-        Image.fromarray(draw.integers(0, 255, (20, 24, 3), np.uint8)).save(file, "JPEG")
+        Image.fromarray(draw.integers(0, 255, (*size, 3), np.uint8)).save(file, "JPEG")
         yield file.getvalue()
