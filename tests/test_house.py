@@ -148,6 +148,7 @@ LIBRARIES = {  # what the core may import besides the standard library
     "rich",
     "sklearn",  # [demo], inside a function
     "pyarrow",  # [data], inside a function
+    "pillow_heif",  # [heic], inside a function
     *("scipy", "h5py"),  # [vtab], inside functions
     "matplotlib",  # [plot], inside a function
     "ray",  # [ray], inside a function
@@ -157,7 +158,19 @@ LIBRARIES = {  # what the core may import besides the standard library
     "openvino",  # [openvino], inside a function
     *("fastapi", "starlette", "uvicorn", "h11"),  # [serve], in modules that are imported inside functions
 }
-EXTRAS = {"sklearn", "pyarrow", "scipy", "h5py", "matplotlib", "ray", "optuna", "onnx", "onnxruntime", "openvino"}
+EXTRAS = {
+    "sklearn",
+    "pyarrow",
+    "pillow_heif",
+    "scipy",
+    "h5py",
+    "matplotlib",
+    "ray",
+    "optuna",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+}
 SERVE = {"fastapi", "starlette", "uvicorn", "h11"}
 NEEDS_SERVE = {"app", "connections", "server"}  # modules of the service that subclass what the extra [serve] has
 FORBIDDEN_CALLS = {"eval", "exec", "__import__", "import_module", "loads_pickle", "print"}
