@@ -22,7 +22,7 @@ NASTY = {
     "n11 palette.png": (saved(photo().convert("P"), "PNG", transparency=bytes(range(256))), None),
     "n12 alpha.png": (saved(photo().convert("RGBA"), "PNG"), None),
     "n13 one bit.png": (saved(photo().convert("1"), "PNG"), None),
-    "n14 float.png": (saved(Image.new("F", (4, 4), -1.0), "TIFF"), "unsupported_format"),
+    "n14 float.png": (saved(Image.new("F", (4, 4), -1.0), "TIFF"), "unsupported_mode"),
     "n15 frames.gif": (animation("GIF", 3), None),
     "n16 many frames.gif": (animation("GIF", 60), None),
     "n17 claims.png": (claiming("PNG", 60_000, 60_000), "too_many_pixels"),
@@ -32,7 +32,7 @@ NASTY = {
     "n21 dot.png": (saved(Image.new("RGB", (1, 1)), "PNG"), None),
     "n21 thread.png": (saved(Image.new("L", (1, 20_000)), "PNG"), "aspect_ratio"),
     "n22 no width.png": (png(0, 4, b""), "corrupt"),
-    "n23 loop.png": (b"II*\0\x08\0\0\0\1\0" + bytes(12) + b"\x08\0\0\0", "unsupported_format"),
+    "n23 loop.png": (b"II*\0\x08\0\0\0\1\0" + bytes(12) + b"\x08\0\0\0", "corrupt"),
     "n24 script.jpg": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not_an_image"),
     "n25 =cmd<img onerror>\n\u202e.png": (saved(photo(), "PNG"), None),
 }

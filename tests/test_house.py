@@ -151,6 +151,7 @@ LIBRARIES = {  # what the core may import besides the standard library
     "rich",
     "sklearn",  # [demo], inside a function
     "pyarrow",  # [data], inside a function
+    "pillow_heif",  # [heic], inside a function
     *("scipy", "h5py"),  # [vtab], inside functions
     "matplotlib",  # [plot], inside a function
     "ray",  # [ray], inside a function
@@ -161,7 +162,19 @@ LIBRARIES = {  # what the core may import besides the standard library
     *("fastapi", "starlette", "uvicorn", "h11"),  # [serve], in modules that are imported inside functions
     *("fsspec", "aiohttp", "botocore", "yarl", "huggingface_hub"),  # [remote] and the user's choice, likewise
 }
-EXTRAS = {"sklearn", "pyarrow", "scipy", "h5py", "matplotlib", "ray", "optuna", "onnx", "onnxruntime", "openvino"}
+EXTRAS = {
+    "sklearn",
+    "pyarrow",
+    "pillow_heif",
+    "scipy",
+    "h5py",
+    "matplotlib",
+    "ray",
+    "optuna",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+}
 SERVE = {"fastapi", "starlette", "uvicorn", "h11"}
 NEEDS_SERVE = {"app", "connections", "server"}  # modules of the service that subclass what the extra [serve] has
 REMOTE = {"fsspec", "aiohttp", "botocore", "yarl", "huggingface_hub"}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from rich.console import Console
 
@@ -57,6 +57,8 @@ _TASKS = "Tasks of VTAB-1k or groups of them, such as dsprites_location natural 
 Tasks = Annotated[tuple[str, ...], Flag("TASK ...", _TASKS)]
 RunningSize = Annotated[str, Flag(_SIZE, "Resolution to run at (default: the model's).")]
 MaxPixels = Annotated[int | None, Flag("INT", "Largest number of pixels of an image (default: a limit per format).")]
+_DECODE = "Decode training JPEGs exactly, or fast: at a reduced size where they are larger than needed."
+Decode = Annotated[Literal["exact", "fast"], Flag("{exact,fast}", _DECODE)]
 MaxBad = Annotated[float, Flag("FLOAT", "Largest share of unreadable images; the result says how many there were.")]
 Batch = Annotated[int, Flag("INT", "Images per batch.")]
 Workers = Annotated[int, Flag("INT", "Processes that decode images.")]

@@ -1,5 +1,6 @@
 """A JPEG of which only a part is decoded has the pixels and the refusals of the whole one."""
 
+import pickle
 import random
 
 import numpy as np
@@ -7,11 +8,16 @@ import pytest
 from PIL import Image
 
 from pictures import photo, saved
+from vitlab.data.fingerprint import fingerprint
 from vitlab.data.images.gate import open_image, read_image
 from vitlab.data.images.refusals import BadImage
+from vitlab.data.loading.batches import order_of, training_batches
+from vitlab.data.source import Wrapped
+from vitlab.data.sources.catalogue import open_source, with_decode
 from vitlab.data.transforms.augmentation import draws, training_pixels
 from vitlab.data.transforms.evaluation import evaluation_pixels
 from vitlab.pixels import Augmentation, Preprocessing, RandAugment
+from vitlab.runs.training.data import named_sources
 
 SIZE = (24, 32)
 WAYS = (
@@ -152,3 +158,29 @@ def test_fast_decoding_is_near_exact_decoding_and_not_the_same():
         training_pixels(open_image(data, decoding="fast"), SIZE, Augmentation(), draws(0, n, "a")) for n in range(8)
     ]
     assert all(one.shape == (3, *SIZE) for one in plain)
+
+
+def test_fast_decoding_is_an_option_of_a_spec_with_a_fingerprint_of_its_own(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jpg").write_bytes(saved(photo(640, 480), "JPEG"))
+    exact, fast = (open_source(f"folder:{tmp_path}?decode={way}") for way in ("exact", "fast"))
+    assert fingerprint(exact) == fingerprint(open_source(f"folder:{tmp_path}")) != fingerprint(fast)
+    assert Wrapped(fast).decoding == "fast"
+    assert pickle.loads(pickle.dumps(fast)).decoding == "fast"  # noqa: S301 - our own bytes
+    pixels = [
+        next(training_batches(source, order_of(source), batch=2, size=SIZE, augmentation=Augmentation())).pixels
+        for source in (exact, fast)
+    ]
+    assert not np.array_equal(*pixels)
+
+
+def test_the_flag_is_for_training_data_and_scores_stay_exact(tmp_path):
+    names, _ = named_sources("folder:a", "folder:b", "folder:c", None, "fast")
+    assert names == {"data": "folder:a?decode=fast", "validation": "folder:b", "test": "folder:c"}
+    assert with_decode("folder:a?split=train", "fast") == "folder:a?split=train&decode=fast"
+    assert with_decode("folder:a", "exact") == "folder:a"
+    with pytest.raises(ValueError, match="decode has no effect on 'digits', which has no image files"):
+        with_decode("digits", "fast")
+    with pytest.raises(ValueError, match="decode 'quick' must be exact or fast"):
+        open_source(f"folder:{tmp_path}?decode=quick")

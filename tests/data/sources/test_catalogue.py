@@ -194,19 +194,17 @@ def test_kinds_of_data_are_a_table():
 class TestCheck:
     def test_what_is_excluded_is_named_with_its_rule_and_the_way_out(self, photos, tmp_path, capsys):
         for number in range(4):
-            (photos / "cat" / f"IMG_{number}.HEIC").touch()
+            (photos / "cat" / f"IMG_{number}.JXL").touch()
         (photos / "dog" / "notes.txt").touch()
         assert main(["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]) == 0
         printed = capsys.readouterr().out
-        named = "excluded     4 .heic files ('cat/IMG_"
+        named = "excluded     4 .jxl files ('cat/IMG_"
         assert named in printed
         (line,) = [line for line in printed.splitlines() if line.startswith(named)]
-        assert line.endswith(
-            "HEIC is not supported; convert to JPEG or PNG, for example with heif-convert IN.heic OUT.jpg"
-        )
+        assert line.endswith("JPEG XL is not supported; convert to JPEG or PNG, for example with djxl IN.jxl OUT.png")
         assert "excluded     1 .txt file ('dog/notes.txt')" in printed
         report = json.loads((tmp_path / "out" / "report.json").read_text())
-        assert [(row["suffix"], row["count"]) for row in report["excluded"]] == [(".heic", 4), (".txt", 1)]
+        assert [(row["suffix"], row["count"]) for row in report["excluded"]] == [(".jxl", 4), (".txt", 1)]
 
     def test_a_pixel_limit_is_a_flag(self, photos, tmp_path, capsys):
         words = ["data", "check", f"folder:{photos}", "--out", str(tmp_path / "out"), "--workers", "0"]

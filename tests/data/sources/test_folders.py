@@ -66,9 +66,7 @@ def test_every_image_has_its_bytes_its_class_and_its_relative_path(tmp_path):
 
 
 def test_what_is_no_sample_is_counted_by_rule(tmp_path):
-    write(
-        tmp_path, "cat/a.jpg", "cat/.b.jpg", "cat/.git/c.jpg", "cat/notes.txt", "cat/raw.tiff", "stray.jpg", ".hidden"
-    )
+    write(tmp_path, "cat/a.jpg", "cat/.b.jpg", "cat/.git/c.jpg", "cat/notes.txt", "cat/raw.psd", "stray.jpg", ".hidden")
     (tmp_path / "linked").mkdir()
     (tmp_path / "cat" / "link").symlink_to(tmp_path / "linked")
     source = FolderSource(tmp_path)

@@ -284,7 +284,7 @@ class TestCommand:
         (photos / "deep").mkdir(parents=True)
         for name in ("b.png", "deep/a.png"):
             (photos / name).write_bytes(pictures[0].read_bytes())
-        (photos / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+        (photos / "phone.jxl").write_bytes(b"\xff\x0a\x2f\x03")
         (photos / "notes.txt").write_text("not a picture")
         stream = io.TextIOWrapper(io.BytesIO(pictures[1].read_bytes()))
         monkeypatch.setattr("sys.stdin", stream)
@@ -293,7 +293,7 @@ class TestCommand:
         told = capsys.readouterr()
         answers = json.loads(told.out)["answers"]
         matched = [str(path) for path in sorted(pictures) if len(path.name) == 7]
-        below = [str(photos / name) for name in ("b.png", "deep/a.png", "phone.heic")]
+        below = [str(photos / name) for name in ("b.png", "deep/a.png", "phone.jxl")]
         assert [answer["image"] for answer in answers] == [*below, *matched, "-"]
         assert [answer["reason"] for answer in answers if answer["reason"]] == ["unsupported_format"]
         assert f"1 of {len(answers)} pictures could not be read" in told.err

@@ -469,12 +469,12 @@ class TestBadImages:
         assert "validation data are matched to the training classes by name; it has no image of 'blue'" in said(console)
 
     def test_pictures_of_a_format_that_is_not_read_are_named_when_a_run_begins(self, trained, photos, tmp_path):
-        (photos / next(iter(COLOURS)) / "IMG_1.HEIC").write_bytes(b"phone")
+        (photos / next(iter(COLOURS)) / "IMG_1.JXL").write_bytes(b"phone")
         spec = finetuning_run(trained, "", Request(f"folder:{photos}", changes=QUICKLY), Execution(), quiet())
         console = quiet()
         create(tmp_path / "run", spec, console, is_confirmed=False)
-        assert "warning: left out 1 .heic file" in said(console)
-        assert "HEIC is not supported; convert to JPEG or PNG" in said(console)
+        assert "warning: left out 1 .jxl file" in said(console)
+        assert "JPEG XL is not supported; convert to JPEG or PNG" in said(console)
 
     def test_a_run_made_when_numbers_were_sorted_as_text_continues_as_it_was(self, trained, photos, tmp_path):
         for name, number in zip(COLOURS, ("10", "2", "9"), strict=True):

@@ -87,7 +87,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
             return _over_white(image)
         case "1" | "L" | "P" | "PA" | "RGB", _:
             return _over_white(image.convert("RGBA"))
-        case "I;16" | "I", _:
+        case "I;16" | "I;16B" | "I", _:
             return _from_16_bits(image)
         case mode, _:
             raise BadImage(Reason.unsupported_mode, f"has pixels of mode {mode}; save it as 8-bit RGB")

@@ -25,7 +25,7 @@ from PIL.ImageFile import ImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from vitlab.data.images.colours import TRANSPOSE, bytes_per_pixel, colour_key, orientation_of, to_rgb
-from vitlab.data.images.readers import READERS, rows_above
+from vitlab.data.images.readers import READERS, check_support, rows_above
 from vitlab.data.images.refusals import (
     ALLOWED,
     CONVERSIONS,
@@ -38,6 +38,7 @@ from vitlab.data.images.refusals import (
     Reason,
 )
 from vitlab.data.images.structure import check_size, check_structure, gif_frames, sniff
+from vitlab.data.images.tiff import checked_tags
 
 Decoding = Literal["exact", "fast"]
 Box = tuple[int, int, int, int]  # left, upper, right, lower, as in Pillow
@@ -270,6 +271,7 @@ class Header(NamedTuple):
 def _header(data: bytes, format: str, max_pixels: int | None) -> Header:
     """Check the structure and the sizes of a file and open it."""
     ends_with_scan = check_structure(data, format, max_pixels)
+    check_support(format)
     image = READERS[format](BytesIO(data))
     check_size(image.size, format, max_pixels)  # again, because this is the size that Pillow allocates
     _check_memory(image, format, max(LARGEST_DECODE, DECODE_PER_PIXEL * (max_pixels or 0)))
@@ -287,8 +289,8 @@ def _load(data: bytes, format: str, image: ImageFile) -> ImageFile:
 
 def _check_memory(image: ImageFile, format: str, most: int) -> None:
     """Raise BadImage if converting the picture to upright RGB takes more than `most` bytes."""
-    if format == "WEBP":
-        return  # only its size is limited, before it is opened
+    if format in ("WEBP", "AVIF", "HEIC", "JPEG 2000"):
+        return  # only their size is limited, before they are opened
     is_turned = orientation_of(image.info.get("exif"))[0] in TRANSPOSE
     needed = image.width * image.height * bytes_per_pixel(image, is_turned=is_turned)
     if needed > most:
@@ -300,6 +302,8 @@ def _check_memory(image: ImageFile, format: str, most: int) -> None:
 
 
 def _is_animated(image: ImageFile, data: bytes) -> bool:
+    if image.format == "TIFF":
+        return checked_tags(data)[1]
     if image.format != "GIF":
         return getattr(image, "is_animated", False)  # read from the header
     try:

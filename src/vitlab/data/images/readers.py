@@ -3,12 +3,19 @@
 from collections.abc import Callable
 from io import BytesIO
 
+from PIL import features
+from PIL.AvifImagePlugin import AvifImageFile
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
+from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
+
+from vitlab.data.images.refusals import BadImage, Reason
+from vitlab.data.images.tiff import plain_tiff
 
 
 class Jpeg(JpegImageFile):
@@ -27,6 +34,28 @@ class Jpeg(JpegImageFile):
         self.decoderconfig = (shrink, 0)
 
 
+def _tiff(stream: BytesIO) -> ImageFile:
+    return TiffImageFile(BytesIO(plain_tiff(stream.getvalue())))
+
+
+def _heic(stream: BytesIO) -> ImageFile:
+    try:
+        from pillow_heif import HeifImageFile  # pyrefly: ignore[missing-import] - an extra
+    except ImportError:
+        way = 'install it with pip install "vitlab[heic]", or convert the file to JPEG'
+        raise BadImage(Reason.unsupported_format, f"is HEIC, which needs the package pillow-heif; {way}") from None
+    return HeifImageFile(stream)
+
+
+def check_support(format: str) -> None:
+    """Raise BadImage if this build of Pillow was made without the decoder of a format."""
+    feature = FEATURES.get(format, "")
+    if feature and not features.check(feature):
+        way = "install Pillow from PyPI, or convert the file to JPEG or PNG"
+        raise BadImage(Reason.unsupported_format, f"is {format}, which this build of Pillow does not read; {way}")
+
+
+FEATURES = {"TIFF": "libtiff", "AVIF": "avif", "JPEG 2000": "jpg_2000"}  # Pillow's names of optional decoders
 # Called directly, not through Image.open: no other plugin is used (EPS would start Ghostscript), a JPEG stays one
 # picture (not an MPO), and Image.open does not warn about large pictures.
 READERS: dict[str, Callable[[BytesIO], ImageFile]] = {
@@ -35,6 +64,10 @@ READERS: dict[str, Callable[[BytesIO], ImageFile]] = {
     "WEBP": WebPImageFile,
     "GIF": GifImageFile,
     "BMP": BmpImageFile,
+    "TIFF": _tiff,
+    "AVIF": AvifImageFile,
+    "HEIC": _heic,
+    "JPEG 2000": Jpeg2KImageFile,
 }
 
 

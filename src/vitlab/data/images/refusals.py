@@ -12,12 +12,20 @@ MOST_PIXELS = {
     "WEBP": LARGEST_DECODE // 16,  # its decoder allocates 16 bytes per pixel when it opens a file
     "GIF": 32_000_000,
     "BMP": 32_000_000,
+    "TIFF": 32_000_000,
+    "AVIF": LARGEST_DECODE // 16,
+    "HEIC": LARGEST_DECODE // 16,
+    "JPEG 2000": LARGEST_DECODE // 32,  # its decoder keeps every value in four bytes, more than once
 }
 MOST_SCANS = 100  # of a JPEG, each a pass over all pixels; encoders write about 10, and 1,000 in 220 KB take 7 s
 MOST_PIECES = {  # that Pillow walks in Python; files of usual pieces have fewer
     "JPEG": 1_000,  # segments; Pillow's time for EXIF is quadratic in them
     "PNG": 250_000,  # chunks
     "GIF": 250_000,  # blocks
+    "TIFF": 32_768,  # strips or tiles
+    "AVIF": 10_000,  # boxes
+    "HEIC": 10_000,
+    "JPEG 2000": 1_000,
 }
 DECODE_PER_PIXEL = 16  # bytes of memory per pixel, under a limit set by the user
 ALLOWED = ", ".join(MOST_PIXELS)
@@ -34,13 +42,7 @@ SUFFIXES = {
     ".bmp": "BMP",
 }
 # Formats that are recognised but not read, with a command that converts such a file.
-CONVERSIONS = {
-    "HEIC": "heif-convert IN.heic OUT.jpg",
-    "AVIF": "avifdec IN.avif OUT.png",
-    "TIFF": "magick 'IN.tiff[0]' OUT.png",
-    "JPEG 2000": "magick IN.jp2 OUT.png",
-    "JPEG XL": "djxl IN.jxl OUT.png",
-}
+CONVERSIONS = {"JPEG XL": "djxl IN.jxl OUT.png"}
 
 
 class Reason(StrEnum):
@@ -52,7 +54,7 @@ class Reason(StrEnum):
     empty = auto()
     too_large = auto()  # bytes
     not_an_image = auto()
-    unsupported_format = auto()  # a format that is not read, such as HEIC
+    unsupported_format = auto()  # a format that is not read, such as JPEG XL, or HEIC without its extra
     unsupported_mode = auto()
     too_many_pixels = auto()
     aspect_ratio = auto()
@@ -67,7 +69,7 @@ class Note(StrEnum):
     """What is unusual about an image that is accepted."""
 
     format_mismatch = auto()  # a PNG named .jpg
-    animated = auto()  # the first frame is used
+    animated = auto()  # the first frame or page is used
     broken_exif = auto()
 
 

@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 
+from vitlab.data.images.boxes import heif_sizes, jpeg2000_sizes
 from vitlab.data.images.refusals import (
     LARGEST_ASPECT,
     LARGEST_SIDE,
@@ -15,6 +16,7 @@ from vitlab.data.images.refusals import (
     BadImage,
     Reason,
 )
+from vitlab.data.images.tiff import HEIGHT, WIDTH, check_pieces, checked_tags
 from vitlab.require import require
 
 MAGIC = {
@@ -198,10 +200,35 @@ def _check_bmp(data: bytes, max_pixels: int | None) -> None:
         raise BadImage(Reason.unsupported_mode, "is a run-length encoded BMP; save it as a plain BMP or PNG")
 
 
+def _check_tiff(data: bytes, max_pixels: int | None) -> None:
+    tags, _ = checked_tags(data)
+    check_size((tags[WIDTH][0], tags[HEIGHT][0]), "TIFF", max_pixels)
+    check_pieces(data, tags)
+
+
+def _check_avif(data: bytes, max_pixels: int | None) -> None:
+    for size in heif_sizes(data):
+        check_size(size, "AVIF", max_pixels)
+
+
+def _check_heic(data: bytes, max_pixels: int | None) -> None:
+    for size in heif_sizes(data):
+        check_size(size, "HEIC", max_pixels)
+
+
+def _check_jpeg2000(data: bytes, max_pixels: int | None) -> None:
+    for size in jpeg2000_sizes(data):
+        check_size(size, "JPEG 2000", max_pixels)
+
+
 CHECKS: dict[str, Callable[[bytes, int | None], bool | None]] = {
     "JPEG": _check_jpeg,
     "PNG": _check_png,
     "WEBP": _check_webp,
     "GIF": _check_gif,
     "BMP": _check_bmp,
+    "TIFF": _check_tiff,
+    "AVIF": _check_avif,
+    "HEIC": _check_heic,
+    "JPEG 2000": _check_jpeg2000,
 }

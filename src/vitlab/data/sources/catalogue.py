@@ -215,14 +215,24 @@ def _unknown(spec: str) -> str:
 
 def with_max_pixels(spec: str, max_pixels: int | None) -> str:
     """Add a limit on the pixels of an image to a spec; returned as it is without a limit or without a spec."""
-    if max_pixels is None or not spec:
-        return spec
     check_max_pixels(max_pixels)
+    return _with_option(spec, MAX_PIXELS, max_pixels)
+
+
+def with_decode(spec: str, decode: str | None) -> str:
+    """Add a way of decoding to a spec; returned as it is without one, for exact decoding or without a spec."""
+    way = None if decode is None else check_decoding(decode)
+    return _with_option(spec, DECODE, None if way == "exact" else way)
+
+
+def _with_option(spec: str, name: str, value: object) -> str:
+    if value is None or not spec:
+        return spec
     kind = KINDS.get(spec.partition(":")[0].partition("?")[0])
     has_effect = kind is None or kind.is_encoded
-    require(has_effect, f"max_pixels has no effect on {spec!r}, which has no image files; leave it out")
+    require(has_effect, f"{name} has no effect on {spec!r}, which has no image files; leave it out")
     match = SPEC.fullmatch(spec)
-    return f"{spec}{'&' if match and match['options'] else '?'}{MAX_PIXELS}={max_pixels}"
+    return f"{spec}{'&' if match and match['options'] else '?'}{name}={value}"
 
 
 def described_kinds() -> dict[str, str]:

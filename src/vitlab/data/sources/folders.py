@@ -18,7 +18,8 @@ from vitlab.data.source import Labels, Sample, Source, check_index
 from vitlab.require import require
 from vitlab.user_files import broken_link
 
-SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp")
+SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp", b".tif", b".tiff", b".avif", b".heic", b".heif")
+SUFFIXES += (b".jp2", b".j2k")
 # Folders that operating systems create: resource forks, thumbnails, deleted files.
 SYSTEM_FOLDERS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found"}
 SPLITS = (("train", "training"), ("val", "validation", "valid"), ("test",))  # each row: names of one split

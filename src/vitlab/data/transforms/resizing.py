@@ -97,7 +97,8 @@ def _bilinear(image: Image.Image, height: int, width: int, box: FloatBox) -> np.
         rows = rows[np.concatenate([above, below])]
         above, below = np.arange(height), np.arange(height, 2 * height)
     # Columns first, once per row: (rows, 3, W) -> (rows, 3, width).
-    mixed = _blend(*(rows.take(columns, axis=2).astype(np.float32) for columns in (left, right)), across)
+    first, second = (rows.take(columns, axis=2).astype(np.float32) for columns in (left, right))
+    mixed = _blend(first, second, across)
     mixed = _blend(mixed[above], mixed[below], down[:, None, None])
     return np.rint(mixed, out=mixed).astype(np.uint8)
 

@@ -12,11 +12,12 @@ from torch.utils.data import Dataset
 from vitlab.data.class_names import Renumbered, renumbered
 from vitlab.data.fingerprint import DataCard
 from vitlab.data.fingerprint import describe as describe_data
+from vitlab.data.images.gate import Decoding
 from vitlab.data.loading.accounting import Account, Quarantined, names, training_limit
 from vitlab.data.loading.batches import Batch
 from vitlab.data.remote.traffic import Counts
 from vitlab.data.source import Source
-from vitlab.data.sources.catalogue import open_data, open_source, with_max_pixels
+from vitlab.data.sources.catalogue import open_data, open_source, with_decode, with_max_pixels
 from vitlab.data.splits import development_split
 from vitlab.errors import first_few
 from vitlab.metrics.multilabel import check_kept
@@ -54,12 +55,18 @@ class RunData:
 
 
 def named_sources(
-    data: Data, validation: Data = "", test: Data = "", max_pixels: int | None = None
+    data: Data, validation: Data = "", test: Data = "", max_pixels: int | None = None, decode: Decoding = "exact"
 ) -> tuple[dict[str, str], dict[str, Source]]:
-    """How run.json names the data sets of a call, and those that the caller gave as objects, both by name."""
+    """How run.json names the data sets of a call, and those that the caller gave as objects, both by name.
+
+    `decode` is for the training data; sets of their own for validation and test are decoded exactly unless their spec
+    says otherwise.
+    """
     given = {"data": data, "validation": validation, "test": test}
     sources = {name: open_data(one) for name, one in given.items() if not isinstance(one, str)}
     texts = {name: with_max_pixels(one, max_pixels) for name, one in given.items() if isinstance(one, str)}
+    require(decode == "exact" or "data" in texts, "decode is for data given as a spec; set it when you open the source")
+    texts |= {name: with_decode(one, decode) for name, one in texts.items() if name == "data"}
     return texts | {name: source.spec for name, source in sources.items()}, sources
 
 

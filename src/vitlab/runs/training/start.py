@@ -12,6 +12,7 @@ from rich.console import Console
 from torch import nn
 
 from vitlab.changes import NO_CHANGES, check_names, flattened, with_fields
+from vitlab.data.images.gate import Decoding
 from vitlab.data.loading.workers import check_workers
 from vitlab.errors import InvalidValue
 from vitlab.interrupts import raise_when_interrupted
@@ -67,6 +68,7 @@ def finetune(
     held_out: float | None = None,
     test: Data = "",
     max_pixels: int | None = None,
+    decode: Decoding = "exact",
     teacher: str | Path | None = None,
     seed: int = 0,
     execution: Execution = AUTOMATIC,
@@ -86,6 +88,7 @@ def finetune(
     `architecture`, of the model:
     `schedule={"peak": 3e-3}, batch=64, workers=2, architecture={"dropout": 0.1}`; `changes` has the same by dotted
     names, `{"schedule.peak": 3e-3}`.
+    `decode` "fast" decodes training JPEGs that are larger than needed at a reduced size, which changes pixels a little.
     `on_event` is called with every event of the run as a dictionary. Ctrl-C saves and raises `vitlab.Stopped`; the run
     continues with `vitlab.open_run(out).resume()`.
     """
@@ -107,6 +110,7 @@ def pretrain(
     held_out: float | None = None,
     test: Data = "",
     max_pixels: int | None = None,
+    decode: Decoding = "exact",
     teacher: str | Path | None = None,
     seed: int = 0,
     execution: Execution = AUTOMATIC,
@@ -130,7 +134,8 @@ class Call:
     """The arguments that `finetune` and `pretrain` share, by name, checked before anything is opened."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        names, self.sources = named_sources(*(given[name] for name in ("data", "validation", "test", "max_pixels")))
+        named = ("data", "validation", "test", "max_pixels", "decode")
+        names, self.sources = named_sources(*(given[name] for name in named))
         fields = {**given["changes"], **given["fields"]}
         self.execution, changes = split_changes(given["execution"], fields, given.keys() - {"fields"})
         same: dict[str, Any] = {name: given[name] for name in ("held_out", "seed", "teacher", "epochs")} | names
