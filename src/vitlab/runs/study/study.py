@@ -180,8 +180,8 @@ def _places(data: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
 def without_places(command: str, places: Mapping[str, str]) -> str:
     """The command with names in place of paths: a row says nothing about the machine."""
     for name, place in places.items():
-        for written in (place, shlex.quote(f"{name}={place}").removeprefix(f"{name}=")):
-            command = command.replace(f"{name}={written}", f"{name}={name.upper()}")
+        for written in (shlex.quote(f"{name}={place}"), f"{name}={place}"):
+            command = command.replace(written, f"{name}={name.upper()}")
     return command
 
 
