@@ -65,9 +65,10 @@ class StudyResult(Tabular):
     def save(self, folder: Path) -> None:
         """Write the table and the figure; a study without a single value has no figure."""
         self.table.save(folder / TABLE)
-        drawn = self.figure if any(row.values for row in self.rows) else None
-        for suffix in (".svg", ".png") if drawn is not None else ():
-            drawn.save(folder / f"{FIGURE}{suffix}")
+        if any(row.values for row in self.rows):
+            drawn = self.figure
+            for suffix in (".svg", ".png"):
+                drawn.save(folder / f"{FIGURE}{suffix}")
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
