@@ -67,7 +67,8 @@ def study(
         found = run(name, out, **how)
         console().print(found.table.terminal())
         for one in found.verdicts:
-            console().print(Text(f"{one.claim.name}: {one.answer}", style="bold"), soft_wrap=True)
+            few = " (it takes 3 seeds or more)" * (one.answer == "not run yet")
+            console().print(Text(f"{one.claim.name}: {one.answer}{few}", style="bold"), soft_wrap=True)
         if found.study.says:
             console().print(Text(f"the paper: {found.study.says}"), soft_wrap=True)
         console().print(Text(f"table and figure are in {out / found.study.name}"), soft_wrap=True)

@@ -1,15 +1,16 @@
-"""The studies by name."""
+"""The studies by name, in the order of the paper's sections."""
 
 import difflib
 from typing import Final
 
 from vitlab.errors import did_you_mean
 from vitlab.studies.architecture import ARCHITECTURE
-from vitlab.studies.pretraining import PRETRAINING
+from vitlab.studies.pretraining import FIGURE4, RESOLUTION, SELFSUP, TABLE5
 from vitlab.studies.study import Study
-from vitlab.studies.transfer import TRANSFER
+from vitlab.studies.transfer import FIGURE2, TABLE2, TABLE6, TABLE7
 
-STUDIES: Final[dict[str, Study]] = {study.name: study for study in (*TRANSFER, *PRETRAINING, *ARCHITECTURE)}
+_LISTED: Final = (TABLE2, FIGURE2, TABLE5, FIGURE4, TABLE6, TABLE7, SELFSUP, RESOLUTION, *ARCHITECTURE)
+STUDIES: Final[dict[str, Study]] = {study.name: study for study in _LISTED}
 NAMES: Final[dict[str, str]] = {name: study.name for study in STUDIES.values() for name in (study.name, *study.aliases)}
 
 

@@ -192,4 +192,3 @@ RESOLUTION: Final = Study(
     ),
     says="It is often beneficial to fine-tune at a higher resolution.",
 )
-PRETRAINING: Final = (TABLE5, FIGURE4, SELFSUP, RESOLUTION)

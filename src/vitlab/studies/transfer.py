@@ -211,5 +211,3 @@ TABLE7: Final = Study(
         ),
     ),
 )
-
-TRANSFER: Final = (TABLE2, FIGURE2, TABLE6, TABLE7)

@@ -11,14 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import vitlab
 from vitlab.cli import main
+from vitlab.data.sources.catalogue import open_source
 from vitlab.page.run_browser.api import RunBrowser
 from vitlab.recipe import Execution
 from vitlab.run_dir import DIVERGED, RESULT
 from vitlab.runs.study.measuring import ROW
-from vitlab.runs.study.study import places_table, plan_study, study
+from vitlab.runs.study.study import places_table, plan_study, study, study_names, without_places
 from vitlab.runs.study.trainings import Lab, choose_recipes, chosen_recipe, packed, picking_jobs
 from vitlab.studies.catalogue import STUDIES
 from vitlab.studies.claims import Claim, above
@@ -154,7 +156,7 @@ def test_the_best_of_rival_recipes_on_development_images_trains_the_run(tmp_path
     rivals = replace(tuned, recipe=slow, rivals=(fast,), development=0.4)
     grid = own_study(cells=lambda lab: [Cell({"a": "1"}, Accuracy(), rivals)], claims=(), figure=Figure("a"))
     found = study(grid, tmp_path, scale="test", seeds=2, quiet=True, execution=CPU)
-    lab = Lab(tmp_path, packed(tmp_path, TEST.drawn, None), CPU)
+    lab = Lab(tmp_path, packed(tmp_path, TEST.drawn, Console(quiet=True)), CPU)
     choice = json.loads((tmp_path / "trained" / rivals.name / "choice.json").read_text())
     best = choice["development accuracy"].index(max(choice["development accuracy"]))
     assert choice["best"] == best
@@ -227,6 +229,35 @@ def test_a_second_question_mark_of_a_data_spec_joins_the_options():
     assert lab.expanded("{jft300m}?subset=9") == "shards:jft?split=train&subset=9"
     assert lab.expanded("cifar10:{cifar10}?split=test") == "cifar10:data?split=test"
     assert PAPER.upstream["JFT-300M"].data == "{jft300m}"
+
+
+def test_rows_name_places_instead_of_paths():
+    command = "vitlab study table8 --data cifar10=/data/cifar --data 'fashion-mnist=/my data/f' --jobs 2"
+    found = without_places(command, {"cifar10": "/data/cifar", "fashion-mnist": "/my data/f"})
+    assert found == "vitlab study table8 --data cifar10=CIFAR10 --data fashion-mnist=FASHION-MNIST --jobs 2"
+
+
+def test_all_stands_for_every_study_and_several_share_their_trainings():
+    assert study_names(["all"]) == list(STUDIES)
+    assert study_names(["figure5", "table6", "table8"]) == ["table6", "table8"]
+    plans = [plan_study(name, scale="test", seeds=2) for name in ("table8", "figure9")]
+    joined = plans[0].together_with(plans[1:])
+    assert joined.runs == sum(plan.runs for plan in plans) - 2, "ViT-B/16 is trained once per seed for both"
+    assert len(joined.cells) == sum(len(plan.cells) for plan in plans)
+
+
+def test_data_is_packed_once_with_its_labels_and_class_names(tmp_path):
+    spec = "shapes?classes=3&images=9&size=16"
+    places = packed(tmp_path, {"drawn": spec}, Console(quiet=True))
+    file = tmp_path / "data" / "drawn.npz"
+    assert places == {"drawn": f"npz:{file}"}
+    before, drawn, stored = file.stat().st_mtime_ns, open_source(spec), open_source(places["drawn"])
+    packed(tmp_path, {"drawn": spec}, Console(quiet=True))
+    assert file.stat().st_mtime_ns == before
+    assert stored.class_names == drawn.class_names
+    for number in range(9):
+        assert stored.label(number) == drawn.label(number)
+        assert (stored.item(number).data == drawn.item(number).data).all()
 
 
 def test_studies_are_listed_from_python():

@@ -65,9 +65,10 @@ class StudyResult(Tabular):
     def save(self, folder: Path) -> None:
         """Write the table and the figure; a study without a single value has no figure."""
         self.table.save(folder / TABLE)
-        drawn = self.figure if any(row.values for row in self.rows) else None
-        for suffix in (".svg", ".png") if drawn is not None else ():
-            drawn.save(folder / f"{FIGURE}{suffix}")
+        if any(row.values for row in self.rows):
+            drawn = self.figure
+            for suffix in (".svg", ".png"):
+                drawn.save(folder / f"{FIGURE}{suffix}")
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -180,8 +181,8 @@ def _places(data: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
 def without_places(command: str, places: Mapping[str, str]) -> str:
     """The command with names in place of paths: a row says nothing about the machine."""
     for name, place in places.items():
-        for written in (place, shlex.quote(f"{name}={place}").removeprefix(f"{name}=")):
-            command = command.replace(f"{name}={written}", f"{name}={name.upper()}")
+        for written in (shlex.quote(f"{name}={place}"), f"{name}={place}"):
+            command = command.replace(written, f"{name}={name.upper()}")
     return command
 
 

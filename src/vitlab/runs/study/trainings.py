@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 from rich.console import Console
 
+from vitlab.data.source import decode
 from vitlab.data.sources.catalogue import open_source
 from vitlab.jobs.job import Job
 from vitlab.recipe import CHOSEN, Execution, Recipe, measure_of
@@ -168,14 +169,13 @@ def packed(out: Path, specs: Mapping[str, str], console: Console) -> dict[str, s
 def _pack(spec: str, file: Path) -> None:
     source = open_source(spec)
     samples = [source.item(number) for number in range(len(source))]
-    pictures = [sample.data for sample in samples]
-    alike = all(isinstance(one, np.ndarray) and one.shape == getattr(pictures[0], "shape", 0) for one in pictures)
-    require(alike, f"{spec!r} cannot be packed: its images are not arrays of one size")
+    pictures = [np.asarray(decode(sample, source.max_pixels).image) for sample in samples]
+    require(len({one.shape for one in pictures}) == 1, f"{spec!r} cannot be packed: its images have several sizes")
     labels = np.array([sample.labels[0] for sample in samples], np.int64)
     with replacing(file) as temporary, temporary.open("wb") as stream:
         np.savez(
             stream,
-            images=np.stack(cast(list[np.ndarray], pictures)),
+            images=np.stack(pictures),
             labels=labels,
             class_names=np.array(source.class_names, "U"),
         )
