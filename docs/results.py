@@ -73,6 +73,18 @@ def accuracy_rows() -> Iterator[Row]:
             f"{entry['got']} % (standard error 3 points); {entry['expected_from']}: {entry['expected']}",
             "`vitlab evaluate`, `results/ledger.jsonl`",
         )
+    location, orientation = (
+        tuple(evidence("dsprites", rf"^{task}: chance (\S+) %.*\n  few-shot ridge: (\S+) %.*\n  linear probe: (\S+) %"))
+        for task in ("dSpr-Loc", "dSpr-Ori")
+    )
+    (tested,) = evidence("dsprites", r"^dSpr-Loc: chance \S+ % \((\S+) test images\)")
+    yield (
+        "dSpr-Loc and dSpr-Ori of VTAB-1k: ridge regression and linear probe on features of ViT-Ti/16 AugReg, tested on "
+        f"{tested} of 73,728 test images",
+        f"{location[1]} and {location[2]} % (chance {location[0]} %); {orientation[1]} and {orientation[2]} % "
+        f"(chance {orientation[0]} %)",
+        "`bench/experiments/dsprites.py`, `evidence/dsprites.txt`",
+    )
     gain, spread = evidence("masked_patches", r"minus fresh weights is \+(\S+)% ± (\S+)%")
     yield (
         "Digits, 10 labels per class: gain from masked-patch pre-training over fresh weights (3 seeds)",
