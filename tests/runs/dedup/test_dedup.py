@@ -1,5 +1,6 @@
 """Near-duplicates from images to a training without them: found, shown, listed, left out, accounted for."""
 
+import inspect
 import io
 import json
 import signal
@@ -17,6 +18,7 @@ import vitlab
 from nasty import NASTY
 from near_duplicates import EDITS, picture
 from vitlab.cli import main
+from vitlab.commands.data import data_dedup
 from vitlab.data.images.gate import read_image
 from vitlab.data.loading.accounting import Account
 from vitlab.store import Locked, locked
@@ -169,6 +171,12 @@ def test_a_model_finds_what_pixels_do_not(sets, tmp_path, tiny):
     identical = [pair.similarity for pair in strict.pairs if pair.same]
     assert all(-1 <= pair.similarity <= 1.0001 for pair in lenient.pairs)
     assert all(similarity == pytest.approx(1, abs=1e-4) for similarity in identical)
+
+
+def test_the_command_and_the_function_have_the_same_defaults():
+    ours, theirs = (inspect.signature(one).parameters for one in (data_dedup, vitlab.dedup))
+    for name in ("max_distance", "min_correlation", "min_similarity", "device", "jobs"):
+        assert ours[name].default == theirs[name].default
 
 
 def test_the_command_prints_what_was_found_and_how_to_use_it(sets, tmp_path, capsys):
