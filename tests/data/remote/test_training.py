@@ -1,6 +1,7 @@
 """A training from S3, with faults and killed, ends bit for bit like the one from the local shards."""
 
 import json
+import multiprocessing
 import os
 import random
 from dataclasses import replace
@@ -25,6 +26,7 @@ NAMED = {RUN, DATA, CONTENTS}  # files that say where the data is, and when it w
 
 def prepare(environment):
     """In the process of a run: settings for the store, and small blocks, so that there are many requests."""
+    multiprocessing.set_start_method("fork", force=True)  # as on Linux: workers die with the run
     os.environ.update(environment)
     from vitlab.data.remote import files, retries
 
@@ -70,7 +72,7 @@ def test_a_killed_training_from_s3_with_faults_is_the_local_one_bit_for_bit(shar
     bucket = f"training-{workers}"
     upload(s3, bucket, [(f"set/{path.name}", path.read_bytes()) for path in sorted(shards.iterdir())])
     crashes.new_run(in_memory / "local", spec_for(f"shards:{shards}", workers))
-    crashes.finish(in_memory / "local")
+    assert crashes.code_of(crashes.start(crashes.carry_on, in_memory / "local", partial(prepare, {}))) == 0
     s3.choose = in_turn(*FAULTS, every=3)
     environment = settings_of(s3, tmp_path)
     toll = crashes.Toll()
