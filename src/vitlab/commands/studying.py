@@ -17,7 +17,7 @@ def study(
     scale: Literal["paper", "small", "tiny"] = "tiny",
     data: Annotated[tuple[str, ...], Flag("NAME=PLACE", is_repeated=True)] = (),
     plan: bool = False,
-    listed: Annotated[bool, Flag(name="list")] = False,
+    list: bool = False,
     seeds: int = 3,
     first_seed: int = 0,
     out: Path = Path("studies"),
@@ -37,7 +37,7 @@ def study(
         scale: paper is the exact grid of the paper, small takes a day on a GPU, tiny under an hour on two cores.
         data: Where data is, by the names that --plan prints: --data cifar10=DIR.
         plan: Only print the runs, their exaFLOPs, the time on this device and the disk they need.
-        listed: List the studies.
+        list: List the studies.
         seeds: Number of runs of every cell.
         first_seed: The first of their seeds; the others follow.
         out: Folder for the runs, tables and figures of all studies; studies share equal trainings in it.
@@ -45,7 +45,7 @@ def study(
     """
     from vitlab.runs.study.study import list_studies, study_names
 
-    if listed or not names:
+    if list or not names:
         console().print(list_studies().terminal())
         return
     chosen = study_names(names)
