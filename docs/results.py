@@ -79,8 +79,8 @@ def accuracy_rows() -> Iterator[Row]:
     )
     (tested,) = evidence("dsprites", r"^dSpr-Loc: chance \S+ % \((\S+) test images\)")
     yield (
-        "dSpr-Loc and dSpr-Ori of VTAB-1k: ridge regression and linear probe on features of ViT-Ti/16 AugReg, tested on "
-        f"{tested} of 73,728 test images",
+        "dSpr-Loc and dSpr-Ori of VTAB-1k: ridge regression and linear probe on features of ViT-Ti/16 AugReg, "
+        f"tested on {tested} of 73,728 test images",
         f"{location[1]} and {location[2]} % (chance {location[0]} %); {orientation[1]} and {orientation[2]} % "
         f"(chance {orientation[0]} %)",
         "`bench/experiments/dsprites.py`, `evidence/dsprites.txt`",
