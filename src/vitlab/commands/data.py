@@ -1,6 +1,5 @@
 """vitlab data check, check vtab, dedup, index, kinds, pack, prepare vtab, verify."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +8,6 @@ from rich.text import Text
 from vitlab.commands import flags
 from vitlab.commands.command_line import Flag
 from vitlab.commands.terminal import console
-from vitlab.errors import printable
 
 Downloads = Annotated[Path, Flag("DIR", is_positional=True)]
 Source = Annotated[str, Flag("SRC", is_positional=True)]
@@ -117,7 +115,7 @@ def data_dedup(
         console().print(Text(line))
     console().print(Text(f"\n{out / PAGE}: the pairs side by side; {out / PAIRS}: all of them"))
     if found.removed:
-        console().print(Text(f"{out / LIST}: train without them with --data {printable(shlex.quote(found.spec))}"))
+        console().print(Text(f"{out / LIST}: train without them with {found.flag}"))
 
 
 def data_index(

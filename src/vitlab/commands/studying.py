@@ -1,8 +1,7 @@
 """The command `vitlab study`: tables and figures of the paper as grids of runs."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from rich.text import Text
 
@@ -10,6 +9,10 @@ from vitlab.commands import flags
 from vitlab.commands.command_line import Flag
 from vitlab.commands.terminal import command_line, console
 from vitlab.recipe import AUTOMATIC, Execution
+
+if TYPE_CHECKING:
+    from vitlab.runs.study.several import Plans
+    from vitlab.runs.study.study import StudyResult
 
 
 def study(
@@ -43,52 +46,38 @@ def study(
         out: Folder for the runs, tables and figures of all studies; studies share equal trainings in it.
         ledger: Also write every result as a file in this folder.
     """
-    from vitlab.runs.study.study import list_studies, study_names
-
+    how: dict[str, Any] = {"scale": scale, "seeds": seeds, "first_seed": first_seed, "execution": execution}
     if list or not names:
+        from vitlab.runs.study.study import list_studies
+
         console().print(list_studies().terminal())
         return
-    chosen = study_names(names)
     if plan:
-        _print_plans(chosen, out, scale=scale, seeds=seeds, first_seed=first_seed, jobs=jobs or 1, execution=execution)
+        from vitlab.runs.study.several import plan_studies
+
+        _print_plans(plan_studies(names, out, jobs=jobs or 1, **how))
         return
-    from vitlab.runs.study.study import study as run
+    from vitlab.runs.study.several import run_studies
 
-    how: dict[str, Any] = {
-        "scale": scale,
-        "data": data,
-        "seeds": seeds,
-        "first_seed": first_seed,
-        "jobs": jobs,
-        "ray": ray,
-    }
-    how |= {"ledger": ledger, "yes": yes, "execution": execution, "command": command_line(), "console": console()}
-    for name in chosen:
-        found = run(name, out, **how)
-        console().print(found.table.terminal())
-        for one in found.verdicts:
-            few = " (it takes 3 seeds or more)" * (one.answer == "not run yet")
-            console().print(Text(f"{one.claim.name}: {one.answer}{few}", style="bold"), soft_wrap=True)
-        if found.study.says:
-            console().print(Text(f"the paper: {found.study.says}"), soft_wrap=True)
-        console().print(Text(f"table and figure are in {out / found.study.name}"), soft_wrap=True)
+    how |= {"data": data, "jobs": jobs, "ray": ray, "ledger": ledger, "yes": yes}
+    for found in run_studies(names, out, command=command_line(), console=console(), **how):
+        _print_study(found, out)
 
 
-def _print_plans(names: Sequence[str], out: Path, **how: Any) -> None:
-    """Print what every study would run, and what all would together, since they share trainings."""
-    from vitlab.runs.study.study import places_table, plan_study
+def _print_plans(plans: "Plans") -> None:
+    for table in plans.tables:
+        console().print(table.terminal())
+    for line in plans.lines():
+        console().print(Text(line), soft_wrap=True)
+    for table in plans.places:
+        console().print(table.terminal())
 
-    plans = [plan_study(name, out, **how) for name in names]
-    for made in plans:
-        if len(plans) == 1:
-            console().print(made.table.terminal())
-        console().print(Text(f"{made.study.name}: {made.in_words()}"), soft_wrap=True)
-    first, *others = plans
-    joined = first.together_with(others)
-    if others:
-        console().print(Text(f"together: {joined.in_words()}", style="bold"), soft_wrap=True)
-    if (places := places_table(joined)).rows:
-        console().print(places.terminal())
+
+def _print_study(found: "StudyResult", out: Path) -> None:
+    console().print(found.table.terminal())
+    for line in found.lines():
+        console().print(Text(line), soft_wrap=True)
+    console().print(Text(f"table and figure are in {out / found.study.name}"), soft_wrap=True)
 
 
 STUDYING: dict[str, Any] = {"study": study}

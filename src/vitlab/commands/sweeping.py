@@ -111,7 +111,7 @@ def vtab(
     root: Path,
     tasks: flags.Tasks = (),
     light: bool = False,
-    test_images: int | None = None,
+    test_images: Annotated[int | None, Flag("INT")] = None,
     out: Path = Path("vtab"),
     runs: int = 3,
     jobs: flags.Jobs = None,

@@ -57,6 +57,7 @@ def hub(made, clean):
             from fsspec.config import conf
 
             patch.setattr(stores, "_open", {})  # of another server
+            patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # peers of other tests switch it on
             patch.setitem(conf, "hf", {"endpoint": server.url, "token": "secret-token"})
             yield server
 
@@ -148,6 +149,12 @@ def test_the_parquet_form_that_a_hub_makes_is_found(made, hub, folder):
         open_source("hf:owner/name")
     hub.move("refs/convert/parquet", {f"default/train/{NAMES[0]}": made[NAMES[0]], "default/test/0.parquet": b""})
     assert everything(open_source("hf:owner/name")) == everything(open_source(f"parquet:{folder / NAMES[0]}"))
+
+
+def test_an_offline_hub_is_refused_at_once(hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(RemoteRefused, match="HF_HUB_OFFLINE is set; unset it"):
+        open_source("hf:owner/name?split=train")
 
 
 def test_what_a_hub_does_not_have_is_said(hub):

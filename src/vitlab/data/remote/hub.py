@@ -9,6 +9,7 @@ from typing import Any
 
 import fsspec
 from huggingface_hub import HfApi
+from huggingface_hub.errors import OfflineModeIsEnabled
 
 from vitlab.data.remote.addresses import Address, is_loopback
 from vitlab.data.remote.faults import Missing, Passing, failed
@@ -73,6 +74,8 @@ def _tried(address: Address, request: Callable[[], Any]) -> Any:
         return request()
     except Exception as error:  # httpx's, huggingface_hub's and OSError
         status = getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(error, OfflineModeIsEnabled):
+            raise RemoteRefused(f"{address} is not read because HF_HUB_OFFLINE is set; unset it") from None
         if isinstance(error, FileNotFoundError) or status in (401, 404):
             raise Missing(f"{address} does not exist, or you may not see it; check the name, or log in") from None
         if isinstance(status, int):

@@ -129,8 +129,8 @@ def shard_names(folder: Path) -> list[str]:
 def scan_shard(path: Path) -> Generator[int, None, ScannedShard]:
     """Read one shard and hash its images; yields how many are done. Raises if it changes meanwhile."""
     tar, excluded = TarFile(path), Excluded()
-    stamp, whole = tar.stamp(), file_hash(path)
-    found = list(_samples(tar, excluded))
+    stamp, found = tar.stamp(), list(_samples(tar, excluded))
+    whole = file_hash(path) if found else ""  # what is not a tar file may be endless
     records, ids = records_of([key for key, *_ in found], [(label,) for *_, label in found])
     for number, (_, offset, size, _) in enumerate(found):
         digest = new_hash()

@@ -1,6 +1,7 @@
 """Near-duplicates of test images in training data: `vitlab.dedup`, `vitlab data dedup`."""
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +63,11 @@ class Deduplicated(Tabular):
             rows.append((name, self.samples[name], images, found, identical, len(self.bad[name])))
         heading = ("test set", "images", "with near-duplicates", "training images", "identical", "unreadable")
         return Results(heading, tuple(rows))
+
+    @property
+    def flag(self) -> str:
+        """The flag that trains without the near-duplicates, as a shell reads it."""
+        return f"--data {printable(shlex.quote(self.spec))}"
 
     def lines(self) -> Iterator[str]:
         """What was found about the training images: found = remaining + near-duplicates + unreadable."""

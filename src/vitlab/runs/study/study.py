@@ -10,7 +10,7 @@ These files are the whole state: the same call continues, and finished runs are 
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -74,6 +74,14 @@ class StudyResult(Tabular):
     def verdicts(self) -> tuple[Verdict, ...]:
         """What the rows say about each claim of the paper."""
         return tuple(verdict(claim, self.rows) for claim in self.study.claims)
+
+    def lines(self) -> Iterator[str]:
+        """The verdict on each claim, and what the paper says."""
+        for one in self.verdicts:
+            few = f" (it takes {FEWEST} seeds or more)" * (one.answer == "not run yet")
+            yield f"{one.claim.name}: {one.answer}{few}"
+        if self.study.says:
+            yield f"the paper: {self.study.says}"
 
 
 def study(

@@ -1,0 +1,51 @@
+"""Several studies, one after another: what `vitlab study NAME ...` runs or plans."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitlab.report.tables import Results
+from vitlab.runs.study.plan import Plan
+from vitlab.runs.study.study import StudyResult, places_table, plan_study, study, study_names
+
+
+@dataclass(frozen=True)
+class Plans:
+    """What several studies would run; they share equal trainings."""
+
+    plans: tuple[Plan, ...]
+
+    @property
+    def together(self) -> Plan:
+        """One plan for all."""
+        first, *others = self.plans
+        return first.together_with(others)
+
+    @property
+    def tables(self) -> tuple[Results, ...]:
+        """The trainings of a single study; those of several would be a long list."""
+        return (self.plans[0].table,) if len(self.plans) == 1 else ()
+
+    @property
+    def places(self) -> tuple[Results, ...]:
+        """The data that must be given, if any."""
+        found = places_table(self.together)
+        return (found,) if found.rows else ()
+
+    def lines(self) -> Iterator[str]:
+        """What each study takes, and what all take together."""
+        yield from (f"{one.study.name}: {one.in_words()}" for one in self.plans)
+        if len(self.plans) > 1:
+            yield f"together: {self.together.in_words()}"
+
+
+def plan_studies(names: Sequence[str], out: str | Path = "studies", **how: Any) -> Plans:
+    """Plan studies by name, or all of them; see `plan_study`."""
+    return Plans(tuple(plan_study(name, out, **how) for name in study_names(names)))
+
+
+def run_studies(names: Sequence[str], out: str | Path = "studies", **how: Any) -> Iterator[StudyResult]:
+    """Run studies by name, or all of them, and yield each result as it comes; see `study`."""
+    for name in study_names(names):
+        yield study(name, out, **how)
