@@ -127,6 +127,19 @@ def test_every_kind_takes_a_subset_and_smaller_ones_are_part_of_larger_ones():
         open_source("shapes?classes=4&images=40&size=16&subset=41")
 
 
+def test_an_address_with_a_secret_is_refused_before_it_is_printed(capsys):
+    for spec in ("shards:https://user:pw@127.0.0.1/x", "shards:https://127.0.0.1/x?X-Signature=pw"):
+        for call in (vitlab.check_data, lambda data: vitlab.evaluate("ViT-Ti/16", data)):
+            with pytest.raises((ValueError, FileNotFoundError)):
+                call(spec)
+    assert "pw" not in "".join(capsys.readouterr())
+
+
+def test_an_empty_list_of_exclusions_is_an_error():
+    with pytest.raises(ValueError, match=r"option exclude= is empty; give a path, or leave it out"):
+        open_source("shapes?exclude=")
+
+
 def test_a_subset_of_several_labels_per_image_is_one_too(tmp_path):
     images = "".join(f"{number}.png,{'a;b' if number == 7 else 'a'}\n" for number in range(12))
     (tmp_path / "labels.csv").write_text(f"path,label\n{images}")

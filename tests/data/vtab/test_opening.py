@@ -12,6 +12,7 @@ import vtab_miniatures
 from vitlab.data.source import decode
 from vitlab.data.splits import tfds_order
 from vitlab.data.vtab.opening import open_task
+from vitlab.data.vtab.readers import dsprites
 from vitlab.paper.vtab import TASKS
 
 CASES = [(key, form) for key, (_, forms, _, _) in vtab_miniatures.SETS.items() for form in forms]
@@ -79,3 +80,16 @@ def test_slices_of_the_originals_have_the_sizes_of_the_paper(task):
 
 def test_the_order_of_cifar_is_the_published_one():
     assert tfds_order(map(str, range(50_000)), "train")[:5] == [16399, 1680, 47917, 17307, 27051]
+
+
+def test_most_parts_of_a_file_of_sprites_may_have_no_chosen_image(tmp_path, monkeypatch):
+    monkeypatch.setattr(dsprites, "ROWS", 2)
+    for form in ("npz", "hdf5"):
+        (tmp_path / form).mkdir()
+        made = vtab_miniatures.dsprites(tmp_path / form, form)
+        task = made.task("dsprites_location", 16)
+        pixels = [decode(open_task(tmp_path / form, task, "val200").item(n)).image.tobytes() for n in range(2)]
+        monkeypatch.setattr(dsprites, "ROWS", 10**6)
+        whole = open_task(tmp_path / form, task, "val200")
+        assert pixels == [decode(whole.item(n)).image.tobytes() for n in range(2)]
+        monkeypatch.setattr(dsprites, "ROWS", 2)

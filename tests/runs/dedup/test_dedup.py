@@ -158,6 +158,9 @@ def test_data_that_leaves_images_out_already_is_refused(sets, tmp_path):
     found = vitlab.dedup(*sets, tmp_path / "out", quiet=True)
     with pytest.raises(ValueError, match="leaves images out already; give the whole data"):
         vitlab.dedup(found.spec, sets[1], tmp_path / "out2", quiet=True)
+    for option in ("subset=2", f"subset=2&exclude={found.path / 'exclude.jsonl'}"):
+        with pytest.raises(ValueError, match="a subset is drawn after excluding"):
+            vitlab.dedup(f"{sets[0]}?{option}", sets[1], tmp_path / "out2", quiet=True)
 
 
 def test_a_model_finds_what_pixels_do_not(sets, tmp_path, tiny):

@@ -115,8 +115,17 @@ def open_data(data: str | Source | Dataset[Any], transform: Transform | None = N
 
 
 def data_name(data: str | Source | Dataset[Any]) -> str:
-    """Return what messages call the data: its spec, or the class of an object."""
-    return data if isinstance(data, str) else (isinstance(data, Source) and data.spec) or type(data).__name__
+    """Return what messages call the data: its spec, or the class of an object.
+
+    An address that may have a secret in it raises, before anything prints it.
+    """
+    if isinstance(data, str):
+        match = SPEC.fullmatch(data)
+        place = unquote(match["path"] or "") if match else data
+        if is_address(place):
+            parse_address(place)
+        return data
+    return (isinstance(data, Source) and data.spec) or type(data).__name__
 
 
 @dataclass(frozen=True)
@@ -268,5 +277,6 @@ def _converted(name: str, value: str, kind: object) -> object:
             pass
         raise ValueError(f"option {name}={value!r} must be a whole number, such as 1000 or 1e6")
     if kind == Path | None:
-        return Path(value) if value else None
+        require(bool(value), f"option {name}= is empty; give a path, or leave it out")
+        return Path(value)
     return value

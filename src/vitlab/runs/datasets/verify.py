@@ -1,8 +1,8 @@
 """`vitlab data verify`: read a whole data set again and compare it with its index.
 
-OUT/report.csv      every difference: state, id, detail
-OUT/summary.json    how much was checked, and how many differences of each kind there are
-OUT/parts/          parts that are done, while the data is being read
+OUT/verification.csv    every difference: state, id, detail
+OUT/verification.json   how much was checked, and how many differences of each kind there are
+OUT/parts/              parts that are done, while the data is being read
 """
 
 import csv

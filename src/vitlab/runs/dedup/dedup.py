@@ -16,7 +16,7 @@ from vitlab.data.dedup.matching import MAX_DISTANCE, MIN_CORRELATION, Criteria, 
 from vitlab.data.dedup.search import BITS
 from vitlab.data.loading.accounting import Quarantined
 from vitlab.data.source import Source
-from vitlab.data.sources.catalogue import EXCLUDE
+from vitlab.data.sources.catalogue import EXCLUDE, data_name, resolve
 from vitlab.errors import printable
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
@@ -105,6 +105,8 @@ def dedup(
     require(0 <= max_distance < BITS // 2, f"max_distance= is {max_distance}; allowed are 0 to {BITS // 2 - 1} bits")
     for name, share in (("min_correlation", min_correlation), ("min_similarity", min_similarity)):
         require(0 < share <= 1, f"{name}= is {share}; allowed are numbers above 0, up to 1")
+    is_used = model is not None or min_similarity == MIN_SIMILARITY
+    require(is_used, "min_similarity= is for the features of a model; give model=, or leave it out")
     require(jobs is None or jobs >= 1, f"jobs= is {jobs}; at least 1 is needed")
     folder, screen = Path(out), default_console(console, quiet=quiet)
     refuse_strange(folder, (RESULT, FOLDER))
@@ -133,12 +135,11 @@ def _opened(
     sets: list[HashedSet] = []
     offset = 0
     for place, data in enumerate(given):
-        with announced(
-            console, f"opening {printable(str(data) if isinstance(data, str) else type(data).__name__)} ..."
-        ):
+        with announced(console, f"opening {printable(data_name(data))} ..."):
             spec, source = open_set(data, max_pixels)
-        again = f"{spec!r} leaves images out already; give the whole data, and the new list will have them all"
-        require(bool(place) or not isinstance(source, Remaining), again)
+        is_whole = resolve(data).is_whole if isinstance(data, str) else not isinstance(source, Remaining)
+        again = "give the whole data: the new list will have all near-duplicates, and a subset is drawn after excluding"
+        require(bool(place) or is_whole, f"{spec!r} leaves images out already; {again}")
         name = spec if spec not in {one.name for one in sets} else f"{spec} ({place})"
         folder = HashFolder(out / FOLDER / (f"test-{place}" if place else "train"), len(source))
         sets.append(HashedSet(name, spec if isinstance(data, str) else "", source, folder, offset if place else 0))

@@ -14,7 +14,8 @@ from torch import nn
 from vitlab.changes import NO_CHANGES, check_names, flattened, with_fields
 from vitlab.data.images.gate import Decoding
 from vitlab.data.loading.workers import check_workers
-from vitlab.errors import InvalidValue
+from vitlab.data.sources.catalogue import data_name
+from vitlab.errors import InvalidValue, printable
 from vitlab.interrupts import raise_when_interrupted
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
@@ -159,7 +160,7 @@ def _start(
             return _follow(world)
         name = recipe.partition("@")[0] if model is None else _name_of(model)
         path, is_begun = _choose_folder(call, name, restart_count)
-        with announced(console, f"opening {request.data} ..."):
+        with announced(console, f"opening {printable(data_name(request.data))} ..."):
             opened = open_training_data(request.data, call.sources.get("data"))
         start = None if model is None else _start_weights(model)
         teacher = None if request.teacher is None else load_start(request.teacher)

@@ -45,7 +45,7 @@ class Sprites(InFiles):
         ordered, bits = numbers[order], np.empty((len(numbers), SPRITE[0] * SPRITE[1] // 8), np.uint8)
         for start, rows in (_npz_images if file.suffix == ".npz" else _hdf5_images)(file):
             first, last = np.searchsorted(ordered, (start, start + len(rows)))
-            own = rows[ordered[first:last] - start].reshape(last - first, -1)
+            own = rows[ordered[first:last] - start].reshape(last - first, SPRITE[0] * SPRITE[1])
             require(
                 not len(own) or int(own.max()) <= 1, f"{file.name} has pixels other than 0 and 1; download it again"
             )
