@@ -63,7 +63,7 @@ def fastest(model: Model, batch: int, images: int | None = None) -> Engine:
         engine = engines[_best(known, images)]
     else:
         engine = make_engine(model, _best(known, images))
-    work = f"batches of {batch}" if images is None else f"{images:,} images in batches of {batch}"
+    work = f"batches of {batch}" if images is None else f"{images:,} image{'s' * (images != 1)} in batches of {batch}"
     figures = ", ".join(f"{name} {one.speed:.1f} ({one.opening:.1f})" for name, one in known.items())
     return replace(engine, note=f"auto: fastest for {work}; images/s (seconds to open): {figures}")
 

@@ -49,7 +49,7 @@ def test_the_index_of_a_folder_has_the_size_the_hash_and_the_class_of_every_file
         for file in files
     }
     assert rows(made.path) == expected
-    assert (made.samples, made.bytes) == (30, sum(file.stat().st_size for file in files))
+    assert (made.samples, made.size) == (30, sum(file.stat().st_size for file in files))
     assert IndexFile(made.path).meta.class_names == made.class_names == ("a", "b", "c")
     assert {path.name for path in tmp_path.iterdir()} == {"photos", "x.index"}
 

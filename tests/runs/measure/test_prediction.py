@@ -67,7 +67,7 @@ def test_an_engine_is_chosen_for_the_pictures_that_are_given():
 def test_one_picture_has_the_engine_that_is_fastest_for_one(model, pictures, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path / "engines"))
     found = predict(model, pictures[0], engine="auto")
-    assert f"engine {found.engine}: auto: fastest for batches of 1, in images/s: " in capsys.readouterr().err
+    assert f"engine {found.engine}: auto: fastest for 1 image in batches of 1; images/s" in capsys.readouterr().err
 
 
 def test_a_multi_label_model_answers_with_a_probability_of_each_class(model, pictures, tmp_path, capsys):

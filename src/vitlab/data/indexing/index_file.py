@@ -49,7 +49,7 @@ class ShardEntry(NamedTuple):
     """A tar shard of an index."""
 
     name: str
-    bytes: int
+    size: int
     modified: int | None  # time in nanoseconds; None if it is not checked, as for packed and for remote shards
     samples: int
     hash: str  # of the whole file; empty in version 1

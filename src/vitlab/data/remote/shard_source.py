@@ -82,14 +82,14 @@ class RemoteShardSource(ShardSource):
             require(not other, f"{self._remote} has other shards than were indexed: {sorted(other)!r:.200}; {AGAIN}")
             for number in range(len(self._shards)):
                 self._file(number)
-        return [(shard.bytes, 0) for shard in self._shards]
+        return [(shard.size, 0) for shard in self._shards]
 
     def _file(self, number: int) -> RemoteFile:
         """A shard, which must have the size that was indexed; times differ between copies and do not count."""
         shard = self._shards[number]
         file = self._remote.file(shard.name)
-        found = f"{file} has {file.facts.size:,} bytes, and {shard.bytes:,} were indexed; {AGAIN}"
-        require(file.facts.size == shard.bytes, found)
+        found = f"{file} has {file.facts.size:,} bytes, and {shard.size:,} were indexed; {AGAIN}"
+        require(file.facts.size == shard.size, found)
         return file
 
     def _tar(self, shard: int) -> TarFile:

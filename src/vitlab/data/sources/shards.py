@@ -247,7 +247,7 @@ class ShardSource(Source):
         require(not other, f"{self._folder} has other shards than were indexed: {sorted(other)!r:.200}; {AGAIN}")
         stamps = [file_stamp(self._folder / shard.name) for shard in self._shards]
         for shard, (size, time) in zip(self._shards, stamps, strict=True):
-            same = size == shard.bytes and shard.modified in (None, time)
+            same = size == shard.size and shard.modified in (None, time)
             require(same, f"shard {shard.name} of {self._folder} changed since it was indexed; {AGAIN}")
         return stamps
 

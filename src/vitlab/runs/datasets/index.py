@@ -56,7 +56,7 @@ class DataIndex(Tabular):
     path: Path
     spec: str  # opens the data
     samples: int
-    bytes: int  # of the samples that could be read
+    size: int  # bytes of the samples that could be read
     class_names: tuple[str, ...]
     excluded: Excluded
     unreadable: int
@@ -65,13 +65,13 @@ class DataIndex(Tabular):
     @property
     def table(self) -> Results:
         """The figures."""
-        rows = [("data", self.spec), ("index", str(self.path)), ("samples", self.samples), ("bytes", self.bytes)]
+        rows = [("data", self.spec), ("index", str(self.path)), ("samples", self.samples), ("bytes", self.size)]
         rows += [("classes", len(self.class_names)), ("unreadable", self.unreadable)]
         return Results(("index", "value"), (*rows, *(("excluded", line) for line in self.excluded.lines())))
 
     def lines(self) -> Iterator[str]:
         """What was indexed, and what could not be read or was left out."""
-        how = f"indexed {self.samples:,} samples in {len(self.class_names):,} classes, {self.bytes:,} bytes"
+        how = f"indexed {self.samples:,} samples in {len(self.class_names):,} classes, {self.size:,} bytes"
         yield f"{how}; open them as {printable(self.spec)}"
         yield f"{printable(str(self.path))}: the index; vitlab data verify compares the data with it"
         yield from (f"unreadable {line}" for line in self.problems)

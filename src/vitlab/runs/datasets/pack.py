@@ -55,7 +55,7 @@ class Packed(Tabular):
     spec: str  # opens the shards
     samples: int
     shards: int
-    bytes: int  # of the shards
+    size: int  # bytes of the shards
     class_names: tuple[str, ...]
     converted: int  # samples that are stored as PNG because shards do not hold their format
     left_out: int  # samples that could not be read
@@ -63,7 +63,7 @@ class Packed(Tabular):
     @property
     def table(self) -> Results:
         """The figures."""
-        rows = [("data", self.spec), ("samples", self.samples), ("shards", self.shards), ("bytes", self.bytes)]
+        rows = [("data", self.spec), ("samples", self.samples), ("shards", self.shards), ("bytes", self.size)]
         rows += [("classes", len(self.class_names)), ("converted", self.converted), ("left out", self.left_out)]
         return Results(("pack", "value"), tuple(rows))
 
@@ -71,7 +71,7 @@ class Packed(Tabular):
         """What was packed, and how to open it."""
         what = f"{self.samples:,} samples in {len(self.class_names):,} classes"
         shards = f"{self.shards:,} shard{'s' * (self.shards != 1)}"
-        yield f"packed {what} into {shards}, {self.bytes:,} bytes; open them as {printable(self.spec)}"
+        yield f"packed {what} into {shards}, {self.size:,} bytes; open them as {printable(self.spec)}"
         if self.converted:
             yield f"converted {self.converted:,} samples to PNG: shards hold JPEG, PNG and WebP"
         if self.left_out:
@@ -206,14 +206,14 @@ def _finish(work: PackSamples, listing: Listing, folder: Path, plan: Mapping[str
     made = merge_shards(parts, folder, folder / INDEX, work.folder / MERGED, names)
     publish(work.folder / MERGED, folder / INDEX)
     size = sum(work.shard(part).stat().st_size for part in range(work.parts))
-    counts = {"samples": made.samples, "shards": work.parts, "bytes": size}
+    counts = {"samples": made.samples, "shards": work.parts, "size": size}
     write_json(folder / PACK, {**plan, **counts, "converted": converted, "left_out": left_out})
 
 
 def _packed(folder: Path) -> Packed:
     card, meta = read_json(folder / PACK), IndexFile(folder / INDEX).meta
     assert isinstance(card, dict)
-    counts = {name: card[name] for name in ("samples", "shards", "bytes", "converted", "left_out")}
+    counts = {name: card[name] for name in ("samples", "shards", "size", "converted", "left_out")}
     return Packed(folder, f"shards:{folder}", class_names=meta.class_names, **counts)
 
 

@@ -42,7 +42,15 @@ from vitlab.runs.datasets import index as indexing
 from vitlab.runs.datasets.index import LISTING, sample_parts, shards_of, stamps_digest
 from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
 from vitlab.runs.progress import announced, default_console
-from vitlab.store import make_folder, refuse_strange, refuse_unwritable, replacing, write_json, write_text
+from vitlab.store import (
+    make_folder,
+    refuse_strange,
+    refuse_unwritable,
+    remove_leftovers,
+    replacing,
+    write_json,
+    write_text,
+)
 from vitlab.user_files import stream_lines
 
 REPORT, SUMMARY = "verification.csv", "verification.json"
@@ -68,7 +76,7 @@ class Verification(Tabular):
     report: Path
     samples: int  # in the index
     checked: int  # samples that were read
-    bytes: int
+    size: int  # bytes that were read
     counts: dict[str, int]  # differences by state
     first: tuple[Difference, ...]
 
@@ -81,7 +89,7 @@ class Verification(Tabular):
     def table(self) -> Results:
         """The figures."""
         rows = [("data", self.spec), ("index", str(self.index)), ("samples in the index", self.samples)]
-        rows += [("samples checked", self.checked), ("bytes checked", self.bytes), *self.counts.items()]
+        rows += [("samples checked", self.checked), ("bytes checked", self.size), *self.counts.items()]
         return Results(("verification", "value"), tuple(rows))
 
     def lines(self) -> Iterator[str]:
@@ -91,7 +99,7 @@ class Verification(Tabular):
         more = sum(self.counts.values()) - len(self.first)
         if more:
             yield f"and {more:,} more"
-        amount = f"checked {self.checked:,} samples, {self.bytes:,} bytes, against {self.samples:,} in the index"
+        amount = f"checked {self.checked:,} samples, {self.size:,} bytes, against {self.samples:,} in the index"
         found = ", ".join(f"{count:,} {STATES[state]}" for state, count in self.counts.items())
         yield f"{amount}: {found or 'no difference'}"
         if self.counts:
@@ -155,7 +163,7 @@ class CompareSamples(indexing.SampleParts):
         report = PartReport()
         for then, now in zip(rows_at(self.known, places), self.opened.read(start, stop), strict=True):
             report.checked += 1
-            report.bytes += data_size(now.data)
+            report.size += data_size(now.data)
             report.add(compare_sample(then, now, names))
             yield now
         report.save(self.result(part))
@@ -231,7 +239,7 @@ class CompareShards:
     def do(self, part: int) -> Generator[object]:
         (name, _), entries, report = self.shards[part], self.known.meta.shard_entries, PartReport()
         path = self.source / name
-        report.bytes += max(file_stamp(path)[0], 0)
+        report.size += max(file_stamp(path)[0], 0)
         if part >= len(entries):
             yield from self._compare(path, 0, 0, report)
         elif self._is_same(path, entries[part]):
@@ -246,7 +254,7 @@ class CompareShards:
 
     def _is_same(self, path: Path, entry: ShardEntry) -> bool:
         try:
-            return file_stamp(path)[0] == entry.bytes and file_hash(path) == entry.hash
+            return file_stamp(path)[0] == entry.size and file_hash(path) == entry.hash
         except OSError:
             return False
 
@@ -310,7 +318,7 @@ class PartReport:
     """What was found in a part."""
 
     def __init__(self) -> None:
-        self.checked = self.bytes = self.differences = 0
+        self.checked = self.size = self.differences = 0
         self._lines: list[str] = []
 
     def add(self, found: Iterable[Difference]) -> None:
@@ -321,7 +329,7 @@ class PartReport:
 
     def save(self, path: Path) -> None:
         """Write a line of counts and a line for each difference."""
-        counts = json.dumps([self.checked, self.bytes], allow_nan=False)
+        counts = json.dumps([self.checked, self.size], allow_nan=False)
         write_text(path, "\n".join([counts, *self._lines]) + "\n")
 
 
@@ -339,6 +347,7 @@ def _written(
                 totals[place] += number
             yield from (Difference(*json.loads(line)) for line in lines)
 
+    remove_leftovers(folder)  # of a process that was killed here; the lock of the parts is held
     with replacing(folder / REPORT) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Difference._fields)
@@ -350,6 +359,6 @@ def _written(
     checked, size = totals
     made = Verification(spec, index.path, folder / REPORT, len(index), checked, size, ordered, tuple(first))
     summary = {"data": spec, "index": str(index.path), "samples": len(index)}
-    summary |= {"checked": made.checked, "bytes": made.bytes, "differences": ordered}
+    summary |= {"checked": made.checked, "bytes": made.size, "differences": ordered}
     write_json(folder / SUMMARY, summary)
     return made
