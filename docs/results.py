@@ -218,6 +218,7 @@ def tables() -> dict[str, str]:
         "short": _table(heading, [accuracy[0], *accuracy[2:3], *accuracy[4:7], *robustness[:3]]),
         "speed": speed_table(speed.RESULTS, SHORT),
         "all speed": speed_tables(speed.RESULTS),
+        "patterns": (ROOT / "evidence" / "patterns.txt").read_text("utf-8"),
         "merging": (ROOT / "evidence" / "merging.txt").read_text("utf-8"),
     }
 
