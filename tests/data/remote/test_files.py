@@ -82,6 +82,19 @@ def test_a_fault_that_does_not_pass_ends_in_an_error_and_not_in_a_bad_image(read
     assert reading.traffic.total().retries == 5
 
 
+@pytest.mark.parametrize(("soon", "often", "reports"), [(60.0, 60.0, 0), (0.0, 60.0, 1), (0.0, 0.0, 5)])
+def test_a_request_that_keeps_failing_is_reported_while_it_is_tried(reading, caplog, monkeypatch, soon, often, reports):
+    monkeypatch.setattr(retries, "SOON", soon)
+    monkeypatch.setattr(retries, "OFTEN", often)
+    with FileServer({"/f": DATA}) as server:
+        file = remote_file(f"{server.url}/f", reading)
+        server.choose = lambda request: "503"
+        with pytest.raises(RemoteFailed):
+            file.read(0, 10)
+    assert len(caplog.messages) == reports
+    assert all(said.endswith("6: status 503); trying again") for said in caplog.messages)
+
+
 def test_errors_that_stay_are_not_tried_again(reading):
     with FileServer({"/f": DATA}) as server:
         with pytest.raises(RemoteRefused, match=r"/nothing does not exist .status 404.; check the address"):

@@ -6,6 +6,7 @@ from io import BytesIO
 
 import pytest
 
+import vitlab
 from data.remote.conftest import jpegs, upload
 from faulty_servers import FileServer, in_turn
 from vitlab.data.contents import compare, take
@@ -125,7 +126,9 @@ def test_a_store_that_stays_away_stops_the_reading(folder, s3):
 
 def test_what_is_missing_is_said(folder, s3):
     upload(s3, "six", contents_of(folder)[:1])
-    with pytest.raises(RemoteRefused, match=r"s3://six/set has no file vitlab-shards.index; index the shards"):
+    with pytest.raises(
+        RemoteRefused, match=r"s3://six/set has no file vitlab-shards.index; run vitlab data index shards:s3://six/set"
+    ):
         open_source("shards:s3://six/set")
     with pytest.raises(RemoteRefused, match=r"s3://no-such-bucket does not exist .status 404, NoSuchBucket."):
         open_source("shards:s3://no-such-bucket")
@@ -134,6 +137,37 @@ def test_what_is_missing_is_said(folder, s3):
     upload(s3, "six", [("set/more.tar", b"")])
     with pytest.raises(ValueError, match=r"has other shards than were indexed: .'more.tar'"):
         open_source(f"shards:s3://six/set?index={folder / INDEX}")
+
+
+def test_shards_in_a_store_are_indexed_and_verified_where_they_are(folder, s3, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    upload(s3, "seven", [(key, data) for key, data in contents_of(folder) if INDEX not in key])
+    s3.choose = in_turn(*FAULTS, every=3)
+    made = vitlab.index_data("shards:s3://seven/set", quiet=True)
+    assert set(FAULTS) & set(s3.faults)
+    assert (made.samples, made.spec) == (60, "shards:s3://seven/set?index=set.index")
+    assert everything(open_source(made.spec)) == everything(open_source(f"shards:{folder}"))
+    assert fingerprint(open_source(made.spec)) == fingerprint(open_source(f"shards:{folder}"))
+    before = sum(f"{request.path}".endswith(".tar") for request in s3.requests)
+    assert vitlab.verify_data(made.path, quiet=True).is_sound
+    assert sum(f"{request.path}".endswith(".tar") for request in s3.requests) >= before + 3  # the store, not the cache
+    assert vitlab.verify_data(made.path, f"shards:{folder}", quiet=True).is_sound  # a copy is the same data
+    data = bytearray((folder / "s1.tar").read_bytes())
+    data[700] ^= 1  # in the first image
+    upload(s3, "seven", [("set/s1.tar", bytes(data)), ("set/more.tar", (folder / "s0.tar").read_bytes())])
+    found = vitlab.verify_data(made.path, quiet=True)
+    assert found.counts == {"changed": 1, "added": 20}
+    with pytest.raises(ValueError, match=r"s3://seven/other has no \*.tar files"):
+        vitlab.verify_data(made.path, "shards:s3://seven/other", quiet=True)
+    upload(s3, "eight", [("set/s0.tar", (folder / "s0.tar").read_bytes())])
+    with pytest.raises(ValueError, match=r"set.index is the index of shards:s3://seven/set; give another file"):
+        vitlab.index_data("shards:s3://eight/set", quiet=True)
+
+
+def test_the_folder_of_a_web_server_cannot_be_indexed(folder, clean):
+    cannot = pytest.raises(RemoteRefused, match=r"cannot be listed.*index the shards where they are stored")
+    with FileServer({"/data/s0.tar": (folder / "s0.tar").read_bytes()}) as server, cannot:
+        vitlab.index_data(f"shards:{server.url}/data", quiet=True)
 
 
 def test_without_credentials_the_error_says_what_to_set(folder, s3, clean):

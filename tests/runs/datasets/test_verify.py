@@ -34,6 +34,12 @@ def found(index: Path, out: Path, **more: object) -> dict[str, list[str]]:
     return by_state
 
 
+def shards(root: Path) -> str:
+    """A folder of three shards."""
+    write_shards(root)
+    return f"shards:{root}"
+
+
 def flip(path: Path, rng: random.Random) -> None:
     """Change one bit of any byte of a file, and keep its times."""
     status, data = path.stat(), bytearray(path.read_bytes())
@@ -191,10 +197,26 @@ def test_a_copy_elsewhere_is_the_same_data(kind, tmp_path):
     assert found(index, tmp_path / "v", data=moved) == {}
 
 
-def test_data_that_cannot_be_opened_is_a_difference(tmp_path):
-    index = vitlab.index_data(photos(tmp_path / "d"), tmp_path / "x.index", quiet=True).path
+@pytest.mark.parametrize("is_given", [True, False])
+@pytest.mark.parametrize("make", [photos, shards], ids=["folder", "shards"])
+def test_a_place_that_does_not_exist_is_refused_and_not_reported_as_damage(make, is_given, tmp_path):
+    index = vitlab.index_data(make(tmp_path / "d"), tmp_path / "x.index", quiet=True).path
     shutil.rmtree(tmp_path / "d")
-    assert set(found(index, tmp_path / "v")) == {"unreadable"}
+    kind = "folder" if make is photos else "shards"
+    with pytest.raises(ValueError, match=r"is not a folder.*; if the data has been moved, name its present place"):
+        vitlab.verify_data(index, f"{kind}:nowhere" if is_given else None, tmp_path / "v", quiet=True)
+    assert not (tmp_path / "v" / "verification.csv").exists()
+
+
+@pytest.mark.parametrize("place", [0.3, 0.6])
+def test_a_damaged_index_is_not_compared_with(place, tmp_path):
+    """A label or an id of the index that has changed, while the shards have not."""
+    index = vitlab.index_data(shards(tmp_path / "d"), tmp_path / "x.index", quiet=True).path
+    data = bytearray(index.read_bytes())
+    data[64 + int(place * (data.index(b'{"') - 64))] ^= 1
+    index.write_bytes(data)
+    with pytest.raises(ValueError, match=r"x.index is damaged; index the data again"):
+        vitlab.verify_data(index, out=tmp_path / "v", quiet=True)
 
 
 def test_files_that_could_never_be_read_are_no_difference(tmp_path):

@@ -56,6 +56,9 @@ def test_edited_test_images_are_found_and_left_out(sets, tmp_path):
     assert len(rest) == 15
     assert rest.excluded["near_duplicate"] == 5
     assert vitlab.dedup(sets[0], sets[1], tmp_path / "again", quiet=True).pairs == found.pairs
+    with pytest.raises(ValueError, match=r"out has the near-duplicates of .*; choose another folder with out="):
+        vitlab.dedup(sets[0], f"{sets[1]}?subset=3", tmp_path / "out", quiet=True)
+    assert len(vitlab.open_data(found.spec)) == 15
     lines = [json.loads(line) for line in (tmp_path / "out" / "pairs.jsonl").read_text().splitlines()]
     assert [(line["train"], line["test"]) for line in lines] == [(pair.train, pair.test) for pair in found.pairs]
     assert all(line["correlation"] >= 0.92 and line["distance"] <= 11 for line in lines)

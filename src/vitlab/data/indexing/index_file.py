@@ -16,13 +16,14 @@ import shutil
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
 
 from vitlab.data.class_names import MOST_CLASSES
+from vitlab.data.indexing.hashing import BLOCK, new_hash
 from vitlab.require import require
 from vitlab.store import replacing
 from vitlab.strict_json import from_json, parse_json, to_json
@@ -66,6 +67,7 @@ class IndexMeta:
     excluded: dict[str, int]
     digest: str  # of the classes, the ids and the labels; empty in version 1
     shards: tuple[tuple[str, int, int | None, int, str], ...] = ()  # of ShardEntry
+    contents: str = ""  # hash of the records and ids in the file; empty where an older program wrote it
 
     @property
     def shard_entries(self) -> tuple[ShardEntry, ...]:
@@ -100,15 +102,16 @@ class IndexWriter:
 
     def __init__(self, file: IO[bytes], ids: IO[bytes]) -> None:
         self._file, self._ids = file, ids
-        self.entries = 0
+        self.entries, self._hashes = 0, (new_hash(), new_hash())  # of the records, of the ids
         self._file.write(bytes(HEADER.size))
 
     def add(self, records: np.ndarray, ids: bytes | memoryview) -> None:
         """Append records whose keys are places in `ids`."""
         shifted = records.copy()
         shifted["key"] += np.uint64(self._ids.tell())
-        self._file.write(shifted.tobytes())
-        self._ids.write(ids)
+        for file, data, digest in zip((self._file, self._ids), (shifted.tobytes(), ids), self._hashes, strict=True):
+            file.write(data)
+            digest.update(data)
         self.entries += len(records)
 
     def finish(self, meta: IndexMeta) -> None:
@@ -116,7 +119,8 @@ class IndexWriter:
         length = self._ids.tell()
         self._ids.seek(0)
         shutil.copyfileobj(self._ids, self._file, 2**20)
-        text = json.dumps(to_json(meta), allow_nan=False).encode()
+        written = replace(meta, contents="".join(digest.hexdigest() for digest in self._hashes))
+        text = json.dumps(to_json(written), allow_nan=False).encode()
         require(len(text) <= LARGEST_META, f"the index lists {len(meta.shards):,} shards, which are too many")
         self._file.write(text)
         self._file.seek(0)
@@ -165,7 +169,7 @@ class IndexFile:
             is_whole = end + meta_bytes == path.stat().st_size
             self.check(is_whole and meta_bytes <= LARGEST_META)
             file.seek(end)
-            self.meta = _parsed(parse_json(file.read(meta_bytes), path.name), path.name, magic)
+            self.meta = _parsed(self._json(file.read(meta_bytes)), path.name, magic)
             self._descriptor = os.dup(file.fileno())
         self._entries = entries
         is_known = self.meta.version == (2 if magic == MAGIC else 1) and 0 <= self.meta.classes <= MOST_CLASSES
@@ -182,6 +186,24 @@ class IndexFile:
     def has_hashes(self) -> bool:
         """Whether the samples have hashes: from version 2 on."""
         return self.record == RECORD
+
+    def _json(self, data: bytes) -> object:
+        try:
+            return parse_json(data, self.path.name)
+        except ValueError:
+            raise ValueError(f"{self.path} is damaged; {self._again}") from None
+
+    def check_contents(self) -> None:
+        """Read the whole file and raise if a record or an id is not what was written."""
+        if not self.meta.contents:
+            return
+        found = ""
+        for start, stop in ((HEADER.size, self.ids_at), (self.ids_at, self.ids_at + self.id_bytes)):
+            digest = new_hash()
+            for at in range(start, stop, BLOCK):
+                digest.update(os.pread(self._descriptor, min(BLOCK, stop - at), at))
+            found += digest.hexdigest()
+        self.check(found == self.meta.contents)
 
     def check(self, is_sound: bool) -> None:
         """Raise unless the file is what was written."""

@@ -1,21 +1,31 @@
 """Indexed tar shards in an object store or on a web server: `ShardSource` with other places for its bytes."""
 
+import os
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
 from vitlab.data.remote.addresses import Address
 from vitlab.data.remote.faults import Missing
-from vitlab.data.remote.files import RemoteFile, RemoteFolder, RemotePaths
+from vitlab.data.remote.files import BLOCK, MOST_AT_ONCE, RemoteFile, RemoteFolder, RemotePaths
 from vitlab.data.source import keep
-from vitlab.data.sources.shards import CLASS_NAMES, INDEX, MOST_OPEN, ShardSource
+from vitlab.data.sources.shards import (
+    CLASS_NAMES,
+    INDEX,
+    MOST_OPEN,
+    ShardFolder,
+    ShardSource,
+    class_names_beside,
+    is_shard,
+)
 from vitlab.data.sources.tar import TarFile
 from vitlab.errors import RemoteRefused
 from vitlab.require import require
 
-AGAIN = f"index the shards where they are complete (vitlab data index FOLDER) and copy {INDEX} beside them"
-
+AGAIN = "index the shards (vitlab data index shards:ADDRESS)"
 OPENINGS = 5  # attempts to map the index
+STEP = MOST_AT_ONCE * BLOCK  # bytes in one request where a whole file is read
 
 
 class RemoteTar(TarFile):
@@ -40,6 +50,70 @@ class RemoteTar(TarFile):
         return data
 
 
+class TransferredTar(TarFile):
+    """A remote tar file that is transferred once, past the cache, into a temporary file without a name."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._facts = file.facts
+        with tempfile.TemporaryFile(dir=file.reading.cache.folder) as copy:
+            for start in range(0, file.facts.size, STEP):
+                copy.write(file.fetch(start, min(start + STEP, file.facts.size)))
+            copy.flush()
+            self._descriptor = os.dup(copy.fileno())
+
+    def stamp(self) -> tuple[int, int]:
+        return self._facts.size, self._facts.time
+
+
+class RemoteShardFolder(ShardFolder):
+    """A folder of tar files in an object store, as it was listed when it was opened."""
+
+    has_times = False
+
+    def __init__(self, address: Address) -> None:
+        self.remote = RemoteFolder(address)
+
+    def __str__(self) -> str:
+        return str(self.remote)
+
+    def absolute(self) -> ShardFolder:
+        return self
+
+    def own_index(self) -> Path | None:
+        return None
+
+    def listed(self) -> list[str]:
+        names = self.remote.names()
+        if names is None:
+            copied = f"index the shards where they are stored and copy {INDEX} beside them"
+            raise RemoteRefused(f"{self} cannot be listed, because web servers have no common way to do it; {copied}")
+        return list(filter(is_shard, names))
+
+    def stamp(self, name: str) -> tuple[int, int]:
+        try:
+            facts = self.remote.file(name).facts
+        except Missing:
+            return -1, -1
+        return facts.size, facts.time
+
+    def has(self, name: str) -> bool:
+        return self.stamp(name) != (-1, -1)
+
+    def tar(self, name: str) -> TarFile:
+        return TransferredTar(self.remote.file(name))
+
+    def class_names(self, classes: int, recorded: tuple[str, ...] = ()) -> tuple[str, ...]:
+        return class_names_beside(folder_of_class_names(self.remote), classes, recorded)
+
+
+def folder_of_class_names(remote: RemoteFolder) -> Path:
+    """The local folder with a copy of the class names; a folder that does not exist if the store has none."""
+    try:
+        return remote.file(CLASS_NAMES).local_copy().parent
+    except Missing:
+        return remote.reading.cache.folder / "none"
+
+
 class RemoteShardSource(ShardSource):
     """Samples of remote shards by number: the ids, labels and bytes of the same shards in a local folder.
 
@@ -51,7 +125,7 @@ class RemoteShardSource(ShardSource):
         self._given = index
         for attempt in range(OPENINGS):
             try:
-                super().__init__(self._folder_of_names(), index or self._local_index())
+                super().__init__(folder_of_class_names(self._remote), index or self._local_index())
                 return
             except FileNotFoundError:  # another process needed the room in the cache before the index was mapped
                 if index or attempt + 1 == OPENINGS:
@@ -64,21 +138,15 @@ class RemoteShardSource(ShardSource):
         try:
             return self._remote.file(INDEX).local_copy()
         except Missing:
-            raise RemoteRefused(f"{self._remote} has no file {INDEX}; {AGAIN}, or give one with ?index=FILE") from None
-
-    def _folder_of_names(self) -> Path:
-        """The local folder with a copy of the class names; one without them if there are none."""
-        try:
-            return self._remote.file(CLASS_NAMES).local_copy().parent
-        except Missing:
-            return self._remote.reading.cache.folder / "none"
+            made = f"shards:{self._remote}?index={self._remote.address.name}.index"
+            again = f"run vitlab data index shards:{self._remote}, then open {made}"
+            raise RemoteRefused(f"{self._remote} has no file {INDEX}; {again}") from None
 
     def _checked_stamps(self) -> list[tuple[int, int]]:
         """The sizes of the shards; without a listing each shard is checked when it is opened."""
         names = self._remote.names()
         if names is not None:
-            listed = {name for name in names if name.endswith(".tar") and name[0] != "."}
-            other = listed ^ {shard.name for shard in self._shards}
+            other = set(filter(is_shard, names)) ^ {shard.name for shard in self._shards}
             require(not other, f"{self._remote} has other shards than were indexed: {sorted(other)!r:.200}; {AGAIN}")
             for number in range(len(self._shards)):
                 self._file(number)

@@ -8,6 +8,7 @@ The index is that of `indexing/index_file.py`. It is memory-mapped, so that open
 opening ten.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Generator, Iterator, Sequence
@@ -20,7 +21,7 @@ import numpy as np
 from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
-from vitlab.data.indexing.hashing import BLOCK, file_hash, new_hash
+from vitlab.data.indexing.hashing import BLOCK, new_hash
 from vitlab.data.indexing.index_file import HEADER, IndexFile, IndexMeta, Row, ShardEntry, index_writer, records_of
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Paths, Sample, Source, check_index, keep
@@ -42,6 +43,62 @@ AGAIN = "index the shards: vitlab data index FOLDER"
 
 
 # -- Indexing ------------------------------------------------------------------------------------
+
+
+class ShardFolder:
+    """A local folder of tar files; `RemoteShardFolder` is its counterpart in an object store."""
+
+    has_times = True  # whether the time of a file tells that it has changed
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def absolute(self) -> "ShardFolder":
+        """The same folder for processes with another working directory."""
+        return ShardFolder(self._path.absolute())
+
+    def own_index(self) -> Path | None:
+        """Where the shards are opened with an index that is not named; None if it cannot be written."""
+        return self._path / INDEX
+
+    def listed(self) -> list[str]:
+        """The names of the tar files, sorted."""
+        require(self._path.is_dir(), f"{self._path} is not a folder; give the folder of the tar files")
+        return sorted(entry.name for entry in os.scandir(self._path) if is_shard(entry.name))
+
+    def names(self) -> list[str]:
+        """The names of the tar files, sorted; raises if there is none."""
+        names = self.listed()
+        require(
+            bool(names),
+            f"{self} has no *.tar files; give the folder that holds them, and decompress .tar.gz files first",
+        )
+        return names
+
+    def stamp(self, name: str) -> tuple[int, int]:
+        """Return size and time of a tar file; (-1, -1) if it is not there."""
+        return file_stamp(self._path / name)
+
+    def has(self, name: str) -> bool:
+        """Whether there is something of this name, readable or not."""
+        path = self._path / name
+        return path.exists() or path.is_symlink()
+
+    def tar(self, name: str) -> TarFile:
+        """Open a tar file to read all of it."""
+        return TarFile(self._path / name)
+
+    def class_names(self, classes: int, recorded: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """See `class_names_beside`."""
+        return class_names_beside(self._path, classes, recorded)
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file of this name is a shard."""
+    return name.endswith(".tar") and name[0] != "."
 
 
 class ShardIndex(NamedTuple):
@@ -79,28 +136,28 @@ def index_shards(folder: Path | str, index: Path | str | None = None) -> ShardIn
     stopped. The index is written into the folder, or to the file `index`.
     """
     check_arguments(index_shards, locals())
-    folder, names = Path(folder), shard_names(Path(folder))
-    path = Path(index or folder / INDEX)
+    path, source = Path(index or Path(folder, INDEX)), ShardFolder(Path(folder))
+    names = source.names()
     with index_writer(path) as writer:
         excluded, entries, classes = Excluded(), list[ShardEntry](), 0
         for name in names:
-            shard = finished(scan_shard(folder / name))
+            shard = finished(scan_shard(source, name))
             shard.records["shard"] = len(entries)
             writer.add(shard.records, shard.ids)
             entries.append(shard.entry)
             excluded.add(shard.excluded)
             classes = max(classes, shard.classes)
-        writer.finish(shards_meta(folder, path, entries, classes, excluded))
-    return ShardIndex(shards_spec(folder, path), writer.entries, excluded)
+        writer.finish(shards_meta(source, path, entries, classes, excluded))
+    return ShardIndex(shards_spec(source, path), writer.entries, excluded)
 
 
-def shards_spec(folder: Path, index: Path) -> str:
+def shards_spec(folder: ShardFolder, index: Path) -> str:
     """What opens the shards of a folder with this index."""
-    return f"shards:{folder}{'' if index == folder / INDEX else f'?index={index}'}"
+    return f"shards:{folder}{'' if index == folder.own_index() else f'?index={index}'}"
 
 
 def shards_meta(
-    folder: Path,
+    folder: ShardFolder,
     index: Path,
     entries: Sequence[ShardEntry],
     classes: int,
@@ -113,34 +170,38 @@ def shards_meta(
     """
     samples = sum(entry.samples for entry in entries)
     require(samples > 0, f"{folder} has no labelled images in its shards; left out: {', '.join(excluded.lines())}")
-    found = class_names_beside(folder, classes, tuple(names))
-    spec = "" if index == folder / INDEX else f"shards:{folder}"
+    found = folder.class_names(classes, tuple(names))
+    spec = "" if index == folder.own_index() else f"shards:{folder}"
     return IndexMeta(2, spec, classes, found, dict(sorted(excluded.items())), "", tuple(entries))
 
 
-def shard_names(folder: Path) -> list[str]:
-    """The names of the tar files of a folder, sorted."""
-    require(folder.is_dir(), f"{folder} is not a folder; give the folder of the tar files")
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".tar") and entry.name[0] != ".")
-    require(bool(names), f"{folder} has no *.tar files; packed ones (.tar.gz) must be unpacked to .tar first")
-    return names
-
-
-def scan_shard(path: Path) -> Generator[int, None, ScannedShard]:
+def scan_shard(folder: ShardFolder, name: str) -> Generator[int, None, ScannedShard]:
     """Read one shard and hash its images; yields how many are done. Raises if it changes meanwhile."""
-    tar, excluded = TarFile(path), Excluded()
+    tar, excluded = folder.tar(name), Excluded()
     stamp, found = tar.stamp(), list(_samples(tar, excluded))
-    whole = file_hash(path) if found else ""  # what is not a tar file may be endless
+    whole = whole_hash(tar) if found else ""  # what is not a tar file may be endless
     records, ids = records_of([key for key, *_ in found], [(label,) for *_, label in found])
     for number, (_, offset, size, _) in enumerate(found):
-        digest = new_hash()
-        for at in range(offset, offset + size, BLOCK):
-            digest.update(tar.read(at, min(BLOCK, offset + size - at)))
         records[number]["offset"], records[number]["size"] = offset, size
-        records[number]["hash"] = np.frombuffer(digest.digest(), "<u8")
+        records[number]["hash"] = np.frombuffer(_hash(tar, offset, offset + size).digest(), "<u8")
         yield number + 1
-    require(tar.stamp() == stamp == file_stamp(path), f"{path} changed while it was read; stop its writer first")
-    return ScannedShard(ShardEntry(path.name, *stamp, len(found), whole), records, ids, excluded)
+    is_same = tar.stamp() == stamp == folder.stamp(name)
+    require(is_same, f"{folder}/{name} changed while it was read; stop its writer first")
+    time = stamp[1] if folder.has_times else None
+    return ScannedShard(ShardEntry(name, stamp[0], time, len(found), whole), records, ids, excluded)
+
+
+def whole_hash(tar: TarFile) -> str:
+    """Hash a whole tar file, in hexadecimal."""
+    return _hash(tar, 0, tar.stamp()[0]).hexdigest()
+
+
+def _hash(tar: TarFile, start: int, stop: int) -> "hashlib.blake2b":
+    """The hash of the bytes from `start` up to `stop`."""
+    digest = new_hash()
+    for at in range(start, stop, BLOCK):
+        digest.update(tar.read(at, min(BLOCK, stop - at)))
+    return digest
 
 
 def finished(steps: Generator[int, None, ScannedShard]) -> ScannedShard:
@@ -243,7 +304,7 @@ class ShardSource(Source):
 
     def _checked_stamps(self) -> list[tuple[int, int]]:
         """The stamps of the shards, which must be those that were indexed."""
-        other = set(shard_names(self._folder)) ^ {shard.name for shard in self._shards}
+        other = set(ShardFolder(self._folder).names()) ^ {shard.name for shard in self._shards}
         require(not other, f"{self._folder} has other shards than were indexed: {sorted(other)!r:.200}; {AGAIN}")
         stamps = [file_stamp(self._folder / shard.name) for shard in self._shards]
         for shard, (size, time) in zip(self._shards, stamps, strict=True):

@@ -7,6 +7,7 @@ OUT.parts/        parts that are done, while the index is being made
 import contextlib
 import hashlib
 import json
+import shlex
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +17,6 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from vitlab.data.fingerprint import file_stamp
 from vitlab.data.indexing.hashing import data_hash, data_size
 from vitlab.data.indexing.index_file import (
     CHUNK,
@@ -30,15 +30,17 @@ from vitlab.data.indexing.index_file import (
 )
 from vitlab.data.indexing.listing import ListedSamples, Listing, write_listing
 from vitlab.data.loading.accounting import Excluded
+from vitlab.data.remote.addresses import Address
+from vitlab.data.remote.shard_source import RemoteShardFolder, RemoteShardSource
 from vitlab.data.sources.catalogue import resolve
-from vitlab.data.sources.shards import INDEX, ShardSource, scan_shard, shard_names, shards_meta, shards_spec
+from vitlab.data.sources.shards import INDEX, ShardFolder, ShardSource, scan_shard, shards_meta, shards_spec
 from vitlab.errors import printable
 from vitlab.jobs.job import Workers
 from vitlab.jobs.mapping import workers_of
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.runs.datasets.parts import keep_parts_of, run_parts, work_folder
-from vitlab.runs.progress import announced, default_console
+from vitlab.runs.progress import announced, counted, default_console
 from vitlab.store import publish, refuse_unwritable, replacing
 from vitlab.strict_json import LARGEST_JSON, parse_json
 from vitlab.user_files import open_regular, read_regular
@@ -71,8 +73,9 @@ class DataIndex(Tabular):
 
     def lines(self) -> Iterator[str]:
         """What was indexed, and what could not be read or was left out."""
-        how = f"indexed {self.samples:,} samples in {len(self.class_names):,} classes, {self.size:,} bytes"
-        yield f"{how}; open them as {printable(self.spec)}"
+        classes = counted(len(self.class_names), "class", "classes")
+        how = f"indexed {counted(self.samples, 'sample')} in {classes}, {self.size:,} bytes"
+        yield f"{how}; open them as {printable(shlex.quote(self.spec))}"
         yield f"{printable(str(self.path))}: the index; vitlab data verify compares the data with it"
         yield from (f"unreadable {line}" for line in self.problems)
         if self.unreadable > len(self.problems):
@@ -99,7 +102,7 @@ def index_data(
     workers, screen = workers_of(jobs, ray), default_console(console, quiet=quiet)
     shards = shards_of(data)
     path = Path(out) if out else shards.index if shards else Path(_name_of(str(data)))
-    _refuse_other(path)
+    _refuse_other(path, None if out else f"shards:{shards.folder}" if shards else str(data))
     refuse_unwritable(path.absolute().parent)
     if shards is not None:
         return _index_shards(shards.folder, path, workers, screen)
@@ -109,7 +112,7 @@ def index_data(
 class Shards(NamedTuple):
     """A folder of tar shards and its index."""
 
-    folder: Path
+    folder: ShardFolder
     index: Path
 
 
@@ -119,12 +122,14 @@ def shards_of(data: str | Path) -> Shards | None:
     if isinstance(data, Path) or folder.is_dir():
         if folder.is_dir() and not any(folder.glob("*.tar")) and not any(folder.glob("*.tar.gz")):
             raise ValueError(f"{folder} has no *.tar files; for class folders of images give folder:{folder}")
-        return Shards(folder, folder / INDEX)
+        return Shards(ShardFolder(folder), folder / INDEX)
     named = resolve(str(data))
-    if named.kind.opener is not ShardSource or not named.is_whole:
+    if named.kind.opener not in (ShardSource, RemoteShardSource) or not named.is_whole:
         return None
-    folder = named.arguments["path"]
-    return Shards(folder, Path(named.arguments.get("index") or folder / INDEX))
+    place, index = named.arguments["path"], named.arguments.get("index")
+    if isinstance(place, Address):
+        return Shards(RemoteShardFolder(place), Path(index or f"{place.name}.index"))
+    return Shards(ShardFolder(place), Path(index or place / INDEX))
 
 
 def _name_of(spec: str) -> str:
@@ -135,12 +140,19 @@ def _name_of(spec: str) -> str:
     return "-".join(filter(None, (name, str(arguments.get("split", ""))))) + ".index"
 
 
-def _refuse_other(path: Path) -> None:
-    """Raise if there is something else than an index where it is to be written."""
-    if path.exists() or path.is_symlink():
-        with open_regular(path) as file:
-            is_index = file.read(len(MAGIC)) in (MAGIC, MAGIC_1)
-        require(is_index, f"{path} exists and is not an index; give another file with out=")
+def _refuse_other(path: Path, spec: str | None) -> None:
+    """Raise if there is something else than an index, or than one of `spec`, where it is to be written."""
+    if not (path.exists() or path.is_symlink()):
+        return
+    with open_regular(path) as file:
+        is_index = file.read(len(MAGIC)) in (MAGIC, MAGIC_1)
+    require(is_index, f"{path} exists and is not an index; give another file with out=")
+    try:
+        held = IndexFile(path).meta.spec
+    except ValueError:
+        return  # a damaged one is replaced
+    is_other = spec is not None and held not in ("", spec)
+    require(not is_other, f"{path} is the index of {held}; give another file with out=")
 
 
 # -- Samples of any source -------------------------------------------------------------------------
@@ -250,13 +262,12 @@ def _merge_samples(work: HashSamples, listing: Listing, path: Path) -> DataIndex
 
 
 @dataclass(frozen=True)
-class ScanShards:
-    """Index tar shards, each as a part."""
+class ShardParts:
+    """Work on tar shards, each as a part."""
 
-    source: Path
+    source: ShardFolder
     shards: tuple[tuple[str, int], ...]  # names and sizes
     folder: Path
-    what: ClassVar[str] = "indexing"
     unit: ClassVar[Literal["images", "bytes"]] = "bytes"
 
     @property
@@ -267,23 +278,33 @@ class ScanShards:
         return self.shards[part][1]
 
     def result(self, part: int) -> Path:
-        return self.folder / f"{part:06d}.index"
+        return self.folder / f"{part:06d}.part"
+
+
+def sizes_of(source: ShardFolder, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """The names and sizes of shards; 0 for those that are missing."""
+    return tuple((name, max(source.stamp(name)[0], 0)) for name in names)
+
+
+@dataclass(frozen=True)
+class ScanShards(ShardParts):
+    """Index tar shards."""
+
+    what: ClassVar[str] = "indexing"
 
     def do(self, part: int) -> Generator[object]:
-        shard = yield from scan_shard(self.source / self.shards[part][0])
+        shard = yield from scan_shard(self.source, self.shards[part][0])
         meta = IndexMeta(2, "", shard.classes, (), dict(shard.excluded), "", (shard.entry,))
         with index_writer(self.result(part)) as writer:
             writer.add(shard.records, shard.ids)
             writer.finish(meta)
 
 
-def _index_shards(source: Path, path: Path, workers: Workers, console: Console) -> DataIndex:
-    folder = path.with_name(f"{path.name}.parts")
-    names = shard_names(source)
+def _index_shards(source: ShardFolder, path: Path, workers: Workers, console: Console) -> DataIndex:
+    folder, names = path.with_name(f"{path.name}.parts"), source.names()
     with work_folder(folder):
         keep_parts_of(folder, {"shards": stamps_digest(source, names)}, console)
-        sizes = tuple((name, max(file_stamp(source / name)[0], 0)) for name in names)
-        work = ScanShards(source.absolute(), sizes, folder.absolute())
+        work = ScanShards(source.absolute(), sizes_of(source, names), folder.absolute())
         run_parts(work, folder, workers, console, str(source))
         parts = [work.result(part) for part in range(work.parts)]
         made = merge_shards(parts, source, path, folder / MERGED)
@@ -291,14 +312,14 @@ def _index_shards(source: Path, path: Path, workers: Workers, console: Console) 
     return made
 
 
-def stamps_digest(folder: Path, names: Sequence[str]) -> str:
-    """A hash of the names, the sizes and the times of files."""
-    listed = repr([(name, *file_stamp(folder / name)) for name in names])
+def stamps_digest(folder: ShardFolder, names: Sequence[str]) -> str:
+    """A hash of the names, the sizes and the times of shards."""
+    listed = repr([(name, *folder.stamp(name)) for name in names])
     return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def merge_shards(
-    parts: Sequence[Path], source: Path, path: Path, merged: Path, class_names: Sequence[str] = ()
+    parts: Sequence[Path], source: ShardFolder, path: Path, merged: Path, class_names: Sequence[str] = ()
 ) -> DataIndex:
     """Join the indexes of single shards into one, which will be at `path`."""
     entries, excluded, classes, size = list[ShardEntry](), Excluded(), 0, 0

@@ -10,6 +10,7 @@ OUT/.vitlab-parts/         what is done, while shards are being written
 
 import csv
 import json
+import shlex
 import tarfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,14 +25,14 @@ from vitlab.data.indexing.hashing import data_hash, file_hash
 from vitlab.data.indexing.index_file import CHUNK, IndexFile, IndexMeta, ShardEntry, index_writer, records_of
 from vitlab.data.indexing.listing import Listing, write_listing
 from vitlab.data.sources.shard_writing import add_members, storable
-from vitlab.data.sources.shards import CLASS_NAMES, INDEX
+from vitlab.data.sources.shards import CLASS_NAMES, INDEX, ShardFolder
 from vitlab.errors import printable
 from vitlab.jobs.mapping import workers_of
 from vitlab.report.tables import Results, Tabular, spreadsheet
 from vitlab.require import check_arguments, require
 from vitlab.runs.datasets.index import LISTING, MERGED, SampleParts, merge_shards, sample_parts
 from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
-from vitlab.runs.progress import announced, default_console
+from vitlab.runs.progress import announced, counted, default_console
 from vitlab.store import (
     publish,
     refuse_strange,
@@ -69,9 +70,9 @@ class Packed(Tabular):
 
     def lines(self) -> Iterator[str]:
         """What was packed, and how to open it."""
-        what = f"{self.samples:,} samples in {len(self.class_names):,} classes"
-        shards = f"{self.shards:,} shard{'s' * (self.shards != 1)}"
-        yield f"packed {what} into {shards}, {self.size:,} bytes; open them as {printable(self.spec)}"
+        what = f"{counted(self.samples, 'sample')} in {counted(len(self.class_names), 'class', 'classes')}"
+        shards = counted(self.shards, "shard")
+        yield f"packed {what} into {shards}, {self.size:,} bytes; open them as {printable(shlex.quote(self.spec))}"
         if self.converted:
             yield f"converted {self.converted:,} samples to PNG: shards hold JPEG, PNG and WebP"
         if self.left_out:
@@ -203,7 +204,7 @@ def _finish(work: PackSamples, listing: Listing, folder: Path, plan: Mapping[str
         write_text(folder / CLASS_NAMES, "".join(f"{name}\n" for name in names))
     converted, left_out = _written_notes(work, folder)
     parts = [work.result(part) for part in range(work.parts)]
-    made = merge_shards(parts, folder, folder / INDEX, work.folder / MERGED, names)
+    made = merge_shards(parts, ShardFolder(folder), folder / INDEX, work.folder / MERGED, names)
     publish(work.folder / MERGED, folder / INDEX)
     size = sum(work.shard(part).stat().st_size for part in range(work.parts))
     counts = {"samples": made.samples, "shards": work.parts, "size": size}

@@ -7,13 +7,12 @@ OUT/parts/              parts that are done, while the data is being read
 
 import csv
 import json
-import os
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from rich.console import Console
@@ -29,17 +28,17 @@ from vitlab.data.indexing.comparison import (
     rows_at,
     text,
 )
-from vitlab.data.indexing.hashing import data_size, file_hash
+from vitlab.data.indexing.hashing import data_size
 from vitlab.data.indexing.index_file import IndexFile, Row, ShardEntry
 from vitlab.data.indexing.listing import write_listing
-from vitlab.data.sources.shards import class_names_beside, scan_shard
+from vitlab.data.sources.shards import ShardFolder, scan_shard, whole_hash
 from vitlab.errors import printable
 from vitlab.jobs.job import Workers
 from vitlab.jobs.mapping import workers_of
 from vitlab.report.tables import Results, Tabular, spreadsheet
 from vitlab.require import check_arguments, require
 from vitlab.runs.datasets import index as indexing
-from vitlab.runs.datasets.index import LISTING, sample_parts, shards_of, stamps_digest
+from vitlab.runs.datasets.index import LISTING, sample_parts, shards_of, sizes_of, stamps_digest
 from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
 from vitlab.runs.progress import announced, default_console
 from vitlab.store import (
@@ -55,6 +54,7 @@ from vitlab.user_files import stream_lines
 
 REPORT, SUMMARY = "verification.csv", "verification.json"
 SHOWN = 10  # differences that are printed
+MOVED = "if the data has been moved, name its present place with data="
 LONGEST = 2**24  # bytes of a difference in a part
 STATES = {  # what a difference is, and how several are called
     "changed": "changed",
@@ -129,6 +129,7 @@ def verify_data(
         path = path / indexing.INDEX
     opened = IndexFile(path)
     require(opened.has_hashes, f"{path} is of an older version and has no hashes; index the data again")
+    opened.check_contents()
     refuse_unwritable(folder)
     refuse_strange(folder, (REPORT, SUMMARY))
     make_folder(folder)
@@ -178,8 +179,7 @@ def _check_samples(
             with announced(console, f"listing {spec}", is_brief=True):
                 listing = write_listing(spec, parts / LISTING)
         except (ValueError, OSError) as error:
-            problem = Difference("unreadable", spec, f"cannot be opened: {error}")
-            return _written(index, spec, folder, [], iter([problem]))
+            raise ValueError(f"{spec} cannot be opened ({error}); {MOVED}") from None
         keep_parts_of(parts, _plan(index, spec=spec, digest=listing.digest, per_part=indexing.PER_PART), console)
         listed = IndexFile(listing.path)
         is_same = listing.digest == index.meta.digest
@@ -206,25 +206,11 @@ def _about_the_whole(index: IndexFile, names: Naming, matches: Matches | None) -
 
 
 @dataclass(frozen=True)
-class CompareShards:
-    """Compare tar shards with an index, each as a part."""
+class CompareShards(indexing.ShardParts):
+    """Compare tar shards with an index: those of the index, then those that it does not have."""
 
-    source: Path
-    shards: tuple[tuple[str, int], ...]  # names and sizes: those of the index, then those that it does not have
     index: Path
-    folder: Path
     what: ClassVar[str] = "verifying"
-    unit: ClassVar[Literal["images", "bytes"]] = "bytes"
-
-    @property
-    def parts(self) -> int:
-        return len(self.shards)
-
-    def amount(self, part: int) -> int:
-        return self.shards[part][1]
-
-    def result(self, part: int) -> Path:
-        return self.folder / f"{part:06d}.part"
 
     @cached_property
     def known(self) -> IndexFile:
@@ -238,37 +224,37 @@ class CompareShards:
 
     def do(self, part: int) -> Generator[object]:
         (name, _), entries, report = self.shards[part], self.known.meta.shard_entries, PartReport()
-        path = self.source / name
-        report.size += max(file_stamp(path)[0], 0)
+        report.size += max(self.source.stamp(name)[0], 0)
         if part >= len(entries):
-            yield from self._compare(path, 0, 0, report)
-        elif self._is_same(path, entries[part]):
+            yield from self._compare(name, 0, 0, report)
+        elif self._is_same(entries[part]):
             report.checked += entries[part].samples
         else:
             first = self.firsts[part]
-            yield from self._compare(path, first, first + entries[part].samples, report)
+            yield from self._compare(name, first, first + entries[part].samples, report)
             if not report.differences:
                 report.add([Difference("shard", name, "differs from the index, but none of its samples do")])
         yield part
         report.save(self.result(part))
 
-    def _is_same(self, path: Path, entry: ShardEntry) -> bool:
+    def _is_same(self, entry: ShardEntry) -> bool:
         try:
-            return file_stamp(path)[0] == entry.size and file_hash(path) == entry.hash
-        except OSError:
+            return (
+                self.source.stamp(entry.name)[0] == entry.size and whole_hash(self.source.tar(entry.name)) == entry.hash
+            )
+        except (OSError, ValueError):
             return False
 
-    def _compare(self, path: Path, start: int, stop: int, report: "PartReport") -> Generator[object]:
+    def _compare(self, name: str, start: int, stop: int, report: "PartReport") -> Generator[object]:
         """Compare the samples of one shard with rows of the index by key."""
-        prefix = path.name.removesuffix(".tar") + "/"
+        prefix = name.removesuffix(".tar") + "/"
+        now: dict[bytes, Row] = {}
         try:
-            shard = yield from scan_shard(path)
+            if self.source.has(name):
+                shard = yield from scan_shard(self.source, name)
+                now = {row.id: row for row in shard.rows()}
         except (OSError, ValueError) as error:
-            if path.exists() or path.is_symlink():
-                report.add([Difference("shard", path.name, f"cannot be read: {error}")])
-            now: dict[bytes, Row] = {}
-        else:
-            now = {row.id: row for row in shard.rows()}
+            report.add([Difference("shard", name, f"cannot be read: {error}")])
         for then in self.known.rows(start, stop):
             report.add(self._compare_rows(prefix, then, now.pop(then.id, None), report))
         report.add(Difference("added", prefix + text(key)) for key in now)
@@ -291,24 +277,20 @@ def _check_shards(
     given = data or index.meta.spec
     place = shards_of(given) if given else None
     require(not given or place is not None, f"{index.path} is an index of shards; give their folder, not {given}")
-    source, parts = (place.folder if place else index.path.parent), folder / PARTS
-    require(source.is_dir(), f"{source} is not a folder; give the folder of the shards with data=")
-    listed = [entry.name for entry in index.meta.shard_entries]
-    there = {entry.name for entry in os.scandir(source) if entry.name.endswith(".tar") and entry.name[0] != "."}
-    names = [*listed, *sorted(there - set(listed))]
-    shards = tuple((name, max(file_stamp(source / name)[0], 0)) for name in names)
+    source, parts = (place.folder if place else ShardFolder(index.path.parent)), folder / PARTS
+    known = [entry.name for entry in index.meta.shard_entries]
+    try:
+        names = [*known, *sorted(set(source.names() if data else source.listed()) - set(known))]
+    except ValueError as error:
+        raise ValueError(f"{error}; {MOVED}") from None
     with work_folder(parts):
         keep_parts_of(parts, _plan(index, source=str(source), shards=stamps_digest(source, names)), console)
-        work = CompareShards(source.absolute(), shards, index.path.absolute(), parts.absolute())
+        work = CompareShards(source.absolute(), sizes_of(source, names), parts.absolute(), index.path.absolute())
         run_parts(work, parts, workers, console, str(source))
-        naming = Naming(index.meta.class_names, _class_names(source, index))
+        recorded = index.meta.class_names  # used where no class names lie beside the shards
+        naming = Naming(recorded, source.class_names(0, recorded))
         done = [work.result(part) for part in range(work.parts)]
         return _written(index, f"shards:{source}", folder, done, naming.differences())
-
-
-def _class_names(source: Path, index: IndexFile) -> tuple[str, ...]:
-    """The class names beside the shards; those of the index if there are none, as when the shards are read."""
-    return class_names_beside(source, 0, index.meta.class_names)
 
 
 # -- Reports ---------------------------------------------------------------------------------------

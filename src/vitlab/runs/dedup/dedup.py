@@ -27,6 +27,7 @@ from vitlab.runs.dedup.picture_hashes import FOLDER, HashedSet, hash_pictures
 from vitlab.runs.measure.inputs import DataLike, ModelLike, as_list, open_set
 from vitlab.runs.progress import Images, announced, default_console
 from vitlab.store import locked, make_folder, refuse_strange, replacing, write_json, write_text
+from vitlab.strict_json import read_json
 
 RESULT, PAIRS, LIST, PAGE = "dedup.json", "pairs.jsonl", "exclude.jsonl", "report.html"
 
@@ -113,6 +114,7 @@ def dedup(
     make_folder(folder)
     with locked(folder):
         own, others = _opened(train, tests, folder, max_pixels, screen)
+        _refuse_other(folder, own, others)
         hash_pictures([own, *others], jobs, folder, screen)
         floor = None if model is None else 0.5
         found = _searched(own, others, Criteria(max_distance, min_correlation), floor, screen)
@@ -145,6 +147,16 @@ def _opened(
         sets.append(HashedSet(name, spec if isinstance(data, str) else "", source, folder, offset if place else 0))
         offset += len(source) if place else 0
     return sets[0], sets[1:]
+
+
+def _refuse_other(folder: Path, own: HashedSet, others: list[HashedSet]) -> None:
+    """Raise if the folder has the list of other data, which a training may use."""
+    held = read_json(folder / RESULT) if (folder / RESULT).exists() else None
+    if isinstance(held, dict):
+        train, tests = held.get("train"), held.get("tests")
+        is_same = train == own.name and tests == [other.name for other in others]
+        words = f"the near-duplicates of {tests} in {train!r}"
+        require(is_same, f"{folder} has {words:.300}; choose another folder with out=")
 
 
 def _searched(
