@@ -67,7 +67,7 @@ class Channel:
 
     def send(self, header: dict[str, Any], parts: Sequence[bytes] = ()) -> None:
         """Write a message."""
-        for piece in packed(header, parts):
+        for piece in filter(None, packed(header, parts)):  # after the last byte the other side may have closed
             self._connection.sendall(piece)
 
     def _exactly(self, size: int) -> bytes:
