@@ -1,9 +1,9 @@
 """Time and peak memory of `vitlab data index` and `verify` against the number of samples.
 
-Each row is a process of its own, from its start to its end, with one job; the memory is its largest resident size. The
-time is that of the processor, in user and system mode, so that other programs on the machine do not count. The time per
-sample is without the first row, which only imports the same code. The folder has 1,000 files in each class, and the
-shards have 10,000 samples each. Files and shards are hard links to a few of them: little on disk, and many names.
+Each row is a process of its own with one job; the memory is its largest resident size. The time is that of the
+processor for the call, in user and system mode and without imports, so that other programs on the machine do not count.
+The folder has 1,000 files in each class, and the shards have 10,000 samples each. Files and shards are hard links to a
+few of them: little on disk, and many names.
     python -m bench.experiments.index_scale 10000 100000 1000000 > evidence/index_scale.txt
 """
 
@@ -17,18 +17,18 @@ from pathlib import Path
 
 PER_CLASS, PER_SHARD, CONTENTS = 1_000, 10_000, 1_000
 CHILD = """
-import sys
+import sys, time
 import vitlab
 vitlab.index_data, vitlab.verify_data
 what, source, index, out = sys.argv[1:]
+start, samples = time.process_time(), 0
 if what == "index":
-    print(vitlab.index_data(source, index, quiet=True).samples)
+    samples = vitlab.index_data(source, index, quiet=True).samples
 elif what == "verify":
     found = vitlab.verify_data(index, out=out, quiet=True)
     assert found.is_sound
-    print(found.checked)
-else:
-    print(0)
+    samples = found.checked
+print(samples, time.process_time() - start)
 """
 
 
@@ -61,20 +61,21 @@ def write_shards(folder: Path, samples: int) -> str:
 
 
 def measured(*arguments: str) -> tuple[int, float, float]:
-    """Samples, seconds of the processor and megabytes of a child."""
+    """Samples, seconds of the processor for the call, and megabytes of a child."""
     child = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     said = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     assert child.returncode == 0, said
-    return int(said), usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    samples, seconds = said.split()
+    return int(samples), float(seconds), usage.ru_maxrss / 1024
 
 
 def main(numbers: list[int]) -> None:
     """Print a row for each measurement."""
-    _, start, memory = measured("import", "", "", "")
-    print(f"import only{'':29}  {start:7.1f} s  {memory:6.0f} MB peak", flush=True)
+    _, _, memory = measured("import", "", "", "")
+    print(f"import only{'':29}  {'':9}  {memory:6.0f} MB peak", flush=True)
     for kind, write in (("shards", write_shards), ("folder", write_folder)):
         for samples in numbers:
             with tempfile.TemporaryDirectory() as scratch:
@@ -82,7 +83,7 @@ def main(numbers: list[int]) -> None:
                 for what in ("index", "verify"):
                     found, seconds, memory = measured(what, spec, index, str(Path(scratch, "out")))
                     assert found == samples, found
-                    each = f"{1e6 * (seconds - start) / samples:6.1f} us per sample"
+                    each = f"{1e6 * seconds / samples:6.1f} us per sample"
                     row = f"{kind}  {what:6}  {samples:9,} samples"
                     size = Path(index).stat().st_size / samples
                     print(f"{row:40}  {seconds:7.1f} s  {memory:6.0f} MB peak  {each}  {size:.0f} B/entry", flush=True)
