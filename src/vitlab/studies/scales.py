@@ -118,7 +118,7 @@ TINY: Final = Scale(
         root=12,
         axial=(16, 2),
     ),
-    shrinking=Shrinking(50_000, 64, adam=2.0, sgd=4.0, steps=150, tuning_batch=64, tuning_rate=1e-3),
+    shrinking=Shrinking(50_000, 64, adam=2.0, sgd=4.0, steps=150, tuning_batch=64, tuning_rate=3e-3),
     places={
         "cifar10": "the folder of CIFAR-10, binary or python form",
         "fashion-mnist": "the folder of Fashion-MNIST's idx files",
