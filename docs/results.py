@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from vitlab.runs.study.findings import interval_text, read_ledger, verdicts_of
 from vitlab.spec import CONVENTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,6 +20,13 @@ from bench import results as speed  # noqa: E402 - its folder is not installed
 
 CONTESTS = ("inference", "busy", "endtoend", "training", "memory")  # suites with cases whose baseline is timm
 SHORT = ("inference", "endtoend")  # in the README
+TELLING = (  # findings in the README, by the names of their claims
+    "ViT trails ResNet on little data",
+    "smaller patches help without parameters",
+    "Adam above SGD for ResNets",
+    "depth above width",
+    "higher resolution helps",
+)
 NOT_MEASURED = "No results are committed yet: `make bench` writes them to `bench/results/`.\n"
 Row = tuple[str, str, str]  # what, result, the command and the file that holds its output
 
@@ -150,6 +158,14 @@ def robustness_rows() -> Iterator[Row]:
     )
 
 
+def finding_rows() -> Iterator[Row]:
+    """The most telling claims of the paper, with the verdicts of our own runs."""
+    verdicts = verdicts_of(read_ledger(ROOT / "results" / "studies", "tiny"))
+    found = {one.claim.name: one for own in verdicts.values() for one in own}
+    for one in map(found.__getitem__, TELLING):
+        yield one.claim.says.rstrip("."), one.answer, "; ".join(map(interval_text, one.judged))
+
+
 def measured(folder: Path) -> dict[str, speed.SuiteResult]:
     """The committed results of `bench run` by suite, in the order of CONTESTS and then of their names."""
     found = [speed.load(path) for path in sorted(folder.glob("*.json"))]
@@ -186,7 +202,7 @@ def _best(case: speed.CaseResult, rows: list[speed.Row]) -> str:
 def speed_table(folder: Path, suites: tuple[str, ...] = CONTESTS) -> str:
     """The short table of speed: a row for each case of these suites."""
     rows = [row for row in speed_rows(folder) if row[0].partition(":")[0] in suites]
-    kept = [row[:4] for row in rows]
+    kept = [row[:4] for row in rows if row[2] != "none"]
     return _table(("timm = 1.00", "vitlab", "best other", "no difference"), kept) if rows else NOT_MEASURED
 
 
@@ -215,7 +231,8 @@ def tables() -> dict[str, str]:
         "demo": _table(("labels per class", "pre-trained", "from scratch", "difference"), demo_rows()),
         "accuracy": _table(heading, accuracy),
         "robustness": _table(heading, robustness),
-        "short": _table(heading, [accuracy[0], *accuracy[2:3], *accuracy[4:7], *robustness[:3]]),
+        "short": _table(heading, [accuracy[0], accuracy[5], robustness[0], robustness[2]]),
+        "findings": _table(("claim of the paper", "here", "points [95 % interval]"), list(finding_rows())),
         "speed": speed_table(speed.RESULTS, SHORT),
         "all speed": speed_tables(speed.RESULTS),
         "patterns": (ROOT / "evidence" / "patterns.txt").read_text("utf-8"),

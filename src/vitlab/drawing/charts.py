@@ -1,4 +1,4 @@
-"""Charts of training curves and confusion matrices."""
+"""Charts of training curves, confusion matrices, and the results of studies."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -169,3 +169,34 @@ def draw_levels(
 def _beside(place: int, number: int) -> float:
     """A small shift, so that error bars of several curves at one name do not hide each other."""
     return 0.06 * (place - (number - 1) / 2)
+
+
+class Measured(NamedTuple):
+    """A line of `draw_intervals`: a mean with half of its interval, what is expected of it, and the answer."""
+
+    name: str
+    mean: float
+    half: float
+    expected: tuple[float, float]  # from, to; infinite on one side
+    answer: str
+
+
+def draw_intervals(lines: Sequence[Measured], colours: Mapping[str, str], *, x: str) -> Drawn:
+    """Draw a mean with its interval in each line, in the colour of its answer; a grey band is where it is expected."""
+    lowest = min(min(line.mean - line.half, 0.0) for line in lines)
+    highest = max(max(line.mean + line.half, 0.0) for line in lines)
+    margin = 0.04 * (highest - lowest)
+    ends = lowest - margin, highest + margin
+    with figure_of(7.2, 0.6 + 0.27 * len(lines)) as (figure, axes):
+        for place, line in enumerate(lines):
+            low, high = (min(max(end, ends[0]), ends[1]) for end in line.expected)
+            axes.barh(place, high - low, left=low, height=0.8, color="0.93", linewidth=0)
+            style = {"color": colours[line.answer], "capsize": 3, "markersize": 4, "fmt": "o"}
+            axes.errorbar(line.mean, place, xerr=line.half, **style)
+        for answer in dict.fromkeys(line.answer for line in lines):
+            axes.plot([], [], "o", color=colours[answer], label=answer, markersize=4)
+        axes.axvline(0, color="0.6", linewidth=0.8)
+        axes.set_yticks(range(len(lines)), [line.name for line in lines])
+        axes.set(xlabel=x, xlim=ends, ylim=(len(lines) - 0.4, -0.6))
+        axes.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(colours))
+        return drawn(figure)

@@ -236,6 +236,11 @@ def describe(numbers: Mapping[str, float]) -> str:
     return f"{said}, loss {numbers['loss']:.4f}{unseen}"
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number and what it counts, such as `1 class` and `1,000 classes`."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 def duration(seconds: float) -> str:
     """Seconds as text in a readable unit."""
     for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):

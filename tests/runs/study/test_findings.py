@@ -40,7 +40,9 @@ def test_the_same_rows_give_the_same_bytes_whatever_the_order_of_files(ledger, t
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(file.read_bytes())
     assert findings(ledger) == findings(other)
-    assert set(findings(ledger)) == {"findings.md", "figures/study-table8.svg", "figures/study-table7.svg"}
+    assert set(findings(ledger)) == {
+        *("findings.md", "figures/findings.svg", "figures/study-table8.svg", "figures/study-table7.svg"),
+    }
 
 
 def test_verdicts_follow_from_the_rows(ledger):
@@ -50,6 +52,12 @@ def test_verdicts_follow_from_the_rows(ledger):
     assert "**Adam above SGD for ResNets: not confirmed.**" in page
     assert "| 1d | stem | 50" in page
     assert "64.206" in page
+
+
+def test_shared_trainings_are_counted_once(ledger):
+    """8 pre-trainings of table 8; of table 7, 4 pre-trainings and 8 fine-tunings; 3 seeds of each."""
+    page = findings(ledger)["findings.md"].decode()
+    assert f"These results took {3 * (8 + 4 + 8)} trainings and " in page
 
 
 def test_what_was_not_run_says_so_and_has_no_number(tmp_path):

@@ -3,19 +3,26 @@
 LEDGER/SCALE/STUDY/CELL,seed=N.json     a row for each run, as `vitlab study --ledger LEDGER` writes them
 """
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
+from vitlab.drawing.canvas import Drawn
+from vitlab.drawing.charts import Measured, draw_intervals
 from vitlab.report.tables import Results
 from vitlab.require import require
 from vitlab.runs.study.presentation import sorted_rows, study_figure, study_table
+from vitlab.runs.study.trainings import unique
 from vitlab.strict_json import from_json, read_json
 from vitlab.studies.catalogue import STUDIES
 from vitlab.studies.claims import FEWEST, Judged, Row, Verdict, verdict
 from vitlab.studies.scales import find_scale
-from vitlab.studies.study import Study, cell_name
+from vitlab.studies.study import FEW_SHOT, TOP_1, Study, cell_name
 
-PAGE, FIGURES = "findings.md", "figures"
+PAGE, FIGURES, OVERVIEW = "findings.md", "figures", "findings.svg"
+COLOURS: Final = {"confirmed": "#1b7837", "not confirmed": "#b2182b", "undecided": "#7f7f7f"}
 SUMMARY = ("claim of the paper", "where", "verdict here", "mean [95 % interval]", "seeds")
 OPENING = """# Findings
 
@@ -31,8 +38,9 @@ SCALE = """## The scale
 At the scale `{scale}`, models of the same families stand in for those of the paper and keep its names here.
 They have about its proportions of compute, and see the paper's number of images times one constant: {seen:,}
 for 7 epochs of JFT-300M. Pre-training uses CIFAR-10 and parts of it for JFT-300M, ImageNet-21k and ImageNet;
-fine-tuning uses 1,000 images of other sets. `docs/howto/studies.md` has the details and how to run everything
-again.
+fine-tuning uses 1,000 images of other sets. Its learning rate, the same for fresh and for trained weights, was
+chosen of two before the first of these runs, with a seed that is not counted. `docs/howto/studies.md` has the
+details and how to run everything again.
 """
 RULE = """## The rule
 
@@ -64,11 +72,14 @@ def read_ledger(folder: Path, scale: str) -> dict[str, list[Row]]:
 def findings(ledger: Path, scale: str = "tiny") -> dict[str, bytes]:
     """The page and its figures, by their names below docs/."""
     rows = read_ledger(ledger, scale)
-    verdicts = {name: [verdict(claim, rows[name]) for claim in study.claims] for name, study in STUDIES.items()}
+    verdicts = verdicts_of(rows)
     seen = find_scale(scale).shrinking
-    parts = [OPENING, _summary(verdicts), SCALE.format(scale=scale, seen=seen.seen if seen else 0)]
-    parts += [RULE.format(fewest=FEWEST), ENDING]
     files: dict[str, bytes] = {}
+    overview = _overview(verdicts)
+    if overview is not None:
+        files[f"{FIGURES}/{OVERVIEW}"] = overview.svg
+    parts = [OPENING, _summary(verdicts, is_drawn=bool(files)), _compute(rows, scale)]
+    parts += [SCALE.format(scale=scale, seen=seen.seen if seen else 0), RULE.format(fewest=FEWEST), ENDING]
     for name, study in STUDIES.items():
         parts.append("\n".join(_section(study, rows[name], verdicts[name])))
         if any(row.values for row in rows[name]):
@@ -76,15 +87,51 @@ def findings(ledger: Path, scale: str = "tiny") -> dict[str, bytes]:
     return {PAGE: "\n".join(parts).encode(), **files}
 
 
-def _summary(verdicts: Mapping[str, Sequence[Verdict]]) -> str:
+def verdicts_of(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Verdict]]:
+    """The verdicts on the claims of every study."""
+    return {name: [verdict(claim, rows[name]) for claim in study.claims] for name, study in STUDIES.items()}
+
+
+def _overview(verdicts: Mapping[str, Sequence[Verdict]]) -> Drawn | None:
+    """All comparisons of accuracies in one figure; None without any."""
+    lines = []
+    for one in itertools.chain(*verdicts.values()):
+        for number, judged in enumerate(one.judged, 1):
+            compared, found = judged.comparison, judged.interval
+            if found is None or compared.value not in (TOP_1, FEW_SHOT):
+                continue
+            name = f"{one.claim.name}{f' ({number})' if len(one.judged) > 1 else ''}"
+            limit = compared.threshold
+            expected = (limit, math.inf) if compared.expects == "above" else (-limit, limit)
+            lines.append(Measured(name, found.mean, found.half, expected, judged.answer))
+    return draw_intervals(lines, COLOURS, x="difference in points of accuracy, 95 % interval") if lines else None
+
+
+def _compute(rows: Mapping[str, Sequence[Row]], scale: str) -> str:
+    """How many trainings the rows rest on, and their compute, each counted once."""
+    size, trained = find_scale(scale), dict[tuple[object, int], float]()
+    for name, study in STUDIES.items():
+        seeds: dict[str, set[int]] = {}
+        for row in rows[name]:
+            seeds.setdefault(cell_name(row.levels), set()).add(row.seed)
+        for cell in study.cells(size):
+            own = [] if cell.training is None else unique([cell.training])
+            trained |= {(one, seed): one.exaflops for one in own for seed in seeds.get(cell.name, ())}
+    total = f"{sum(trained.values()):.2g} exaFLOPs"
+    return f"These results took {len(trained):,} trainings and {total}.\n" if trained else ""
+
+
+def _summary(verdicts: Mapping[str, Sequence[Verdict]], *, is_drawn: bool) -> str:
     every = [one for own in verdicts.values() for one in own]
     counts = {answer: sum(one.answer == answer for one in every) for answer in dict.fromkeys(v.answer for v in every)}
     said = ", ".join(f"{number} {answer}" for answer, number in counts.items())
     rows = [
-        (one.claim.says, one.claim.source, one.answer, "; ".join(map(_interval, one.judged)), _seeds(one.judged))
+        (one.claim.says, one.claim.source, one.answer, "; ".join(map(interval_text, one.judged)), _seeds(one.judged))
         for one in every
     ]
-    return f"Of {len(every)} claims: {said}.\n\n{Results(SUMMARY, tuple(rows)).to_markdown()}"
+    words = "every claim about accuracies: the difference, its interval, and in grey where the paper expects it"
+    figure = f"![{words}]({FIGURES}/{OVERVIEW})\n\n" if is_drawn else ""
+    return f"Of {len(every)} claims: {said}.\n\n{figure}{Results(SUMMARY, tuple(rows)).to_markdown()}"
 
 
 def _section(study: Study, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> Iterator[str]:
@@ -104,7 +151,7 @@ def _section(study: Study, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> 
 
 def _judged(one: Judged) -> str:
     """A comparison with its interval, its answer, and what would decide it."""
-    said = f"{one.comparison}: {_interval(one)}" if one.interval else f"{one.comparison}"
+    said = f"{one.comparison}: {interval_text(one)}" if one.interval else f"{one.comparison}"
     said += f", {one.answer}"
     if one.answer != "undecided":
         return said
@@ -112,7 +159,8 @@ def _judged(one: Judged) -> str:
     return f"{said}; {needed} would decide it at the same mean and deviation"
 
 
-def _interval(one: Judged) -> str:
+def interval_text(one: Judged) -> str:
+    """A mean with its interval."""
     found = one.interval
     return "-" if found is None else f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 

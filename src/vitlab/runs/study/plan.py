@@ -14,7 +14,7 @@ from vitlab.recipe import Execution
 from vitlab.report.tables import Cell as TableCell
 from vitlab.report.tables import Results, Tabular
 from vitlab.run_dir import RESULT
-from vitlab.runs.progress import duration
+from vitlab.runs.progress import counted, duration
 from vitlab.runs.study.trainings import Lab, planned_spec, unique
 from vitlab.runs.training.time_estimate import TRAINING_COST, TYPICAL_SHARE, training_pace
 from vitlab.studies.scale import Scale
@@ -108,8 +108,8 @@ class Plan(Tabular):
 
     def in_words(self) -> str:
         """The whole plan in one line."""
-        said = f"{_counted(len(self.cells), 'cell')} with {_counted(len(self.seeds), 'seed')}: "
-        said += _counted(self.runs, "training")
+        said = f"{counted(len(self.cells), 'cell')} with {counted(len(self.seeds), 'seed')}: "
+        said += counted(self.runs, "training")
         said += f", {self.finished:,} of them finished" if self.finished else ""
         cost = f"{self.exaflops:.3g} exaFLOPs, about {duration(self.seconds)} on {self.device.type}"
         at_once = f" with {self.jobs} at a time" if self.jobs > 1 else ""
@@ -185,10 +185,6 @@ def _measuring_seconds(cell: Cell) -> float:
     """Seconds to measure a cell; the accuracy of a fine-tuned model is known already."""
     how = cell.measurement
     return 2 * how.seconds if isinstance(how, Speed) else MEASURING * isinstance(how, FewShot | Inside | Real)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _short(number: float) -> float:
