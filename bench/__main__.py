@@ -1,4 +1,4 @@
-"""Measure speed and memory, and compare measurements: `python -m bench run | compare | list`."""
+"""Measure speed and memory, and compare measurements: `python -m bench run | render | compare | list`."""
 
 import argparse
 import subprocess
@@ -22,9 +22,15 @@ def main(arguments: list[str] | None = None) -> int:
     if given.action == "compare":
         try:
             found = results.compare(results.load_all(given.first), results.load_all(given.second))
-        except FileNotFoundError as error:
+        except (OSError, ValueError) as error:
             sys.exit(str(error))
         print("\n".join(results.comparison(found)))
+        return 0
+    if given.action == "render":
+        try:
+            print("written:", *results.render(given.folder))
+        except (OSError, ValueError) as error:
+            sys.exit(str(error))
         return 0
     names = given.suites or list(suites.SUITES)
     if unknown := [name for name in names if name not in suites.SUITES]:
@@ -75,6 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--rounds", type=int, help="measurements of each contestant (default: the suite's)")
     run.add_argument("--quick", action="store_true", help="few rounds and small cases, to see that it runs")
     run.add_argument("--out", type=Path, default=results.RESULTS, help="folder to write to (default: bench/results)")
+    render = actions.add_parser("render", help="write every SUITE.md again from its SUITE.json, also in subfolders")
+    render.add_argument("folder", type=Path, nargs="?", default=results.RESULTS, help="default: bench/results")
     compare = actions.add_parser("compare", help="compare two results, or two folders of results")
     compare.add_argument("first", type=Path)
     compare.add_argument("second", type=Path)

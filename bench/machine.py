@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def facts() -> dict[str, object]:
         "settings": {name: os.environ.get(name, "unset") for name in SETTINGS},
         "load before the start": [round(one, 2) for one in load],
         "commit": _commit(),
+        "date": datetime.now(UTC).date().isoformat(),
     }
 
 

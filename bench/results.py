@@ -1,4 +1,8 @@
-"""What a run of a suite found: kept as JSON, written as Markdown, compared with another run."""
+"""What a run of a suite found: kept as JSON, written as Markdown, compared with another run.
+
+A contestant is compared with the baseline within each round, because machines drift between rounds. Its ratio is the
+median of the ratios of all rounds, so it always lies between their quartiles; it need not be the ratio of the medians.
+"""
 
 import json
 import math
@@ -10,7 +14,7 @@ from typing import Literal
 
 Unit = Literal["s", "MB"]
 RESULTS = Path(__file__).parent / "results"
-LEAST = 0.05  # a difference below this is none on any machine that was measured, whatever the twin says
+LEAST = 0.05  # a smaller difference is none on any machine that was measured, whatever the twin's spread
 
 
 @dataclass(frozen=True)
@@ -50,23 +54,30 @@ class CaseResult:
 
     @property
     def noise(self) -> float:
-        """How far from 1 a ratio may be without meaning anything, by the baseline's twin; at least `LEAST`."""
-        again = self.ratio(self.rows[1])
-        return max(LEAST, abs(math.log(again))) if again else LEAST
+        """How far from 1 (as a logarithm) a ratio may be without meaning anything; at least `LEAST`.
+
+        The distance from 1 of the quartiles of the baseline's twin, whichever is farther.
+        """
+        spread = self.quartiles(self.rows[1])
+        return max(LEAST, *(abs(math.log(one)) for one in spread)) if spread else LEAST
+
+    def ratios(self, row: Row) -> list[float]:
+        """Return, for each round, how many times as fast as the baseline a row was; of memory, how many times as much
+        it took.
+        """
+        pairs = zip(row.amounts, self.baseline.amounts, strict=False)
+        return [base / own if self.unit == "s" else own / base for own, base in pairs]
 
     def ratio(self, row: Row) -> float | None:
-        """Return how many times as fast as the baseline a row is; of memory, how many times as much it takes."""
-        if row.median is None or self.baseline.median is None:
-            return None
-        return _ratio(self.unit, row.median, self.baseline.median)
+        """Return the median of a row's ratios."""
+        ratios = self.ratios(row)
+        return statistics.median(ratios) if ratios else None
 
     def quartiles(self, row: Row) -> tuple[float, float] | None:
-        """Return the lower and upper quartile of the ratios of single rounds."""
-        rounds = min(len(row.amounts), len(self.baseline.amounts))
-        if rounds < 2:
-            return None
-        pairs = zip(row.amounts, self.baseline.amounts, strict=False)
-        ratios = [_ratio(self.unit, own, base) for own, base in pairs]
+        """Return the lower and upper quartile of a row's ratios; of a single round, its ratio twice."""
+        ratios = self.ratios(row)
+        if len(ratios) < 2:
+            return (ratios[0], ratios[0]) if ratios else None
         low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
         return low, high
 
@@ -97,9 +108,22 @@ def save(result: SuiteResult, folder: Path = RESULTS) -> list[Path]:
 
 
 def load(path: Path) -> SuiteResult:
-    """Read a SUITE.json."""
-    found = json.loads(path.read_text("utf-8"))
-    return SuiteResult(**(found | {"cases": tuple(_case(one) for one in found["cases"])}))
+    """Read a SUITE.json; raises ValueError for any other file."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        return SuiteResult(**(found | {"cases": tuple(_case(one) for one in found["cases"])}))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is not a result of `bench run`; give a SUITE.json, or a folder of them") from error
+
+
+def render(folder: Path = RESULTS) -> list[Path]:
+    """Write SUITE.md again for every SUITE.json in a folder and the folders in it; returns the pages."""
+    found = sorted(folder.rglob("*.json"))
+    if not found:
+        raise FileNotFoundError(f"{folder} holds no .json file; write some with `python -m bench run --out {folder}`")
+    for path in found:
+        path.with_suffix(".md").write_text(markdown(load(path)), "utf-8")
+    return [path.with_suffix(".md") for path in found]
 
 
 def load_all(path: Path) -> dict[str, SuiteResult]:
@@ -115,10 +139,6 @@ def load_all(path: Path) -> dict[str, SuiteResult]:
 def _case(found: dict) -> CaseResult:
     rows = (row | {"amounts": tuple(row["amounts"]), "cpu": tuple(row["cpu"])} for row in found["rows"])
     return CaseResult(**(found | {"rows": tuple(Row(**row) for row in rows)}))
-
-
-def _ratio(unit: Unit, own: float, base: float) -> float:
-    return base / own if unit == "s" else own / base
 
 
 # -- Markdown --------------------------------------------------------------------------------------
@@ -190,7 +210,12 @@ def _says(case: CaseResult) -> str:
         else "the speed of each contestant as a multiple of the first one's"
     )
     limit = f" The limit is {case.limit:.4f} s." if case.limit else ""
-    return f"{what[0].upper()}{what[1:]}; `=` is no difference (±{100 * math.expm1(case.noise):.0f} % here).{limit}"
+    return f"{what[0].upper()}{what[1:]}; `=` is no difference ({noise_text(case)} here).{limit}"
+
+
+def noise_text(case: CaseResult) -> str:
+    """What counts as no difference in a case, as text."""
+    return f"±{100 * math.expm1(case.noise):.0f} %"
 
 
 def _number(value: float | None) -> str:
@@ -223,7 +248,17 @@ class Compared:
 
 
 def compare(first: dict[str, SuiteResult], second: dict[str, SuiteResult]) -> Iterator[Compared]:
-    """Compare the rows of two runs by their ratios to the baseline, because absolute times drift between runs."""
+    """Compare the rows of two runs by their ratios to the baseline, because absolute times drift between runs.
+
+    Raises ValueError if they have no suite in common.
+    """
+    if not first.keys() & second.keys():
+        suites = (", ".join(run) for run in (first, second))
+        raise ValueError("the first run has {} and the second {}: no suite is in both".format(*suites))
+    return _compared(first, second)
+
+
+def _compared(first: dict[str, SuiteResult], second: dict[str, SuiteResult]) -> Iterator[Compared]:
     for suite in [*first, *(name for name in second if name not in first)]:
         runs = (run.get(suite) for run in (first, second))
         ours, theirs = ({case.title: case for case in run.cases} if run else {} for run in runs)

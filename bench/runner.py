@@ -1,8 +1,8 @@
-"""Measure contestants against a baseline: interleaved in shuffled order, with plain medians and a null twin.
+"""Measure contestants against a baseline: interleaved in shuffled order, with a null twin.
 
 Machines are shared and drift, so a contestant is compared only with what ran in the same round. Every round measures
 all contestants once, in an order shuffled anew, because a fixed order penalises whoever comes first. The baseline runs
-twice in every round: what differs from it by less than its twin does is no difference.
+twice in every round: what differs from it by no more than its twin's quartiles do is no difference.
 """
 
 import os

@@ -4,28 +4,30 @@ python docs/results.py writes them; tests/test_documents.py fails where a table 
 """
 
 import json
-import math
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from vitlab.runs.study.findings import interval_text, read_ledger, verdicts_of
+from vitlab.runs.study.findings import counts_text, measured_text, read_ledger, verdicts_of
 from vitlab.spec import CONVENTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench import results as speed  # noqa: E402 - its folder is not installed
+from bench.experiments.merging import speeds  # noqa: E402
+from bench.suites import SUITES  # noqa: E402
 
-CONTESTS = ("inference", "busy", "endtoend", "training", "memory")  # suites with cases whose baseline is timm
+CONTESTS = ("inference", "busy", "endtoend", "training", "memory")  # suites that come first
 SHORT = ("inference", "endtoend")  # in the README
+SHOWN = ("torch", "auto", "onnxruntime-int8")  # engines in the README, whichever is fastest
 TELLING = (  # findings in the README, by the names of their claims
-    "ViT trails ResNet on little data",
-    "smaller patches help without parameters",
-    "Adam above SGD for ResNets",
-    "depth above width",
-    "higher resolution helps",
+    "ViT-L/16 at most 1 point behind BiT on average (JFT-300M)",
+    "ViT-B/16 better after JFT-300M than after ImageNet",
+    "ViT-B/16 gains more than R50x2 from 2,000 to 50,000 images",
+    "half the patch size above the base model",
+    "fine-tuning at a higher resolution above the same one",
 )
 NOT_MEASURED = "No results are committed yet: `make bench` writes them to `bench/results/`.\n"
 Row = tuple[str, str, str]  # what, result, the command and the file that holds its output
@@ -158,12 +160,16 @@ def robustness_rows() -> Iterator[Row]:
     )
 
 
-def finding_rows() -> Iterator[Row]:
-    """The most telling claims of the paper, with the verdicts of our own runs."""
+def findings_table() -> str:
+    """How many claims have which verdict, and the most telling ones: what was tested, and what the paper says."""
     verdicts = verdicts_of(read_ledger(ROOT / "results" / "studies", "tiny"))
     found = {one.claim.name: one for own in verdicts.values() for one in own}
-    for one in map(found.__getitem__, TELLING):
-        yield one.claim.says.rstrip("."), one.answer, "; ".join(map(interval_text, one.judged))
+    rows = [
+        (one.claim.name, one.answer, measured_text(one), one.claim.says.rstrip("."))
+        for one in map(found.__getitem__, TELLING)
+    ]
+    heading = ("tested here", "verdict", "points [95 % interval]", "the paper says")
+    return f"{counts_text(verdicts)} Five of them:\n\n{_table(heading, rows)}"
 
 
 def measured(folder: Path) -> dict[str, speed.SuiteResult]:
@@ -174,36 +180,47 @@ def measured(folder: Path) -> dict[str, speed.SuiteResult]:
     return {result.suite: result for result in found}
 
 
-def speed_rows(folder: Path) -> Iterator[tuple[str, ...]]:
-    """For each case against timm: vitlab's best contestant, the best of the others, what is no difference, the file."""
+def speed_rows(folder: Path, suites: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """For each case against timm: the contestants of SHOWN, the best of the other libraries, what is no difference."""
     for suite, result in measured(folder).items():
-        for case in (case for case in result.cases if suite in CONTESTS and case.rows[0].name.startswith("timm")):
-            for kind in ("", "int8"):
-                rows = [row for row in case.rows[2:] if ("int8" in row.name) == bool(kind)]
-                own, other = (
-                    _best(case, [row for row in rows if row.name.startswith("vitlab") == is_own])
-                    for is_own in (True, False)
-                )
-                if own or other:
-                    what = f"{suite}: {case.title}{', int8' if kind else ''}"
-                    noise = f"±{100 * math.expm1(case.noise):.0f} %"
-                    yield what, own or "none", other or "none", noise, f"`bench/results/{suite}.md`"
+        for case in (case for case in result.cases if suite in suites and case.rows[0].name.startswith("timm")):
+            shown = [_of_engine(case, name) for name in SHOWN]
+            if any(shown):
+                peers = (_best_peer(case, is_int8=is_int8) for is_int8 in (False, True))
+                yield f"{suite}: {case.title}", *(one or "none" for one in (*shown, *peers)), speed.noise_text(case)
 
 
-def _best(case: speed.CaseResult, rows: list[speed.Row]) -> str:
-    """The row with the best ratio to the baseline, with its name; empty if none has one."""
-    found = [(ratio, row.name) for row in rows if (ratio := case.ratio(row)) is not None]
+def _of_engine(case: speed.CaseResult, engine: str) -> str:
+    """The ratio of vitlab's row for an engine; empty if there is none."""
+    rows = [row for row in case.rows if row.name.startswith("vitlab") and row.name.endswith(f", engine {engine}")]
+    return speed.marked(case, rows[0]) if rows else ""
+
+
+def _best_peer(case: speed.CaseResult, *, is_int8: bool) -> str:
+    """The row of another library with the highest ratio to the baseline, with its name; empty if there is none."""
+    rows = [row for row in case.rows[2:] if not row.name.startswith("vitlab") and ("int8" in row.name) == is_int8]
+    found = [(ratio, row) for row in rows if (ratio := case.ratio(row)) is not None]
     if not found:
         return ""
-    ratio, name = (max if case.unit == "s" else min)(found)
-    return f"{ratio:.2f} ({name.removeprefix('vitlab, ')})"
+    _, row = max(found, key=lambda one: one[0])
+    return f"{speed.marked(case, row)} ({row.name.removesuffix(', int8')})"
 
 
-def speed_table(folder: Path, suites: tuple[str, ...] = CONTESTS) -> str:
-    """The short table of speed: a row for each case of these suites."""
-    rows = [row for row in speed_rows(folder) if row[0].partition(":")[0] in suites]
-    kept = [row[:4] for row in rows if row[2] != "none"]
-    return _table(("timm = 1.00", "vitlab", "best other", "no difference"), kept) if rows else NOT_MEASURED
+def speed_table(folder: Path, suites: tuple[str, ...] = SHORT) -> str:
+    """The short table of speed: a row for each case of these suites that has engines."""
+    rows = list(speed_rows(folder, suites))
+    heading = ("timm = 1.00", *(f"`{name}`" for name in SHOWN), "best other", "best other, int8", "no difference")
+    return _table(heading, rows) if rows else NOT_MEASURED
+
+
+def suite_table(folder: Path) -> str:
+    """Where and when each suite was measured."""
+    found, rows = measured(folder), []
+    for suite in SUITES:
+        facts = found[suite].machine if suite in found else {}
+        rounds = f"{found[suite].rounds}" if suite in found else "no committed result"
+        rows.append((suite, *(str(facts.get(name, "")) for name in ("processor", "date", "commit")), rounds))
+    return _table(("suite", "processor", "date", "commit", "rounds"), rows)
 
 
 def speed_tables(folder: Path) -> str:
@@ -215,12 +232,23 @@ def speed_tables(folder: Path) -> str:
         command = result.command.partition(" --rounds")[0]
         lines += [
             f"`{command}` ({result.rounds} rounds) on {facts['processor']}, {facts['cores']} cores, "
-            f"commit {facts['commit']}.",
+            f"commit {facts['commit']}, {facts.get('date', 'date unknown')}.",
             "",
         ]
         for case in result.cases:
             lines += [f"**{case.title}**", "", *speed.table(speed.headings(case), speed.case_rows(case)), ""]
     return "\n".join(lines) if lines else NOT_MEASURED
+
+
+def merging_table() -> str:
+    """The accuracy of token merging from evidence/, beside its speed in the rounds of the suite `merging`."""
+    heading, _, *rows = (
+        [cell.strip() for cell in line.strip("|\n").split("|")]
+        for line in (ROOT / "evidence" / "merging.txt").read_text("utf-8").splitlines()
+    )
+    fast = speeds()
+    joined = [(*row, f"{fast[int(row[0])]:.2f}") for row in rows]
+    return _table((*heading, "speed (merge 0 = 1.00)"), joined)
 
 
 def tables() -> dict[str, str]:
@@ -231,12 +259,13 @@ def tables() -> dict[str, str]:
         "demo": _table(("labels per class", "pre-trained", "from scratch", "difference"), demo_rows()),
         "accuracy": _table(heading, accuracy),
         "robustness": _table(heading, robustness),
-        "short": _table(heading, [accuracy[0], accuracy[5], robustness[0], robustness[2]]),
-        "findings": _table(("claim of the paper", "here", "points [95 % interval]"), list(finding_rows())),
-        "speed": speed_table(speed.RESULTS, SHORT),
+        "short": _table(heading, [accuracy[0], _brief(accuracy[5]), robustness[0], robustness[2]]),
+        "findings": findings_table(),
+        "speed": speed_table(speed.RESULTS),
+        "suites": suite_table(speed.RESULTS),
         "all speed": speed_tables(speed.RESULTS),
         "patterns": (ROOT / "evidence" / "patterns.txt").read_text("utf-8"),
-        "merging": (ROOT / "evidence" / "merging.txt").read_text("utf-8"),
+        "merging": merging_table(),
     }
 
 
@@ -248,6 +277,11 @@ def with_tables(page: str) -> str:
             f"{mark}.*?<!-- end -->\n", lambda _, new=f"{mark}{text}<!-- end -->\n": new, page, flags=re.DOTALL
         )
     return page
+
+
+def _brief(row: Row) -> Row:
+    """A row without what its name says after the colon."""
+    return row[0].partition(": ")[0], *row[1:]
 
 
 def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -24,15 +24,16 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from vitlab.cli import main
-from vitlab.pixels import Augmentation
-from vitlab.recipe import AdamW, Execution, Recipe, Schedule
+from vitlab.files.store import LOCK, MANIFEST, json_writer, sha256
+from vitlab.files.strict_json import to_json
 from vitlab.run_dir import CHECKPOINTS, EVENTS, REPORT, RunDir, RunSpec
+from vitlab.runs.study.study import StudyResult, study
 from vitlab.runs.training import state as training_state
 from vitlab.runs.training.data import open_run_data
 from vitlab.runs.training.trainer import train_run
 from vitlab.spec import ViTSpec
-from vitlab.store import LOCK, MANIFEST, json_writer, sha256
-from vitlab.strict_json import to_json
+from vitlab.spec.pixels import Augmentation
+from vitlab.spec.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.train.checkpoints import files as checkpoint_files
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.checkpoints.files import LATEST, NAME, STATE, name_of, verify_checkpoint
@@ -45,8 +46,19 @@ PATIENCE = 600  # seconds that nothing takes, however busy the machine is
 # A server that has imported torch and forks a child for every run: fast, and free of the test process's threads.
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(
-    ["vitlab.runs.training.trainer", "sklearn.datasets", "torch._dynamo", "torch.distributed.fsdp"]
+    [
+        "vitlab.runs.training.trainer",
+        "vitlab.runs.study.study",
+        "sklearn.datasets",
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+    ]
 )
+
+
+def run_test_study(name: str, out: Path) -> StudyResult:
+    """A study at the scale of the tests, with one seed."""
+    return study(name, out, scale="test", seeds=1, quiet=True, execution=Execution())
 
 
 def small_run(*, steps: int = STEPS, execution: Execution | None = None, **recipe: object) -> RunSpec:

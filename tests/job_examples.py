@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitlab.store import replacing
+from vitlab.files.store import replacing
 
 
 def write(text: str, folder: Path) -> None:

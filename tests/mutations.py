@@ -22,9 +22,9 @@ from safetensors.torch import save_file
 
 from vitlab import load_model, save_model
 from vitlab.errors import WeightsWarning
+from vitlab.files.store import MANIFEST, json_writer, sha256
 from vitlab.models.build import Model, build_from_spec
 from vitlab.spec import CONVENTIONS, Backbone, ModelSpec, ResNetSpec, SwinSpec, ViTSpec
-from vitlab.store import MANIFEST, json_writer, sha256
 from vitlab.weights.files import unpickle
 from vitlab.weights.files.containers import WeightsError
 from vitlab.weights.files.npz import write_npz

@@ -25,11 +25,11 @@ from crashes import code_of, on_step, start
 from vitlab.cli import main
 from vitlab.data.loading.batches import share
 from vitlab.models.build import build_from_spec
-from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.run_dir import CHECKPOINTS, RunDir, RunSpec
 from vitlab.runs.training.state import initial_state, sharded_state
 from vitlab.runs.training.trainer import train_run
 from vitlab.spec import ViTSpec
+from vitlab.spec.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.state import TrainState
 from vitlab.train.update import Examples, Update, recompute_activations

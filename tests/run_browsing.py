@@ -5,7 +5,7 @@ import contextlib
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,10 +15,16 @@ from rich.console import Console
 
 import crashes
 import vitlab
+from vitlab.files.store import write_json
+from vitlab.files.strict_json import to_json
 from vitlab.page.run_browser.api import RunBrowser, routes
-from vitlab.recipe import Execution, Masking
 from vitlab.run_dir import RunDir, RunSpec
 from vitlab.runs.training.trainer import train_run
+from vitlab.spec.recipe import Execution, Masking
+from vitlab.studies.claims import Row
+from vitlab.studies.scales import TINY
+from vitlab.studies.study import Study
+from vitlab.studies.study_file import CELLS, ROW, STUDY, study_file
 
 STATIC = Path(vitlab.__file__).parent / "page" / "static"
 POLICY = (
@@ -88,6 +94,22 @@ def made_run(path: Path, spec: RunSpec | None = None, events: list[dict] | None 
     lines = "".join(json.dumps(event) + "\n" for event in events or [])
     (path / "events.jsonl").write_text(lines)
     return run
+
+
+def made_study(out: Path, study: Study, seeds: Sequence[int] = (0, 1, 2)) -> Path:
+    """The folder of a study at the scale `tiny` that has just begun; returns it."""
+    write_json(out / study.name / STUDY, to_json(study_file(study, TINY.name, study.cells(TINY), seeds)))
+    return out / study.name
+
+
+def made_row(folder: Path, study: Study, cell: int, seed: int, value: float | None) -> Path:
+    """The row of a measured cell, by its place in the grid, without a value if its run diverged; returns its file."""
+    one = tuple(study.cells(TINY))[cell]
+    measured = {} if value is None else {one.measurement.value: value}
+    row = Row(study.name, TINY.name, dict(one.levels), seed, one.measurement.value, measured, published=one.published)
+    file = folder / CELLS / one.name / f"seed-{seed}" / ROW
+    write_json(file, to_json(row))
+    return file
 
 
 def step(number: int, loss: float = 1.0, time: float | None = None, **more: object) -> dict:

@@ -34,7 +34,7 @@ from mutants import Mutant, mutants_of
 
 ROOT = Path(__file__).parent.parent
 MODULES = {  # module of src/vitlab: where its tests are
-    "recipe.py": ("tests/test_recipe.py", "tests/paper"),
+    "spec/recipe.py": ("tests/spec/test_recipe.py", "tests/paper"),
     **{f"train/{name}.py": ("tests/train",) for name in ("objectives", "optimizers", "mixing")},
     **{f"data/transforms/{name}.py": ("tests/data",) for name in ("augmentation", "randaugment", "resizing")},
     "data/transforms/tensorflow_operations.py": ("tests/data",),

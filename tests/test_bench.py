@@ -225,12 +225,24 @@ def test_the_limit_sums_the_best_way_of_every_product_as_often_as_it_occurs():
 # -- Medians, quartiles, files ---------------------------------------------------------------------
 
 
-def test_ratios_are_of_plain_medians_and_quartiles_of_single_rounds():
-    base, own = Row("timm", (1.0, 2.0, 9.0)), Row("other", (0.5, 1.0, 100.0))
+def test_a_ratio_is_the_median_of_the_ratios_of_rounds_and_lies_between_their_quartiles():
+    base, own = Row("timm", (1.0, 2.0, 9.0)), Row("other", (0.9, 0.5, 9.0))  # per round 1.11, 4 and 1
     case = replace(case_of(1.0), rows=(base, base, own))
-    assert case.ratio(own) == 2
-    low, high = case.quartiles(own)
-    assert (low, high) == (pytest.approx((0.09 + 2) / 2), 2)
+    assert case.ratio(own) == pytest.approx(1 / 0.9)  # of the medians it would be 2.2
+    assert case.quartiles(own) == pytest.approx(((1 + 1 / 0.9) / 2, (1 / 0.9 + 4) / 2))
+    memory = replace(case, unit="MB")
+    assert memory.ratio(own) == pytest.approx(0.9)
+
+
+def test_no_difference_is_the_spread_of_the_twin_and_at_least_five_per_cent():
+    base, twin = Row("timm", (1.0,) * 5), Row("timm again", (0.5, 0.8, 1.0, 1.0, 1.1))
+    case = replace(case_of(1.0), rows=(base, twin, Row("other", (0.85,) * 5)))
+    assert case.ratio(twin) == 1
+    assert case.quartiles(twin) == pytest.approx((1.0, 1.25))
+    assert case.noise == pytest.approx(math.log(1.25))
+    assert results.marked(case, case.rows[2]) == "1.18 ="
+    assert case_of(1.01).noise == results.LEAST
+    assert replace(case, rows=(base, Row("timm again", (0.8,)))).noise == pytest.approx(math.log(1.25))
 
 
 def test_a_result_survives_its_file(tmp_path):
@@ -258,6 +270,7 @@ def test_machine_facts_name_what_changes_speed():
         "settings",
         "load before the start",
         "commit",
+        "date",
     } <= {*found}
     assert "OMP_WAIT_POLICY" in found["settings"]
     json.dumps(found)
@@ -316,6 +329,32 @@ def test_the_command_compares_two_files_or_two_folders(tmp_path, capsys):
     assert "better" not in capsys.readouterr().out
     with pytest.raises(SystemExit, match=r"give a SUITE\.json"):
         main(["compare", file, str(tmp_path / "c")])
+
+
+@pytest.mark.parametrize("content", ["# vitlab", "[]", "{}", '{"cases": [{"rows": 3}]}'])
+def test_a_file_that_is_no_result_is_one_line(content, tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text(content)
+    with pytest.raises(SystemExit, match=r"README\.md is not a result of `bench run`; give a SUITE\.json"):
+        main(["compare", str(page), str(page)])
+
+
+def test_runs_without_a_common_suite_are_not_compared(tmp_path):
+    for name in ("inference", "memory"):
+        results.save(suite_of(case_of(1.0), name=name), tmp_path / name)
+    with pytest.raises(SystemExit, match="first run has inference and the second memory: no suite is in both"):
+        main(["compare", str(tmp_path / "inference"), str(tmp_path / "memory")])
+
+
+def test_pages_are_written_again_from_the_rounds(tmp_path, capsys):
+    _, page = results.save(suite_of(case_of(1.0, 2.0)), tmp_path / "avx2")
+    before = page.read_text()
+    page.write_text("old")
+    assert main(["render", str(tmp_path)]) == 0
+    assert page.read_text() == before
+    assert str(page) in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"holds no \.json file"):
+        main(["render", str(tmp_path / "nothing")])
 
 
 # -- The suites ------------------------------------------------------------------------------------

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import vitlab
-from vitlab import busy, doctor
+from vitlab import doctor
 from vitlab.cli import COMMANDS, WITHOUT_TORCH, main
 from vitlab.commands.data import DATA_COMMANDS
+from vitlab.process import busy
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -82,6 +83,14 @@ def test_doctor_names_versions_device_and_extras(capsys):
     printed = capsys.readouterr().out
     for word in ("vitlab", "torch", "pillow", "safetensors", "device", "threads", "[demo]"):
         assert word in printed
+
+
+def test_doctor_names_the_engines_their_cache_and_the_packing_decision(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path))
+    assert main(["doctor"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "engines torch, plain, compiled" in printed
+    assert f"engine cache {tmp_path} packing not measured yet" in printed
 
 
 @pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="an accelerator is here")

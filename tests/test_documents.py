@@ -21,8 +21,8 @@ from vitlab.cli import COMMANDS, DATA_COMMANDS
 from vitlab.commands.command_line import RECIPE_FIELDS, parameters_of
 from vitlab.data.sources.catalogue import open_source
 from vitlab.models.build import build_from_spec
-from vitlab.recipe import Execution
 from vitlab.spec import CONVENTIONS
+from vitlab.spec.recipe import Execution
 from vitlab.weights.released.catalogue import find_release
 from web_runtime import fetched_runtime
 
@@ -100,7 +100,7 @@ def speeds(folder: Path, names: list[str], amounts: list[float], unit="s") -> No
     """Write a result of one case."""
     rows = tuple(speed.Row(name, (amount,)) for name, amount in zip(names, amounts, strict=True))
     case = speed.CaseResult("ViT-B/16, batch 8", unit, 8, 0, None, rows)
-    machine = {"processor": "a processor", "cores": 2, "commit": "abc"}
+    machine = {"processor": "a processor", "cores": 2, "commit": "abc", "date": "2026-11-18"}
     suite = "inference" if unit == "s" else "memory"
     speed.save(speed.SuiteResult(suite, "About.", "python -m bench run", 1, machine, (case,)), folder)
 
@@ -108,24 +108,45 @@ def speeds(folder: Path, names: list[str], amounts: list[float], unit="s") -> No
 NAMES = ["timm", "timm again", "ONNX Runtime", "OpenVINO", "vitlab, the module", "vitlab, engine torch"]
 
 
-def test_the_table_of_speed_has_the_best_of_ours_and_of_the_others(tmp_path):
-    int8 = ["ONNX Runtime, int8", "vitlab, engine onnxruntime-int8"]
-    speeds(tmp_path, [*NAMES, *int8], [1.0, 1.0, 0.8, 0.5, 1.0, 0.4, 0.25, 0.2])
+def test_the_table_of_speed_has_declared_engines_and_the_best_of_the_others(tmp_path):
+    ours = ["vitlab, engine openvino", "vitlab, engine auto", "vitlab, engine onnxruntime-int8"]
+    speeds(tmp_path, [*NAMES, *ours, "ONNX Runtime, int8"], [1.0, 1.0, 0.8, 0.5, 1.0, 0.4, 0.1, 0.98, 0.2, 0.25])
     speeds(tmp_path, NAMES[:5], [100, 111, 80, 90, 70], unit="MB")
     lines = script("results").speed_table(tmp_path).splitlines()
+    assert lines[0] == (
+        "| timm = 1.00 | `torch` | `auto` | `onnxruntime-int8` | best other | best other, int8 | no difference |"
+    )
     assert lines[2:] == [
-        "| inference: ViT-B/16, batch 8 | 2.50 (engine torch) | 2.00 (OpenVINO) | ±5 % |",
-        "| inference: ViT-B/16, batch 8, int8 | 5.00 (engine onnxruntime-int8) | 4.00 (ONNX Runtime, int8) | ±5 % |",
-        "| memory: ViT-B/16, batch 8 | 0.70 (the module) | 0.80 (ONNX Runtime) | ±11 % |",
+        "| inference: ViT-B/16, batch 8 | 2.50 | 1.02 = | 5.00 | 2.00 (OpenVINO) | 4.00 (ONNX Runtime) | ±5 % |"
     ]
 
 
-def test_a_contestant_that_failed_is_never_the_best(tmp_path):
-    rows = (speed.Row("timm", (1.0,)), speed.Row("timm again", (1.0,)), speed.Row("vitlab", (), failure="broken"))
-    case = speed.CaseResult("a case", "s", 8, 0, None, (*rows, speed.Row("OpenVINO", (0.5,))))
-    speed.save(speed.SuiteResult("busy", "", "", 1, {"processor": "", "cores": 2, "commit": ""}, (case,)), tmp_path)
-    assert "| busy: a case | none | 2.00 (OpenVINO) |" in script("results").speed_table(tmp_path)
-    assert "| vitlab | broken |" in script("results").speed_tables(tmp_path)
+def test_a_contestant_that_failed_has_no_number(tmp_path):
+    rows = (speed.Row("timm", (1.0,)), speed.Row("timm again", (1.0,)), speed.Row("Hugging Face", (), failure="broken"))
+    torch, auto = speed.Row("vitlab, engine torch", (0.5,)), speed.Row("vitlab, engine auto", (), failure="broken")
+    case = speed.CaseResult("a case", "s", 8, 0, None, (*rows, torch, auto))
+    machine = {"processor": "", "cores": 2, "commit": ""}
+    speed.save(speed.SuiteResult("inference", "", "", 1, machine, (case,)), tmp_path)
+    table = script("results").speed_table(tmp_path)
+    assert "| inference: a case | 2.00 | none | none | none | none | ±5 % |" in table
+    assert "| Hugging Face | broken |" in script("results").speed_tables(tmp_path)
+
+
+def test_the_page_says_where_each_suite_was_measured_and_which_was_not(tmp_path):
+    speeds(tmp_path, NAMES, [1.0, 1.0, 0.8, 0.5, 1.0, 0.4])
+    table = script("results").suite_table(tmp_path)
+    assert "| inference | a processor | 2026-11-18 | abc | 1 |" in table
+    assert "| waiting |  |  |  | no committed result |" in table
+
+
+@pytest.mark.parametrize("path", sorted(speed.RESULTS.rglob("*.json")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_committed_tables_of_a_suite_are_those_of_its_rounds(path):
+    found = speed.load(path)
+    assert path.with_suffix(".md").read_text() == speed.markdown(found), "run: python -m bench render"
+    for case in found.cases:
+        for row in (row for row in case.rows if row.amounts):
+            low, high = case.quartiles(row)
+            assert low <= case.ratio(row) <= high
 
 
 def test_without_results_the_documents_say_how_to_make_them(tmp_path):

@@ -29,7 +29,7 @@ from pathlib import Path
 
 def disturb(hurt, note):
     from vitlab.run_dir import RunDir
-    from vitlab.interrupts import Signals
+    from vitlab.process.interrupts import Signals
     record, hear, launcher = RunDir.record, Signals._note, os.getppid()
 
     def recorded(self, kind, values):

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import crashes
+from vitlab.files.store import Locked, locked
 from vitlab.run_dir import EVENTS, RUN, RunDir, check_new
-from vitlab.store import Locked, locked
 
 SPEC = crashes.small_run()
 

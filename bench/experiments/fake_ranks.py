@@ -69,7 +69,7 @@ def training(name: str, rank: int) -> tuple[Any, Any, Any, Any]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from vitlab.models.build import empty_model
-    from vitlab.recipe import AdamW, Execution, Recipe, Schedule
+    from vitlab.spec.recipe import AdamW, Execution, Recipe, Schedule
     from vitlab.train.optimizers import make_optimizer
     from vitlab.train.state import TrainState
     from vitlab.train.update import Examples, Update

@@ -23,8 +23,8 @@ RANKS, BATCH = 2, 2
 
 def spec_of(name):
     from vitlab.paper.models import model_spec
-    from vitlab.recipe import AdamW, Execution, Recipe, Schedule
     from vitlab.run_dir import RunSpec
+    from vitlab.spec.recipe import AdamW, Execution, Recipe, Schedule
 
     recipe = Recipe(
         name="one step",
@@ -114,9 +114,9 @@ def child(what, path, rank, port):
 
 def main(name):
     from vitlab.counting import count_spec
+    from vitlab.files.strict_json import to_json
     from vitlab.run_dir import RunDir
     from vitlab.runs.training.data import open_run_data
-    from vitlab.strict_json import to_json
 
     spec = spec_of(name)
     say(f"{name}: {count_spec(spec.model).parameters / 1e6:.0f} M parameters, {RANKS} ranks, {BATCH} images, fp32")

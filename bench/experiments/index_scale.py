@@ -3,7 +3,8 @@
 Each row is a process of its own with one job; the memory is its largest resident size. The time is that of the
 processor for the call, in user and system mode and without imports, so that other programs on the machine do not count.
 The folder has 1,000 files in each class, and the shards have 10,000 samples each. Files and shards are hard links to a
-few of them: little on disk, and many names.
+few of them: little on disk, and many names. `renamed` is a verification after one file of the folder got another name,
+so that all ids are matched.
     python -m bench.experiments.index_scale 10000 100000 1000000 > evidence/index_scale.txt
 """
 
@@ -27,6 +28,10 @@ if what == "index":
 elif what == "verify":
     found = vitlab.verify_data(index, out=out, quiet=True)
     assert found.is_sound
+    samples = found.checked
+elif what == "renamed":
+    found = vitlab.verify_data(index, out=out, quiet=True)
+    assert found.counts == {"missing": 1, "added": 1}
     samples = found.checked
 print(samples, time.process_time() - start)
 """
@@ -80,11 +85,14 @@ def main(numbers: list[int]) -> None:
         for samples in numbers:
             with tempfile.TemporaryDirectory() as scratch:
                 spec, index = write(Path(scratch, "data"), samples), str(Path(scratch, "x.index"))
-                for what in ("index", "verify"):
+                for what in ("index", "verify", "renamed") if kind == "folder" else ("index", "verify"):
+                    if what == "renamed":
+                        first = Path(scratch, "data", "class00000", f"{0:09d}.jpg")
+                        first.rename(first.with_name("renamed.jpg"))
                     found, seconds, memory = measured(what, spec, index, str(Path(scratch, "out")))
                     assert found == samples, found
                     each = f"{1e6 * seconds / samples:6.1f} us per sample"
-                    row = f"{kind}  {what:6}  {samples:9,} samples"
+                    row = f"{kind}  {what:7} {samples:9,} samples"
                     size = Path(index).stat().st_size / samples
                     print(f"{row:40}  {seconds:7.1f} s  {memory:6.0f} MB peak  {each}  {size:.0f} B/entry", flush=True)
 

@@ -1,4 +1,4 @@
-"""Token merging: accuracy for every number of tokens merged per layer, beside the speed that `bench run merging` found.
+"""Token merging: accuracy for every number of tokens merged per layer. Its speed is in `bench/results/merging.json`.
 
     VITLAB_REFERENCE=DIR python -m bench.experiments.merging > evidence/merging.txt
 
@@ -6,6 +6,7 @@ The model is the ViT-Ti/16 in that folder, on its 200 photographs; the figure is
 """
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,13 +50,14 @@ def accuracies() -> list[Found]:
 
 
 def speeds() -> dict[int, float]:
-    """Images per second relative to merge 0, from the suite's results; empty without them."""
+    """Images per second relative to merge 0, the median over the rounds of the suite's results; empty without them."""
     path = results.RESULTS / "merging.json"
     if not path.exists():
         return {}
     case = results.load(path).cases[0]
-    taken = {row.name: row.median for row in case.rows if row.name.startswith("merge ")}
-    return {int(name.split()[1]): taken["merge 0"] / median for name, median in taken.items()}
+    rows = {int(row.name.split()[1]): row for row in case.rows if row.name.startswith("merge ")}
+    against = replace(case, rows=(rows[0], *rows.values()))
+    return {merge: ratio for merge, row in rows.items() if (ratio := against.ratio(row)) is not None}
 
 
 def draw(found: list[Found]) -> None:
@@ -83,11 +85,10 @@ def draw(found: list[Found]) -> None:
 
 def main() -> None:
     found = accuracies()
-    print("| merge | tokens left | GMACs | top-1 % | agreement % | images/s to merge 0 |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| merge | tokens left | GMACs | top-1 % | agreement % |")
+    print("| --- | --- | --- | --- | --- |")
     for one in found:
-        speed = "" if one.speed is None else f"{one.speed:.2f}"
-        print(f"| {one.merge} | {one.tokens} | {one.gmacs:.2f} | {one.top1:.1f} | {one.agreement:.1f} | {speed} |")
+        print(f"| {one.merge} | {one.tokens} | {one.gmacs:.2f} | {one.top1:.1f} | {one.agreement:.1f} |")
     if all(one.speed is not None for one in found):
         draw(found)
 

@@ -28,8 +28,8 @@ from bench.experiments.learning import run, write_folder
 from bench.experiments.real_data import write_cifar
 from vitlab.counting import count_spec
 from vitlab.data.sources.catalogue import open_source
-from vitlab.patterns import PATTERNS
-from vitlab.store import write_json
+from vitlab.files.store import write_json
+from vitlab.spec.patterns import PATTERNS
 
 TUNED = (
     "finetune WEIGHTS --data folder:train --test folder:test --image 224 --held-out 0 --batch 32 --recipe quick "

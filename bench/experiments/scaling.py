@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.counting import count_spec
+from vitlab.files.strict_json import check_fields
 from vitlab.require import require
 from vitlab.spec import ViTSpec
-from vitlab.strict_json import check_fields
 
 Parallel = Literal["ddp", "fsdp"]
 MASTER = 4  # bytes per parameter, gradient and moment of Adam, which stay in fp32

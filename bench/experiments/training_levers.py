@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 from vitlab.models.build import build_from_spec
 from vitlab.models.vit import make_lean
-from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.spec import ViTSpec
+from vitlab.spec.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.update import Examples, Update

@@ -33,8 +33,8 @@ from vitlab.data.sources.drawn.fractals import FractalSource
 from vitlab.data.sources.drawn.shapes import ShapeSource
 from vitlab.data.transforms.augmentation import draws, training_pixels, uniform_area_box
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
-from vitlab.pixels import Augmentation, Preprocessing
 from vitlab.spec import CONVENTIONS
+from vitlab.spec.pixels import Augmentation, Preprocessing
 
 ROUNDS = 15
 FILES, DRAWN = 32, 50

@@ -21,9 +21,9 @@ from vitlab.data.loading.batches import Batch
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.models.build import build_from_spec
 from vitlab.models.vit import make_lean
-from vitlab.pixels import Preprocessing
-from vitlab.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.spec import CONVENTIONS, ViTSpec
+from vitlab.spec.pixels import Preprocessing
+from vitlab.spec.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.update import Examples, Update

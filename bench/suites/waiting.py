@@ -10,13 +10,13 @@ import sys
 from collections.abc import Iterator
 
 from bench.runner import Case, Contestant
-from vitlab.busy import SETTINGS
+from vitlab.process.busy import SETTINGS
 
 ROUNDS = 3
 CHILD = """
 import time
 if {is_chosen}:
-    from vitlab.busy import choose_before_torch
+    from vitlab.process.busy import choose_before_torch
     choose_before_torch()
 import torch
 from vitlab import build_model

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from vitlab.models.sparse import allowed, layout_of
-from vitlab.patterns import parse_pattern
+from vitlab.spec.patterns import parse_pattern
 
 PATTERNS = ("window:7", "neighbourhood:7", "strided", "fixed:summary=2", "bigbird:block=7")
 GRID, QUERY = (14, 14), (5, 8)

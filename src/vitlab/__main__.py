@@ -2,8 +2,8 @@
 
 import sys
 
-from vitlab.busy import choose_before_torch
-from vitlab.interrupts import leave_when_interrupted
+from vitlab.process.busy import choose_before_torch
+from vitlab.process.interrupts import leave_when_interrupted
 
 
 def start() -> int:

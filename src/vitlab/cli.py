@@ -39,7 +39,7 @@ from vitlab.errors import (
     is_raised_on_one_rank,
     printable,
 )
-from vitlab.interrupts import raise_when_interrupted
+from vitlab.process.interrupts import raise_when_interrupted
 
 
 def demo(out: Path = Path("demo-out")) -> None:
@@ -110,7 +110,12 @@ def main(arguments: list[str] | None = None) -> int:
     commands, program = COMMANDS, "vitlab"
     about = "The Vision Transformer paper as a working laboratory. --version prints the version."
     if arguments[:1] == ["data"]:
-        commands, program, about, arguments = DATA_COMMANDS, "vitlab data", data.__doc__ or "", arguments[1:]
+        commands, program, about, arguments = (
+            DATA_COMMANDS,
+            "vitlab data",
+            " ".join((data.__doc__ or "").split()),
+            arguments[1:],
+        )
         if " ".join(arguments[:2]) in commands:  # a command of two words
             arguments = [" ".join(arguments[:2]), *arguments[2:]]
     is_start_of_run = arguments[:1] in (["pretrain"], ["finetune"])

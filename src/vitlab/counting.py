@@ -11,7 +11,6 @@ from vitlab.paper.pretraining import DATA
 from vitlab.paper.recipes.finetuning import QUICK, QUICK_EPOCHS, QUICK_LEAST, development_share, finetuning_names
 from vitlab.paper.recipes.named import find_recipe
 from vitlab.paper.recipes.pretraining import pretraining_data, pretraining_head, pretraining_model, pretraining_names
-from vitlab.recipe import Recipe
 from vitlab.spec import (
     AttentionLike,
     HeadKind,
@@ -25,6 +24,7 @@ from vitlab.spec import (
     ViTSpec,
     image_size,
 )
+from vitlab.spec.recipe import Recipe
 
 
 @dataclass(frozen=True)

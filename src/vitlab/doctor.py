@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 
-from vitlab.busy import POLICY, SETTINGS, chosen, others_between, read
+from vitlab.process.busy import POLICY, SETTINGS, chosen, others_between, read
 
 
 def findings() -> Iterator[tuple[str, str]]:
@@ -34,6 +34,26 @@ def _torch() -> Iterator[tuple[str, str]]:
     yield "threads", f"{torch.get_num_threads()} of {os.cpu_count()} processors"
     yield "waiting", _waiting()
     yield "others", _others()
+    yield from _engines()
+
+
+def _engines() -> Iterator[tuple[str, str]]:
+    """Which engines can compute here, where converted models are kept, and how the engine torch multiplies."""
+    from vitlab.engines.graphs import cache_folder, check_cache
+    from vitlab.engines.machine import remembered_packing
+    from vitlab.engines.making import missing_packages
+    from vitlab.engines.runtimes import GRAPH_ENGINES
+
+    there = [name for name in GRAPH_ENGINES if not missing_packages(name)]
+    yield "engines", ", ".join(["torch", "plain", "compiled", *there])
+    try:
+        check_cache()
+        yield "engine cache", str(cache_folder())
+    except OSError as error:
+        yield "engine cache", str(error)
+    packs = remembered_packing()
+    ways = {None: "not measured yet", True: "oneDNN's packed weights are faster here", False: "MKL is faster here"}
+    yield "packing", ways[packs]
 
 
 def _acceleration() -> Iterator[tuple[str, str]]:

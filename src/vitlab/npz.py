@@ -11,7 +11,7 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from vitlab.user_files import NotRegular, check_archive
+from vitlab.files.user_files import NotRegular, check_archive
 
 # Every error that zipfile, zlib and numpy raise on damaged archives.
 DAMAGE = (

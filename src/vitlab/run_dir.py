@@ -26,12 +26,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from vitlab.recipe import HARD, Execution, Recipe
+from vitlab.files.store import LOCK, locked, refuse_strange, refuse_unwritable, remove_leftovers, replacing, write_json
+from vitlab.files.strict_json import from_json, read_json, to_json
+from vitlab.files.user_files import broken_link, check_regular, stream_lines
 from vitlab.require import require
 from vitlab.spec import ModelSpec
-from vitlab.store import LOCK, locked, refuse_strange, refuse_unwritable, remove_leftovers, replacing, write_json
-from vitlab.strict_json import from_json, read_json, to_json
-from vitlab.user_files import broken_link, check_regular, stream_lines
+from vitlab.spec.recipe import HARD, Execution, Recipe
 
 VERSION = 1
 RUN, DATA, EVENTS, QUARANTINE, RESULT = "run.json", "data.json", "events.jsonl", "quarantine.json", "result.json"

@@ -16,8 +16,8 @@ pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 import vitlab  # noqa: E402
 from families import FAMILIES  # noqa: E402
 from vitlab.artefacts.artefact import is_artefact, open_artefact  # noqa: E402
-from vitlab.store import write_folder  # noqa: E402
-from vitlab.strict_json import to_json  # noqa: E402
+from vitlab.files.store import write_folder  # noqa: E402
+from vitlab.files.strict_json import to_json  # noqa: E402
 
 CARD = {
     "format": "vitlab-artefact",

@@ -12,8 +12,8 @@ from vitlab.artefacts.preprocessing import Axis, Preprocess, halves, pillow_weig
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
 from vitlab.data.transforms.resizing import to_tensor
 from vitlab.engines.graphs import traced_graph
-from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS
+from vitlab.spec.pixels import Preprocessing
 
 EXACT = [("bilinear", True), ("bicubic", True), ("bilinear", False)]
 METHODS = [

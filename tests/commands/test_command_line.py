@@ -116,3 +116,13 @@ def test_a_switch_takes_true_false_or_no_value(words, is_on):
 def test_names_of_other_libraries_are_understood(given, meant):
     with pytest.raises(ValueError, match=f"has no flag .*; did you mean {meant}"):
         read_words("vitlab finetune", COMMANDS["finetune"], ["m", "--data", "digits", given, "3"])
+
+
+def test_the_help_of_data_has_no_indentation_and_says_what_is_required(capsys):
+    for words, wanted in ((["data", "--help"], "Look at data sets and store them"), (["data", "dedup", "--help"], "")):
+        with pytest.raises(SystemExit):
+            main(words)
+        said = capsys.readouterr().out
+        assert wanted in said
+        assert "\n    records" not in said
+    assert said.count("(required)") == 2

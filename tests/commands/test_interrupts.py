@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from vitlab.interrupts import Signals, undisturbed
+from vitlab.process.interrupts import Signals, undisturbed
 
 ASK = ["pretrain", "ViT-Ti/4", "--data", "digits", "--image", "8", "--batch", "32"]
 INTERRUPTED = """

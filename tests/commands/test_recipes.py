@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from vitlab.changes import with_fields
 from vitlab.cli import main
 from vitlab.commands.recipe_fields import MEANINGS, fields_of
 from vitlab.counting import exaflops
+from vitlab.files.strict_json import to_json
 from vitlab.paper.recipes.finetuning import finetuning_names, finetuning_recipe, quick_recipe
 from vitlab.paper.recipes.pretraining import MASKED, pretraining_names, pretraining_recipe, rows_by_name
 from vitlab.paper.results import TABLE_6
-from vitlab.strict_json import to_json
+from vitlab.spec.changes import with_fields
 
 
 def every_recipe():

@@ -149,7 +149,7 @@ def test_logic_in_a_command_is_found(tmp_path):
         "        if (out / 'run.json').is_file():\n"
         "            raise\n"
         "def _helper(path):\n"
-        "    from vitlab.store import sha256\n"
+        "    from vitlab.files.store import sha256\n"
         "    return sha256(path)\n"
     )
     found = violations(tmp_path / "strange.py", commands={"finetune"})

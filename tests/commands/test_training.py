@@ -15,8 +15,8 @@ from vitlab.commands.command_line import read_words
 from vitlab.commands.training import finetune, pretrain, resume
 from vitlab.data.fingerprint import describe as describe_data
 from vitlab.data.sources.catalogue import open_source
-from vitlab.recipe import AUTOMATIC, Execution
 from vitlab.runs.training.request import Request, pretraining_spec
+from vitlab.spec.recipe import AUTOMATIC, Execution
 
 QUIET = Console(quiet=True)
 SMALL = [

@@ -125,7 +125,7 @@ def test_a_batch_is_trained_as_a_run_would_by_default(tiny_spec, two_threads, mo
     model, parts = build_from_spec(replace(tiny_spec, image=(64, 64), width=96, mlp=384)), []
     model.register_forward_pre_hook(lambda _, inputs: parts.append((len(inputs[0]), torch.get_num_threads())))
     monkeypatch.setattr(work, "build_from_spec", lambda spec: model)
-    step_of = work.training(model.spec, torch.device("cpu"), "torch")
+    step_of = work.training(model.spec, torch.device("cpu"))
     for batch, engine, computed in ((1, "plain", [(1, 2)]), (20, "2 streams", [(10, 1)] * 2), (2, "plain", [(2, 2)])):
         parts.clear()
         step = step_of(batch)

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,7 +14,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from agreement import disagreement, randomised
 from families import FAMILIES, images
+from vitlab import load_model, preprocess
+from vitlab.engines.agreement import agreement_of
 from vitlab.engines.engine import CHUNK, Engine
+from vitlab.engines.making import missing_packages
 from vitlab.engines.opening import open_engine
 from vitlab.engines.streams import Streams
 from vitlab.models.build import build_from_spec
@@ -120,6 +124,7 @@ def test_an_error_in_a_stream_reaches_the_caller():
 
 def changes(model):
     weight = model.blocks[0].attention.out.weight
+    yield "one weight by a rounding error", lambda: weight.data[3, 11].add_(1e-6)
     yield "in place", lambda: weight.detach().mul_(1.5)
     yield "behind the version counter", lambda: weight.data[:, 7:9].zero_()
     yield "exchanged rows", lambda: weight.data.copy_(weight.data.flip(0))
@@ -215,6 +220,41 @@ def test_a_wrong_name_or_model_is_explained(model):
         open_engine(model, batch=0)
     with pytest.raises(ValueError, match="model is a Linear"):
         open_engine(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch's own modules
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("family", ["ViT", "merging, distilled"])
+def test_compiled_gives_the_logits_and_features_of_the_plain_model(family):
+    model = randomised(build_from_spec(FAMILIES[family])).eval()
+    engine = open_engine(model, "compiled")
+    assert engine.name == "compiled"
+    for batch in (1, 3):
+        with torch.inference_mode():
+            assert disagreement(engine(images(batch)), model(images(batch))) <= 1e-5
+            assert disagreement(engine.features(images(batch)), model.features(images(batch))) <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["torch", "onnxruntime", "openvino"])
+def test_exact_engines_have_the_same_top_1_on_all_photographs(name, reference, photographs, tmp_path, monkeypatch):
+    if why := missing_packages(name):
+        pytest.skip(why)
+    monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path))
+    model, given, expected = photographs
+    found = agreement_of(open_engine(model, name)(given), expected)
+    assert found.images == 200
+    assert found.is_exact, found
+
+
+@pytest.fixture(scope="module")
+def photographs(reference):
+    """ViT-Ti/16 with the released weights, 200 photographs as its inputs, and the plain model's logits for them."""
+    model = load_model(reference / "weights" / "ViT-Ti_16-augreg-in1k-224.npz", conventions="timm")
+    given = preprocess(model, sorted(map(str, (reference / "imagenet_val_200").glob("*.JPEG"))))
+    plain = open_engine(model, "plain")
+    return model, given, torch.cat([plain(part) for part in given.split(25)])
 
 
 @pytest.mark.slow

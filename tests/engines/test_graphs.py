@@ -16,9 +16,9 @@ from vitlab.engines import choice, graphs, machine, making
 from vitlab.engines.choice import fastest
 from vitlab.engines.graphs import cached_graph
 from vitlab.engines.opening import open_engine
+from vitlab.files.store import write_folder
+from vitlab.files.strict_json import parse_json
 from vitlab.models.build import build_from_spec
-from vitlab.store import write_folder
-from vitlab.strict_json import parse_json
 
 INSTALLED = [name for name in ("onnxruntime", "openvino") if not making.missing_packages(name)]
 
@@ -87,6 +87,42 @@ def test_the_cache_keeps_what_other_processes_write_or_remove(own_cache, monkeyp
     assert sorted(own_cache.iterdir()) == sorted([*paths[2:], *others])
 
 
+def test_the_cache_keeps_what_is_no_graph(own_cache, monkeypatch):
+    monkeypatch.setattr(graphs, "LARGEST_CACHE", 1)
+    packing = own_cache / "packing"
+    packing.mkdir(parents=True)
+    (packing / "machine.json").write_text("{}")
+    os.utime(packing, (1, 1))
+    paths = old_graphs(own_cache, 3)
+    graphs._shrink(own_cache)
+    assert sorted(own_cache.iterdir()) == sorted([packing, paths[-1]])
+
+
+@pytest.fixture
+def unwritable(tmp_path, monkeypatch):
+    """A cache below a file: not even root can write there."""
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path / "file"))
+
+
+@pytest.mark.skipif(not INSTALLED, reason="neither onnxruntime nor openvino is installed")
+def test_without_a_cache_auto_takes_torch_and_says_why(model, unwritable):
+    engine = open_engine(model, "auto", batch=2)
+    assert engine.name == "torch"
+    assert "file, which cannot be written to" in engine.note
+    assert engine(images(2)).shape == (2, model.spec.classes)
+
+
+@pytest.mark.skipif(not INSTALLED, reason="neither onnxruntime nor openvino is installed")
+def test_a_cache_that_cannot_be_written_to_is_named_before_a_model_is_converted(model, unwritable, monkeypatch):
+    monkeypatch.setattr(graphs, "write_graph", None)
+    with pytest.raises(
+        OSError, match=r"file, which cannot be written to .*set VITLAB_ENGINE_CACHE to a folder"
+    ) as told:
+        open_engine(model, INSTALLED[0])
+    assert "Errno" not in str(told.value)
+
+
 def test_processes_may_shrink_the_cache_at_the_same_time(own_cache, monkeypatch):
     monkeypatch.setattr(graphs, "LARGEST_CACHE", 1)
     *_, newest = old_graphs(own_cache, 60)
@@ -133,11 +169,11 @@ def test_a_fault_on_all_cores_or_on_one_is_refused(model, monkeypatch):
     for place in (0, 1):
 
         def functions(graph, threads, place=place):
-            made = list(right(graph, threads))
+            made = list(right.functions(graph, threads))
             made[place] = faulty
             return tuple(made)
 
-        monkeypatch.setitem(making.GRAPH_ENGINES, "onnxruntime", functions)
+        monkeypatch.setitem(making.GRAPH_ENGINES, "onnxruntime", right._replace(functions=functions))
         with pytest.raises(ValueError, match="engine 'onnxruntime' disagrees with the model"):
             open_engine(deepcopy(model), "onnxruntime")(one)
     monkeypatch.setitem(making.GRAPH_ENGINES, "onnxruntime", right)
@@ -152,14 +188,19 @@ def test_the_fastest_engine_is_measured_once(model, own_cache, monkeypatch):
     speeds = parse_json(remembered.read_text(), "speeds")
     assert set(speeds) == {"torch", *INSTALLED}
     assert all(speed > 0 and opening > 0 for speed, opening in speeds.values())
-    assert first.note.startswith("auto: fastest for batches of 4")
+    assert first.note.startswith("auto: images/s in batches of 4: torch ")
     assert disagreement(first(images(4)), model(images(4)).detach()) <= 1e-5
     monkeypatch.setattr("vitlab.engines.choice._measure", None)
     again = fastest(model, 4)
     assert (again.name, again.note) == (first.name, first.note)
     remembered.write_text(json.dumps({"torch": [1.0, 0.1], INSTALLED[0]: [99.0, 2.0]}))
     assert fastest(model, 4).name == fastest(model, 4, images=3).name == INSTALLED[0]
-    assert fastest(model, 4, images=1).name == "torch"
+    few = fastest(model, 4, images=1)
+    assert few.name == "torch"
+    assert few.note == (
+        "auto: estimated time for 1 image in batches of 4: torch 1.10 s (opens in 0.10 s, 1.0 images/s), "
+        f"{INSTALLED[0]} 2.01 s (opens in 2.00 s, 99.0 images/s)"
+    )
     for damaged in ("[]", '{"torch": 1.0}', '{"torch": [0.0, 1.0]}', '{"torch": [1.0]}'):
         remembered.write_text(damaged)
         with pytest.raises(TypeError):  # measures again

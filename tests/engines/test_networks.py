@@ -130,7 +130,7 @@ REPLACEMENTS = {
     "a parameter": lambda model: setattr(model, "class_token", None),
     "a parametrized weight": lambda model: orthogonal(model.blocks[0].mlp.dense1),
     "a method": lambda model: setattr(model, "pooled", lambda images: images.new_zeros(len(images), 24)),
-    "a method of a part": lambda model: setattr(model.blocks[0].attention, "_merge", lambda heads: heads),
+    "a method of a part": lambda model: setattr(model.blocks[0].attention, "_join_heads", lambda heads: heads),
     "a hook before": lambda model: model.norm.register_forward_pre_hook(lambda *_: None),
 }
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from vitlab.files.strict_json import from_json, to_json
 from vitlab.metrics.answers import answers_of, mistakes_in
 from vitlab.metrics.multilabel import MultiLabelScores
 from vitlab.metrics.scores import Scores
 from vitlab.report.answers import worst
-from vitlab.strict_json import from_json, to_json
 
 N, K = 60, 5
 

@@ -211,7 +211,7 @@ def test_a_merging_model_copies_the_weights_of_a_plain_one():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"merge": -1}, "merge -1 is outside 0"),
+        ({"merge": -1}, "merge is -1; give the number of tokens"),
         ({"merge": 2.5}, "merge is 2.5; expected a whole number"),
         ({"attention": "axial", "pool": "mean", "positions": "2d"}, "axial attention .* merge must be 0"),
         ({"positions": "relative"}, "relative positions .* merge must be 0"),

@@ -16,8 +16,8 @@ from vitlab.models.build import build_from_spec, build_model
 from vitlab.models.sparse import SparseAttention, allowed, attended, layout_of, set_layout
 from vitlab.models.transformer import Attention
 from vitlab.paper.models import model_spec
-from vitlab.patterns import Axial, BigBird, Fixed, Neighbourhood, Strided, Window, parse_pattern
 from vitlab.spec import ViTSpec
+from vitlab.spec.patterns import Axial, BigBird, Fixed, Neighbourhood, Strided, Window, parse_pattern
 
 PATTERNS = [
     "window:1",

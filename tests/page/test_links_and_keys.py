@@ -24,6 +24,7 @@ def test_a_link_restores_the_view(opened):
     shown.page.click("#tools [data-value=drop]")
     shown.click(3)
     shown.page.click("#shuffle")
+    shown.page.wait_for_function("document.querySelector('#edits-text').innerText.includes('shuffled')")
     shown.ready()
     state, answers = shown.state(), shown.answers()
     assert state["picture"] == "lemons"

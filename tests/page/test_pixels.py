@@ -11,8 +11,8 @@ from PIL import Image
 
 import vitlab.page
 from vitlab.data.transforms.evaluation import evaluation_pixels
-from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS
+from vitlab.spec.pixels import Preprocessing
 
 STATIC = Path(vitlab.page.__file__).parent / "static"
 PREPARE = """

@@ -17,6 +17,7 @@ from PIL import Image
 import crashes
 from run_browsing import made_run, step
 from servers import Service
+from vitlab.files.store import write_json
 from vitlab.page.run_browser import events as run_events
 from vitlab.page.run_browser import folders as run_folders
 from vitlab.page.run_browser import mistakes as mistake_pictures
@@ -26,7 +27,6 @@ from vitlab.page.run_browser.events import read_events
 from vitlab.page.run_browser.mistakes import Pictures, SampleOf
 from vitlab.report.ledger import Entry, append
 from vitlab.run_dir import RunDir, answers_file
-from vitlab.store import write_json
 
 VALIDATION = {"event": "validation", "time": 1.7e9, "step": 2, "top1": 0.5, "loss": 1.5, "count": 4}
 HOSTILE = (
@@ -270,10 +270,10 @@ def test_states_say_how_a_run_is_doing(tmp_path):
     }
     assert "diverged" in states["diverged"][1]
     assert "run.json" in states["broken"][1]
-    code = "import sys; from vitlab.store import *\nwith locked(Path(sys.argv[1])): print('held', flush=True); input()"
+    code = "import sys; from vitlab.files.store import *\nwith locked(Path(sys.argv[1])): print(1, flush=True); input()"
     command = [sys.executable, "-c", code, str(tmp_path / "stopped")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout.readline() == "held\n"
+        assert child.stdout.readline() == "1\n"
         assert {run["name"]: run["state"] for run in browser.list()["runs"]}["stopped"] == "running"
         child.stdin.write("\n")
         child.stdin.close()

@@ -8,14 +8,18 @@ import pytest
 from playwright.sync_api import expect
 
 import crashes
-from run_browsing import made_run, real_runs, served, step
+from run_browsing import made_row, made_run, made_study, real_runs, served, step
+from vitlab.files.store import locked
+from vitlab.files.strict_json import from_json, read_json
 from vitlab.page.run_browser.api import PAGE, RunBrowser
 from vitlab.page.run_browser.values import read_object
 from vitlab.report.answers import Answers
 from vitlab.report.ledger import read
 from vitlab.run_dir import RunDir, answers_file
-from vitlab.store import locked
-from vitlab.strict_json import from_json, read_json
+from vitlab.studies.catalogue import STUDIES
+from vitlab.studies.claims import Claim, above
+from vitlab.studies.scales import TINY
+from vitlab.studies.study import Cell, Figure, Study
 
 pytestmark = pytest.mark.slow
 HOSTILE = "<img src=x onerror=alert(1)>\u202e"
@@ -202,6 +206,60 @@ def test_a_sweep_shows_its_points_and_its_choice(lab, at):
     assert choice["pick"] in page.locator("h2.run-name").inner_text()
 
 
+def test_a_study_fills_up_while_it_is_watched(tmp_path, at):
+    study = STUDIES["table8"]
+    folder, cells = made_study(tmp_path, study), tuple(study.cells(TINY))
+    for seed in (0, 1):
+        made_row(folder, study, 0, seed, 30.0 + seed)
+        made_row(folder, study, 1, seed, 60.0 + 2 * seed)
+    made_run(tmp_path / "trained" / cells[0].training.name / "seed-0").path.joinpath("result.json").write_text("{}")
+    with served(RunBrowser(tmp_path)) as address, locked(folder):
+        page = at(address)
+        page.get_by_role("link", name="Studies").click()
+        page.wait_for_selector(".study .badge.running")
+        facts = page.locator(".study .facts")
+        for words in ("Table 8: position embeddings", "tiny", "1 of 24 trainings", "4 of 24 runs"):
+            expect(facts).to_contain_text(words)
+        bars = facts.locator("progress").evaluate_all("all => all.map(one => one.value)")
+        assert bars == pytest.approx([1 / 24, 4 / 24])
+        claims, table = page.locator(".study table").all()
+        rows = table.locator("tbody tr").all_inner_texts()
+        shown = [[text.strip() for text in row.split("\t")] for row in rows]
+        assert shown[0] == ["none", "stem", "30.5 ± 0.71", "2 of 3", "61.38"]
+        assert shown[2] == ["1d", "every-layer", "pending", "0 of 3", "63.96"]
+        assert len(shown) == len(cells)
+        needed = claims.locator("tr", has_text=study.claims[0].name)
+        expect(needed).to_contain_text("not enough seeds yet")
+        expect(needed).to_contain_text("2 of 3")
+        made_row(folder, study, 0, 2, 32.0)
+        made_row(folder, study, 1, 2, 64.0)
+        expect(facts).to_contain_text("6 of 24 runs")
+        expect(needed.locator(".badge")).to_have_text("confirmed")
+        expect(needed).to_contain_text("+31.00 [")
+        made_row(folder, study, 2, 0, None)
+        expect(table.locator("tbody tr").nth(2)).to_contain_text("diverged")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_study_of_ones_own_fits_a_narrow_screen_and_its_words_are_text(tmp_path, at, scheme):
+    claim = Claim(HOSTILE, HOSTILE, "", (above("few-shot %", {HOSTILE: "2"}, {HOSTILE: "1"}),))
+    cells = [Cell({HOSTILE: level}, TINY.few_shot(), TINY.pretrained("ViT-B/16"), published=50.0) for level in "12"]
+    study = Study("own", HOSTILE * 9, "", lambda lab: cells, Figure(HOSTILE), (claim,))
+    folder = made_study(tmp_path, study)
+    made_row(folder, study, 0, 0, 1234.5678)
+    made_row(folder, study, 1, 0, 1.0).write_text(HOSTILE)
+    made_study(tmp_path / "other", study).joinpath("study.json").write_text(HOSTILE)
+    with served(RunBrowser(tmp_path)) as address:
+        page = at(address, "studies", viewport={"width": 360, "height": 740}, color_scheme=scheme)
+        page.on("dialog", lambda _: pytest.fail("a script of a name ran"))
+        page.wait_for_selector("tbody tr")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert page.locator("img").count() == 0
+        assert page.locator(".study .badge").all_inner_texts() == ["unreadable", "stopped", "not enough seeds yet"]
+        assert page.locator(".study .why").count() == 2
+        assert "<img src=x onerror=alert(1)>\\u202e" in page.locator(".study .facts").inner_text()
+
+
 def test_the_ledger_is_a_table_that_can_be_searched(lab, at):
     root, address, _ = lab
     entries, _ = read(root / "ledger.jsonl")
@@ -270,9 +328,10 @@ def test_an_empty_folder_and_an_unknown_run_say_what_is_the_matter(tmp_path, at)
     with served(RunBrowser(tmp_path)) as address:
         page = at(address)
         page.get_by_text("There are no runs in this folder yet").wait_for()
-        for view, words in (("sweeps", "no sweeps"), ("evaluations", "no evaluations"), ("ledger", "no ledger.jsonl")):
+        empty = {"sweeps": "sweeps", "studies": "studies", "evaluations": "evaluations", "ledger": "ledger.jsonl"}
+        for view, words in empty.items():
             page.goto(f"{address}runs.html#/{view}")
-            page.get_by_text(f"There {'is' if view == 'ledger' else 'are'} {words}").wait_for()
+            page.get_by_text(f"There {'is' if view == 'ledger' else 'are'} no {words}").wait_for()
         page.goto(f"{address}runs.html#/run/00000000000000000000")
         page.get_by_role("alert").get_by_text("there is no run with the id").wait_for()
         page.complaints.clear()  # the browser reports the answer 404

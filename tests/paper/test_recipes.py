@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from vitlab.changes import with_fields
 from vitlab.counting import count
 from vitlab.models.build import build_model
 from vitlab.paper.names import list_models
@@ -28,8 +27,9 @@ from vitlab.paper.recipes.pretraining import (
     pretraining_recipe,
     pretraining_row_for,
 )
-from vitlab.pixels import Augmentation
-from vitlab.recipe import SGD, AdamW, Masking
+from vitlab.spec.changes import with_fields
+from vitlab.spec.pixels import Augmentation
+from vitlab.spec.recipe import SGD, AdamW, Masking
 
 # name: steps, peak, decay, weight decay, dropout, clip, smoothing
 PRETRAINING = {

@@ -18,11 +18,11 @@ from agreement import disagreement, randomised
 from families import FAMILIES
 from vitlab.artefacts.artefact import ENGINES, missing_packages, open_artefact
 from vitlab.cli import main
+from vitlab.files.store import write_folder
 from vitlab.models.build import build_from_spec
 from vitlab.runs import export as exporting
 from vitlab.runs.export import Disagrees, drawn_pictures
 from vitlab.runs.measure.inputs import ModelOptions, open_copy
-from vitlab.store import write_folder
 
 TARGETS = ("onnx", "openvino", "torch")
 KINDS = ("ViT", "hybrid", "BiT", "Axial-ViT", "AxialResNet", "distilled DeiT", "merging", "Swin")

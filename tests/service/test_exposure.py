@@ -189,7 +189,7 @@ def test_no_path_and_no_address_of_a_client_is_opened(models, files, tmp_path):
 @pytest.mark.slow
 def test_the_worker_may_open_no_socket_and_start_no_program():
     code = (
-        "from vitlab.confinement import confine\nimport socket, subprocess, sys\n"
+        "from vitlab.process.confinement import confine\nimport socket, subprocess, sys\n"
         "confine()\n"
         "for attempt in (lambda: socket.socket(), lambda: subprocess.run(['true']), lambda: bytearray(2**36)):\n"
         "    try: attempt()\n"

@@ -127,6 +127,22 @@ def test_a_claim_of_several_comparisons_needs_all_of_them():
         assert verdict(Claim("c", "says", "where", comparisons), values).answer == answer
 
 
+def test_what_stands_beside_a_claim_decides_nothing():
+    values = rows({"good": [80, 81, 82], "bad": [70, 71.1, 71.9]})
+    sure, wrong = above("top-1 %", GOOD, BAD), above("top-1 %", BAD, GOOD)
+    for beside, is_everywhere in (((), False), ((sure,), True), ((sure, wrong), False)):
+        found = verdict(Claim("c", "says", "where", (sure,), beside, "so it is"), values)
+        assert found.answer == "confirmed"
+        assert found.is_everywhere == is_everywhere
+
+
+def test_comparisons_of_one_claim_have_names_of_their_own():
+    for claim in (claim for study in STUDIES.values() for claim in study.claims):
+        names = [one.about for one in (*claim.comparisons, *claim.beside)]
+        assert len(set(names)) == len(names), claim.name
+        assert len(claim.comparisons) == 1 or all(names), claim.name
+
+
 def test_comparisons_read_as_sentences():
     assert str(above("top-1 %", GOOD, BAD, by=1)) == "top-1 %: (kind good) - (kind bad) above 1"
     assert str(alike("top-1 %", GOOD, BAD, within=2)) == "top-1 %: (kind good) - (kind bad) within ±2"

@@ -10,8 +10,8 @@ from vitlab.paper.finetuning import TABLE_4
 from vitlab.paper.models import model_spec
 from vitlab.paper.pretraining import DATA, FIGURE_4_SUBSETS, TABLE_3, UNPRINTED_ROWS
 from vitlab.paper.vtab import TASKS
-from vitlab.recipe import SGD, AdamW
 from vitlab.spec import ResNetSpec, ViTSpec
+from vitlab.spec.recipe import SGD, AdamW
 from vitlab.studies.architecture import FIGURE_12_SIZES
 from vitlab.studies.catalogue import NAMES, STUDIES, find_study
 from vitlab.studies.pretraining import FIGURE_4
@@ -138,6 +138,33 @@ def test_table_8_has_every_printed_cell_as_a_percentage():
         assert (model.positions, model.positions_at) == (cell.levels["positions"], cell.levels["at"])
         assert replace(model, positions="1d", positions_at="stem") == model_spec("ViT-B/16", classes=18_291)
         assert isinstance(cell.measurement, FewShot)
+
+
+def test_figure_4_has_the_models_and_subsets_of_its_legend():
+    models = ["ViT-L/16", "ViT-L/32", "ViT-B/32", "ViT-b/32", "R50x1", "R152x2"]
+    assert levels("figure4", "model") == [(model,) for model in models]
+    assert [int(size) for (size,) in levels("figure4", "images")] == [9_000_000, 30_000_000, 90_000_000, 303_000_000]
+
+
+def test_figure_7_looks_into_the_two_models_of_its_caption():
+    found = {cell.levels["model"]: cell for cell in cells("figure7")}
+    assert list(found) == ["ViT-L/32", "ViT-L/16"]  # positions are those of L/32, attention distances those of L/16
+    for model, cell in found.items():
+        assert rows_of(cell.training)[0] == model
+        assert rows_of(cell.training)[1].startswith("jft300m")
+        assert isinstance(cell.measurement, Inside)
+
+
+def test_resolution_fine_tunes_the_same_weights_at_224_and_at_384():
+    found = cells("resolution")
+    assert {(c.levels["resolution"], c.levels["pixels"]) for c in found} == {("same", "224"), ("higher", "384")}
+    assert {c.levels["task"] for c in found} == set(PAPER.transfer)
+    assert len({c.training.chain[0] for c in found}) == 1
+    for cell in found:
+        assert cell.training.model.image == (int(cell.levels["pixels"]),) * 2
+        is_printed = cell.levels["resolution"] == "higher"
+        value = results.TABLE_5[("ImageNet-21k", cell.levels["task"]), "ViT-B/16"]
+        assert cell.published == (value if is_printed else None)
 
 
 def test_figures_9_and_10_have_the_settings_of_their_legends():

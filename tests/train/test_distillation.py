@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from vitlab.models.build import build_from_spec
-from vitlab.recipe import SGD, Distillation, Execution, Recipe, Schedule
 from vitlab.runs.training.objective import BothLogits
 from vitlab.spec import ViTSpec
+from vitlab.spec.recipe import SGD, Distillation, Execution, Recipe, Schedule
 from vitlab.train.objectives import Piece, distilled, hard_loss, soft_loss, supervised
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState

@@ -16,8 +16,8 @@ from vitlab.models.build import build_from_spec
 from vitlab.paper.pretraining import HEAD_BIAS
 from vitlab.paper.recipes.finetuning import finetuning_recipe
 from vitlab.paper.recipes.pretraining import pretraining_recipe
-from vitlab.recipe import Execution, Recipe
 from vitlab.spec import ViTSpec
+from vitlab.spec.recipe import Execution, Recipe
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.update import Examples, Update

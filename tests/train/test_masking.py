@@ -11,8 +11,8 @@ import torch
 from vitlab.data.transforms.corruption import Corruption, corruption_plan
 from vitlab.models.masked import build_masked_model
 from vitlab.paper.recipes.pretraining import MASKED, pretraining_recipe
-from vitlab.recipe import CELLS, COLOURS, SGD, AdamW, Execution, Masking, Schedule
 from vitlab.spec import ViTSpec
+from vitlab.spec.recipe import CELLS, COLOURS, SGD, AdamW, Execution, Masking, Schedule
 from vitlab.train.masking import PatchPrediction, colour_classes, patches_at
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from vitlab.pixels import Augmentation
-from vitlab.recipe import SGD, Recipe, Schedule
+from vitlab.spec.pixels import Augmentation
+from vitlab.spec.recipe import SGD, Recipe, Schedule
 from vitlab.train.mixing import cutmix_box, mixing_of, mixup_share
 from vitlab.world.device import seed_of
 

@@ -10,8 +10,8 @@ from torch import nn
 from families import FAMILIES
 from vitlab.models.build import build_from_spec
 from vitlab.paper.finetuning import hyper_rule
-from vitlab.recipe import SGD, AdamW, Schedule
 from vitlab.spec import ViTSpec
+from vitlab.spec.recipe import SGD, AdamW, Schedule
 from vitlab.train.objectives import sigmoid_cross_entropy, softmax_cross_entropy
 from vitlab.train.optimizers import clip_gradients, make_optimizer, set_learning_rate, update_average
 

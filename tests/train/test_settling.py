@@ -12,9 +12,9 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import crashes
-from vitlab.recipe import Execution
 from vitlab.run_dir import RunDir
 from vitlab.runs.training.trainer import train_run
+from vitlab.spec.recipe import Execution
 from vitlab.train.checkpoints.files import name_of, steps_in
 from vitlab.train.state import Progress, Settling, progress_from
 

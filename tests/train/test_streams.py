@@ -13,8 +13,8 @@ from agreement import randomised
 from vitlab.models.build import build_from_spec
 from vitlab.models.vit import make_lean
 from vitlab.paper.recipes.finetuning import finetuning_recipe
-from vitlab.recipe import SGD, AdamW, Execution, Schedule
 from vitlab.spec import ViTSpec
+from vitlab.spec.recipe import SGD, AdamW, Execution, Schedule
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.streams import add_gradients, divided, one_thread

@@ -10,8 +10,8 @@ from torch import nn
 
 from vitlab.models.build import build_from_spec
 from vitlab.paper.recipes.finetuning import finetuning_recipe
-from vitlab.recipe import SGD, AdamW, Execution, Schedule
 from vitlab.spec import ViTSpec
+from vitlab.spec.recipe import SGD, AdamW, Execution, Schedule
 from vitlab.train.mixing import mixing_of, mixup_share
 from vitlab.train.objectives import supervised
 from vitlab.train.optimizers import make_optimizer

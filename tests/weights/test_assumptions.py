@@ -12,8 +12,8 @@ from vitlab import load_model, save_model
 from vitlab.cli import main
 from vitlab.errors import WeightsWarning
 from vitlab.models.build import build_from_spec
-from vitlab.pixels import IMAGENET_MEAN, Preprocessing
 from vitlab.spec import CONVENTIONS, ResNetSpec, ViTSpec
+from vitlab.spec.pixels import IMAGENET_MEAN, Preprocessing
 from vitlab.weights.convert import convert
 from vitlab.weights.files.containers import WeightsError
 

@@ -195,16 +195,16 @@ def test_a_card_of_an_unknown_family_is_refused(tmp_path):
     save_model(build_from_spec(SPECS["a small BiT"]), tmp_path / "m")
     card = json.loads((tmp_path / "m" / "vitlab.json").read_text())
     card["model"]["kind"] = "efficientnet"
+    from vitlab.files.strict_json import _decode
     from vitlab.spec import ModelSpec
-    from vitlab.strict_json import _decode
 
     with pytest.raises(ValueError, match="of kind 'efficientnet'; allowed are 'vit', 'bit', 'axial-resnet'"):
         _decode(ModelSpec, card["model"], "model")
 
 
 def test_the_card_of_a_plain_vit_needs_none_of_the_newer_fields(tmp_path):
+    from vitlab.files.strict_json import _decode
     from vitlab.spec import ModelSpec
-    from vitlab.strict_json import _decode
 
     old = {"patch": 4, "layers": 2, "width": 24, "mlp": 40, "heads": 3, "image": [16, 16], "classes": 5}
     assert _decode(ModelSpec, old, "model") == ViTSpec(4, 2, 24, 40, 3, (16, 16), 5)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import vitlab.store
+import vitlab.files.store
 import vitlab.weights.load
 from agreement import randomised
 from vitlab import build_model, load_model, save_model
@@ -46,8 +46,8 @@ def test_several_files_have_several_hashes(model, tmp_path):
 @pytest.mark.parametrize(("name", "form"), [("own", "vitlab"), ("m.npz", "google-npz")])
 def test_weights_are_hashed_once(model, name, form, tmp_path, monkeypatch):
     save_model(model, tmp_path / name, form)
-    hashed, own = [], vitlab.store.sha256
-    for module in (vitlab.store, vitlab.weights.load, vitlab.weights.foreign):
+    hashed, own = [], vitlab.files.store.sha256
+    for module in (vitlab.files.store, vitlab.weights.load, vitlab.weights.foreign):
         monkeypatch.setattr(module, "sha256", lambda path: hashed.append(path.name) or own(path))
     load_start(tmp_path / name)
     assert len(hashed) == len(set(hashed))

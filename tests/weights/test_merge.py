@@ -9,9 +9,9 @@ import torch
 from agreement import randomised
 from vitlab import load_model, save_model
 from vitlab.cli import main
+from vitlab.files.store import verify_folder
 from vitlab.models.build import build_from_spec
 from vitlab.spec import ResNetSpec, ViTSpec
-from vitlab.store import verify_folder
 
 SPEC = ViTSpec(patch=4, layers=2, width=24, mlp=40, heads=3, image=(16, 16), classes=5, head="linear")
 IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))

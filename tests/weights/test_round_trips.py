@@ -13,8 +13,8 @@ from agreement import disagreement, randomised
 from vitlab import build_model, load_model, save_model
 from vitlab.errors import WeightsWarning
 from vitlab.models.build import build_from_spec
-from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS, ViTSpec
+from vitlab.spec.pixels import Preprocessing
 
 TINY = {"patch": 4, "layers": 2, "width": 24, "mlp": 40, "heads": 3, "image": (16, 16), "classes": 5}
 FORMATS = ["vitlab", "google-npz", "timm", "hf"]

@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 
 from agreement import randomised
 from vitlab import load_model, save_model
+from vitlab.files.store import MANIFEST
 from vitlab.models.build import build_from_spec
 from vitlab.spec import CONVENTIONS, ViTSpec
-from vitlab.store import MANIFEST
 from vitlab.weights.convert import convert
 from vitlab.weights.files.containers import WeightsError
 
@@ -341,7 +341,7 @@ class TestOurFolder:
 
     def card(self, folder, change):
         """Change the card and make the manifest agree, as an attacker would."""
-        from vitlab.store import sha256
+        from vitlab.files.store import sha256
 
         card = json.loads((folder / "vitlab.json").read_text())
         change(card)

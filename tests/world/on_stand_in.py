@@ -16,8 +16,8 @@ from vitlab.models import resnet
 from vitlab.models.build import empty_model
 from vitlab.models.masked import empty_masked_model
 from vitlab.paper.recipes.pretraining import pretraining_recipe
-from vitlab.recipe import SGD, AdamW, Distillation, Execution, Masking, Schedule
 from vitlab.runs.training.objective import BothLogits, Teacher
+from vitlab.spec.recipe import SGD, AdamW, Distillation, Execution, Masking, Schedule
 from vitlab.train.masking import PatchPrediction
 from vitlab.train.objectives import distilled, supervised
 from vitlab.train.optimizers import make_optimizer

@@ -8,8 +8,8 @@ import torch
 
 from vitlab.models.build import build_from_spec
 from vitlab.paper.recipes.pretraining import pretraining_recipe
-from vitlab.recipe import Execution, Schedule
 from vitlab.spec import ViTSpec
+from vitlab.spec.recipe import Execution, Schedule
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState

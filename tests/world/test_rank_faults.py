@@ -11,7 +11,7 @@ import pytest
 
 import crashes
 import ranks
-from vitlab.recipe import Execution
+from vitlab.spec.recipe import Execution
 
 TRIALS = int(os.environ.get("VITLAB_TRIALS", "2"))
 STEPS = 10

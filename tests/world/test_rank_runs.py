@@ -23,11 +23,11 @@ from pictures import photo
 from vitlab.cli import main
 from vitlab.engines import making
 from vitlab.errors import LostRank
+from vitlab.files.store import locked
 from vitlab.models.build import build_from_spec
-from vitlab.recipe import Execution, Masking
 from vitlab.run_dir import CHECKPOINTS, RunDir
 from vitlab.runs.measure.inputs import settled
-from vitlab.store import locked
+from vitlab.spec.recipe import Execution, Masking
 from vitlab.weights.load import weights_sha256
 from vitlab.weights.save import save_model
 from vitlab.world.group import join
@@ -365,7 +365,7 @@ def test_rank_0_chooses_the_engine_that_all_open(in_memory):
     assert other[1] == f"['{first[0]}']"  # it has tried no other
     assert len(list((in_memory / "cache-0").glob("*.json"))) == 1
     assert not list((in_memory / "cache-1").glob("*.json"))
-    assert said.read_text().count("auto: fastest for batches of 4") == 1
+    assert said.read_text().count("auto: images/s in batches of 4: torch ") == 1
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import ranks
 from ranks import RECIPE, run_ranks, take_steps
-from vitlab.recipe import SGD, Execution, Schedule
+from vitlab.spec.recipe import SGD, Execution, Schedule
 from vitlab.world.group import join
 from vitlab.world.parallel import wrapped
 

@@ -13,11 +13,11 @@ from vitlab.artefacts.card import CARD, FILES, INPUT, README, REPORT, Card, read
 from vitlab.artefacts.programs import open_program
 from vitlab.engines.engine import EngineName, Pending
 from vitlab.engines.graphs import messages
+from vitlab.files.store import sha256, verify_folder
+from vitlab.files.strict_json import parse_json, read_json
+from vitlab.files.user_files import check_regular
 from vitlab.require import require
 from vitlab.spec import ExportOutput, ExportTarget
-from vitlab.store import sha256, verify_folder
-from vitlab.strict_json import parse_json, read_json
-from vitlab.user_files import check_regular
 
 if TYPE_CHECKING:
     from onnx import ModelProto

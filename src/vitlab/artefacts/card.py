@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from vitlab.files.strict_json import from_json
 from vitlab.require import require
 from vitlab.spec import ExportOutput, ExportTarget, ModelSpec, Task
-from vitlab.strict_json import from_json
 
 CARD, REPORT, README = "artefact.json", "report.json", "README.md"
 FILES: dict[ExportTarget, str] = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.pt2"}

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from vitlab.pixels import Preprocessing
+from vitlab.spec.pixels import Preprocessing
 
 # Pillow's antialiased filters as polynomials of the distance from a pixel in units of the filter's scale: up to 1, and
 # from 1 on, where the distance is counted from there.

@@ -15,9 +15,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from vitlab.files.strict_json import parse_json
+from vitlab.files.user_files import check_archive, open_regular
 from vitlab.require import require
-from vitlab.strict_json import parse_json
-from vitlab.user_files import check_archive, open_regular
 
 MOST_PARTS = 10_000
 LARGEST_TEXT = 256 * 2**20  # bytes of the description of a program

@@ -14,9 +14,9 @@ from vitlab.artefacts.network import PLAIN, Outputs
 from vitlab.artefacts.preprocessing import Preprocess
 from vitlab.engines.graphs import INPUT as IMAGES
 from vitlab.engines.graphs import cached_graph, quiet, traced_graph
+from vitlab.files.strict_json import to_json
 from vitlab.models.build import Model
-from vitlab.pixels import Preprocessing
-from vitlab.strict_json import to_json
+from vitlab.spec.pixels import Preprocessing
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from vitlab.changes import DESCRIPTIVE_FIELDS, SYNONYMS
 from vitlab.commands.recipe_fields import MEANINGS
 from vitlab.errors import InvalidValue, did_you_mean, flag
-from vitlab.recipe import Recipe
-from vitlab.strict_json import EXPECTED
+from vitlab.files.strict_json import EXPECTED
+from vitlab.spec.changes import DESCRIPTIVE_FIELDS, SYNONYMS
+from vitlab.spec.recipe import Recipe
 
 RECIPE_FIELDS = {"model", *(field.name for field in dataclasses.fields(Recipe))} - {*DESCRIPTIVE_FIELDS, "image"}
 ARGUMENT = re.compile(r"^ +(\w+): (.+)$", re.MULTILINE)  # and its meaning, in a docstring

@@ -98,7 +98,7 @@ def data_dedup(
 
     Args:
         train: The training data, such as folder:photos; `vitlab data kinds` lists all kinds.
-        tests: The test sets, such as folder:photos?split=test.
+        tests: One or more test sets, such as folder:photos?split=test. (required)
         out: Folder for the list, the pairs, the page that shows them, and the hashes of the pictures.
         max_distance: Most bits in which the hashes of a pair differ, of 64.
         min_correlation: Least correlation of the thumbnails of a pair.
@@ -123,6 +123,7 @@ def data_index(
     out: flags.MaybePath = None,
     jobs: Parallel = None,
     ray: flags.Ray = "",
+    replace: bool = False,
 ) -> int:
     """Index a data set: the size, the hash and the labels of every sample, its place in tar shards, and the classes.
 
@@ -133,8 +134,9 @@ def data_index(
         source: The data, such as folder:photos or csv:list.csv, or a folder of tar shards (webdataset convention).
         out: The index (default: in the folder of the shards, or NAME.index here).
         jobs: Processes that read at the same time (default: this one).
+        replace: Replace an older index even if samples that it records have changed or are missing.
     """
-    given = flags.arguments({"data": source, "out": out, "jobs": jobs, "ray": ray}, console())
+    given = flags.arguments({"data": source, "out": out, "jobs": jobs, "ray": ray, "replace": replace}, console())
     from vitlab.runs.datasets.index import index_data
 
     made = index_data(**given)

@@ -156,23 +156,26 @@ def cost(
     batch: Annotated[tuple[int, ...], Flag("INT ...")] = (),
     memory: Annotated[str | None, Flag("SIZE")] = None,
     attention: Annotated[tuple[str, ...], Flag("PATTERN ...")] = (),
+    merge: flags.Merge = None,
     seconds: float = 30.0,
     out: flags.MaybePath = None,
     device: flags.Device = "auto",
     engine: flags.InferenceEngine = None,
-) -> None:
+) -> int:
     """Measure images per second, memory and the largest batch against the image size, as in figure 12 of the paper.
 
     Args:
         image: Image sizes, such as 224 or 224x320.
-        mode: A training step is forward, backward and AdamW, in the streams that a run would choose; all is in fp32.
+        mode: A training step is forward, backward and AdamW, in the streams that a run would choose. Both modes
+            compute in fp32.
         batch: Batches to time (default: powers of two until images per second fall).
         memory: Memory that a batch may take, such as 8GiB; batches run in processes that are killed above it
             (default: what is free now, minus a margin).
         attention: Patterns to compare, such as full window:7 bigbird; all is one of each kind (default: the model's
             own).
         seconds: Longest time for a model at one size, apart from starting its process.
-        out: Folder for the table (CSV, Markdown, JSON) and the figure (SVG, PNG); started again, it continues.
+        out: Folder for the table (CSV, Markdown, JSON) and the figure (SVG, PNG); started again, it continues, and
+            rows of other models stay in it.
     """
     given = flags.arguments(locals(), console(is_error=True))
     from vitlab.runs.measure.cost import cost as run
@@ -183,6 +186,10 @@ def cost(
         console().print(found.where_patterns_pay.terminal())
     if out is not None:
         console().print(_where(out, "cost", "the figure as cost.svg and .png"), soft_wrap=True)
+    if not any(row.timings for row in found.rows):
+        complain("nothing was measured; the column note says why")
+        return 1
+    return 0
 
 
 def _where(out: Path, name: str, more: str) -> Text:

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from vitlab.commands.command_line import Flag
 from vitlab.errors import InvalidValue
-from vitlab.recipe import Execution
 from vitlab.spec import ConventionName, EngineName, parse_size
+from vitlab.spec.recipe import Execution
 
 Text = Annotated[str, Flag("STR")]
 Whole = Annotated[int | None, Flag("INT")]
@@ -30,7 +30,7 @@ Conventions = Annotated[ConventionName | None, Flag("{" + ",".join(get_args(Conv
 Heads = Annotated[int | None, Flag("INT", "Number of attention heads, for files that do not state it.")]
 _PARTIAL = "Load the tensors that fit, even if others are missing, unexpected or mis-shaped."
 AllowPartial = Annotated[bool, Flag(help=_PARTIAL)]
-_MERGE = "Tokens to merge in every layer: faster, less accurate (default: the model's own number, usually 0)."
+_MERGE = "Tokens to merge in every layer, at most half: faster, less accurate (default: the model's own, usually 0)."
 Merge = Annotated[int | None, Flag("INT", _MERGE)]
 _ATTENTION = "Which patches attend to which, such as window:7 or bigbird (default: the model's own, usually full)."
 Attention = Annotated[str | None, Flag("PATTERN", _ATTENTION)]

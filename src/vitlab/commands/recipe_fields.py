@@ -6,7 +6,7 @@ from vitlab.paper.models import model_spec
 from vitlab.paper.recipes.finetuning import QUICK, QUICK_EPOCHS, QUICK_LEAST
 from vitlab.paper.recipes.named import QUICK_IMAGES, QUICK_SIZE
 from vitlab.paper.recipes.pretraining import pretraining_model
-from vitlab.recipe import Recipe
+from vitlab.spec.recipe import Recipe
 
 # Dotted names as in the recipe, in its order; the fields of AdamW and SGD are listed together.
 MEANINGS = {

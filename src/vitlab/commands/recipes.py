@@ -12,7 +12,7 @@ from vitlab.counting import count_recipes
 from vitlab.errors import flag
 from vitlab.paper.recipes.augreg import LEVELS
 from vitlab.paper.recipes.named import find_recipe
-from vitlab.recipe import Recipe
+from vitlab.spec.recipe import Recipe
 
 
 def recipes(name: Annotated[str, Flag("[NAME]", is_positional=True)] = "", json: flags.Json = False) -> None:

@@ -8,7 +8,7 @@ from rich.text import Text
 from vitlab.commands import flags
 from vitlab.commands.command_line import Flag
 from vitlab.commands.terminal import command_line, console
-from vitlab.recipe import AUTOMATIC, Execution
+from vitlab.spec.recipe import AUTOMATIC, Execution
 
 TrainTest = Annotated[tuple[str, str] | None, Flag("TRAIN TEST")]
 

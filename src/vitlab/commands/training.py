@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 
 from rich.text import Text
 
-from vitlab.changes import NO_CHANGES
 from vitlab.commands import flags
 from vitlab.commands.command_line import Flag
 from vitlab.commands.recipes import recipes
 from vitlab.commands.terminal import console
-from vitlab.recipe import AUTOMATIC, Execution
+from vitlab.spec.changes import NO_CHANGES
+from vitlab.spec.recipe import AUTOMATIC, Execution
 
 Folder = Annotated[Path, Flag("RUN", "Run folder.", is_positional=True)]
 Out = Annotated[Path | None, Flag("PATH", "Run folder (default: a new one under runs/).")]

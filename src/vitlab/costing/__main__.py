@@ -1,6 +1,6 @@
 """`python -m vitlab.costing`: the process that measures, which `children.py` starts."""
 
-from vitlab.busy import choose_before_torch
+from vitlab.process.busy import choose_before_torch
 
 
 def start() -> None:

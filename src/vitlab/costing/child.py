@@ -20,9 +20,9 @@ import torch
 
 from vitlab.costing.memory import be_killed_first, own_peak
 from vitlab.costing.search import expected_seconds, next_batch
-from vitlab.costing.work import WORK, Mode, Step
+from vitlab.costing.work import Mode, Step, work
+from vitlab.files.strict_json import from_json, parse_json
 from vitlab.spec import EngineName, ModelSpec
-from vitlab.strict_json import from_json, parse_json
 from vitlab.world.device import is_out_of_memory, products_in
 
 REPEATS = 3  # timed runs of a batch at least, if there is time
@@ -97,7 +97,7 @@ def reports(task: Task, device: torch.device, requests: Iterable[int]) -> Iterat
     """Carry out a task and requests, one report after the other."""
     yield Report("started", held=own_peak(), limit=_limit_device(task, device))
     flops = None if task.only_requests else matmul_flops(device)
-    step_of = WORK[task.mode](task.spec, device, task.engine)
+    step_of = work(task.mode, task.spec, device, task.engine)
     yield Report("ready", flops=flops)
     if not task.only_requests:
         deadline = time.monotonic() + task.seconds

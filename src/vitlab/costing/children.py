@@ -20,7 +20,7 @@ from typing import IO, Self
 
 from vitlab.costing.child import Report, Task
 from vitlab.costing.memory import resident
-from vitlab.strict_json import from_json, parse_json
+from vitlab.files.strict_json import from_json, parse_json
 
 LOOK = 0.005  # seconds between two looks at the memory of a child
 PATIENCE = 600.0  # seconds for a child to import torch and to build its model

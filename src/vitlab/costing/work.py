@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from vitlab.engines.opening import open_engine
 from vitlab.models.build import build_from_spec
 from vitlab.models.vit import make_lean
-from vitlab.recipe import CHOSEN, AdamW, Execution, Recipe, Schedule
 from vitlab.require import require
 from vitlab.spec import EngineName, ModelSpec
+from vitlab.spec.recipe import CHOSEN, AdamW, Execution, Recipe, Schedule
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.streams import resolved
@@ -41,9 +41,9 @@ def inference(spec: ModelSpec, device: torch.device, engine: EngineName) -> Call
     return step_of
 
 
-def training(spec: ModelSpec, device: torch.device, engine: EngineName) -> Callable[[int], Step]:
+def training(spec: ModelSpec, device: torch.device) -> Callable[[int], Step]:
     """Steps of `vitlab pretrain`: forward, backward and AdamW in fp32, on normalised images, in the streams that a run
-    of this batch has by default. The engine has no part in it.
+    of this batch has by default.
     """
     require(spec.classes > 0, "a model without classes cannot be trained on labels")
     module = build_from_spec(spec).to(device)
@@ -63,10 +63,9 @@ def training(spec: ModelSpec, device: torch.device, engine: EngineName) -> Calla
     return step_of
 
 
-WORK: dict[Mode, Callable[[ModelSpec, torch.device, EngineName], Callable[[int], Step]]] = {
-    "inference": inference,
-    "training": training,
-}
+def work(mode: Mode, spec: ModelSpec, device: torch.device, engine: EngineName) -> Callable[[int], Step]:
+    """The steps of a mode; engines compute inference only."""
+    return inference(spec, device, engine) if mode == "inference" else training(spec, device)
 
 
 def _images(spec: ModelSpec, batch: int, device: torch.device) -> Tensor:

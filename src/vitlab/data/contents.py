@@ -20,8 +20,8 @@ from vitlab.data.images.refusals import BadImage
 from vitlab.data.indexing.hashing import BLOCK, data_hash, data_size, new_hash
 from vitlab.data.remote.files import RemoteFile, RemotePaths
 from vitlab.data.source import Paths, Source
+from vitlab.files.user_files import open_regular
 from vitlab.require import require
-from vitlab.user_files import open_regular
 
 MOST_HASHED = 64 * 2**30  # bytes of one data set; of a larger one evenly spaced files are hashed, and all are sized
 MOST_REQUESTED = 2 * 2**30  # bytes of remote data, which have to be transferred

@@ -15,11 +15,11 @@ from vitlab.data.loading.batches import Batch
 from vitlab.data.sources import parquet
 from vitlab.data.sources.arrays import open_npz
 from vitlab.data.sources.catalogue import KINDS
+from vitlab.files.store import replacing, write_json
+from vitlab.files.strict_json import read_json
+from vitlab.files.user_files import open_regular
 from vitlab.npz import NpzError, damage_explained, read_array, read_header
 from vitlab.require import require
-from vitlab.store import replacing, write_json
-from vitlab.strict_json import read_json
-from vitlab.user_files import open_regular
 
 CARD = "features.json"
 FORM = re.compile(r"(?P<path>.+?)(?:\?(?P<options>\w+=[^?]*))?", re.DOTALL)
@@ -177,7 +177,10 @@ class FeatureFolder:
             advice = "choose another folder"
             if others == ["engine"]:
                 advice = f"give engine={engine!r}, which computed them, or {advice}"
-            require(not others, f"{self.path} holds other features ({', '.join(others)} differ); {advice}")
+            require(
+                not others,
+                f"{self.path} holds other features (different {', '.join(others)}); {advice}",
+            )
             return
         write_json(self.path / CARD, whole)
 

@@ -81,6 +81,19 @@ def file_stamp(path: str | Path | int) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
+def file_state(path: str | Path) -> tuple[int, int, int]:
+    """Return size, modification time and change time of a file; else (-1, -1, -1).
+
+    The change time also tells of content that was replaced and got its old modification time back. It differs between
+    copies, so it belongs into scratch files only.
+    """
+    try:
+        status = os.stat(path)  # noqa: PTH116  pathlib remembers every name it has seen
+    except (OSError, ValueError):
+        return -1, -1, -1
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def state(source: Source) -> str:
     """Hash the stamps of all samples; "" for samples that are in no file.
 

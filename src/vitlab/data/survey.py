@@ -15,8 +15,8 @@ from vitlab.data.loading.accounting import Account
 from vitlab.data.loading.workers import RangeReader, read_ranges
 from vitlab.data.source import Sample, Source, decode
 from vitlab.data.transforms.augmentation import draws, training_pixels
-from vitlab.pixels import Augmentation
 from vitlab.require import require
+from vitlab.spec.pixels import Augmentation
 
 CHUNK = 64  # samples per report of a worker
 CELL = 128  # pixels of a picture on the sheet

@@ -1,7 +1,6 @@
-"""Charts of training curves, confusion matrices, and the results of studies."""
+"""Charts of training curves, confusion matrices and pictures."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -123,80 +122,3 @@ def _axis_name(name: str, place: int) -> str:
     if not (name.isascii() and name.isprintable() and name.strip()):
         return f"#{place}"
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."
-
-
-class Point(NamedTuple):
-    """A point of a curve: its place along x, a name or a number, its height, and half the length of its error bar."""
-
-    x: str | float
-    y: float
-    error: float = 0.0
-
-
-def draw_levels(
-    panels: Mapping[str, Mapping[str, Sequence[Point]]], names: Sequence[str] | None, *, x: str, y: str
-) -> Drawn:
-    """Draw panels side by side: curves of points with error bars, over `names` or, without names, over a log axis.
-
-    Panels have their own y axes, because they may not be comparable. The first one has the legend.
-    """
-    with figure_of(4.8 * len(panels), 3.6) as (figure, single):
-        single.remove()
-        wide = 2 if names and max(map(len, names)) * len(names) > LONGEST * 2 else 1
-        for axes, (title, curves) in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels.items(), strict=True):
-            for place, (name, points) in enumerate(curves.items()):
-                ordered = sorted(points, key=lambda point: names.index(str(point.x)) if names else float(point.x))
-                at = [names.index(str(p.x)) + _beside(place, len(curves)) if names else float(p.x) for p in ordered]
-                style = {"marker": MARKERS[place % len(MARKERS)], "linestyle": "-" if place < COLOURS else "--"}
-                heights, bars = [p.y for p in ordered], [p.error for p in ordered]
-                bars = bars if any(bars) else None
-                axes.errorbar(
-                    at, heights, yerr=bars, label=name or None, capsize=3, markersize=4, linewidth=1.1, **style
-                )
-            if names:
-                axes.set_xticks(
-                    range(len(names)), names, rotation=30 if wide == 2 else 0, ha="right" if wide == 2 else "center"
-                )
-            else:
-                axes.set(xscale="log")
-            axes.set(xlabel=x, ylabel=y, title=title if len(panels) > 1 else "")
-        if any(panels[next(iter(panels))]):
-            figure.axes[0].legend(frameon=False, fontsize=7)
-        figure.tight_layout()
-        return drawn(figure)
-
-
-def _beside(place: int, number: int) -> float:
-    """A small shift, so that error bars of several curves at one name do not hide each other."""
-    return 0.06 * (place - (number - 1) / 2)
-
-
-class Measured(NamedTuple):
-    """A line of `draw_intervals`: a mean with half of its interval, what is expected of it, and the answer."""
-
-    name: str
-    mean: float
-    half: float
-    expected: tuple[float, float]  # from, to; infinite on one side
-    answer: str
-
-
-def draw_intervals(lines: Sequence[Measured], colours: Mapping[str, str], *, x: str) -> Drawn:
-    """Draw a mean with its interval in each line, in the colour of its answer; a grey band is where it is expected."""
-    lowest = min(min(line.mean - line.half, 0.0) for line in lines)
-    highest = max(max(line.mean + line.half, 0.0) for line in lines)
-    margin = 0.04 * (highest - lowest)
-    ends = lowest - margin, highest + margin
-    with figure_of(7.2, 0.6 + 0.27 * len(lines)) as (figure, axes):
-        for place, line in enumerate(lines):
-            low, high = (min(max(end, ends[0]), ends[1]) for end in line.expected)
-            axes.barh(place, high - low, left=low, height=0.8, color="0.93", linewidth=0)
-            style = {"color": colours[line.answer], "capsize": 3, "markersize": 4, "fmt": "o"}
-            axes.errorbar(line.mean, place, xerr=line.half, **style)
-        for answer in dict.fromkeys(line.answer for line in lines):
-            axes.plot([], [], "o", color=colours[answer], label=answer, markersize=4)
-        axes.axvline(0, color="0.6", linewidth=0.8)
-        axes.set_yticks(range(len(lines)), [line.name for line in lines])
-        axes.set(xlabel=x, xlim=ends, ylim=(len(lines) - 0.4, -0.6))
-        axes.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(colours))
-        return drawn(figure)

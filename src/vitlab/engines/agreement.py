@@ -9,7 +9,9 @@ from vitlab.engines.engine import Engine
 from vitlab.engines.runtimes import plain_function
 from vitlab.models.build import Model
 
-LARGEST_DIFFERENCE = 1e-4  # of logits, relative to the largest: more is a fault of a conversion, not rounding
+# Of outputs, relative to the largest: more is a fault of a conversion, not rounding. Tests hold the logits of engines
+# to 1e-5; exported from pixels on, an axial ResNet differs by 1.1e-5, and other processors round differently.
+LARGEST_DIFFERENCE = 1e-4
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import random
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, cast, get_args
@@ -15,15 +16,15 @@ import torch
 
 from vitlab.engines.agreement import agreement, probe
 from vitlab.engines.engine import Engine, EngineName
-from vitlab.engines.graphs import REVISION, cache_folder
+from vitlab.engines.graphs import REVISION, cache_folder, check_cache
 from vitlab.engines.machine import machine
 from vitlab.engines.making import make_engine, missing_packages, new_engine
 from vitlab.engines.networks import is_untouched
+from vitlab.files.store import write_json
+from vitlab.files.strict_json import parse_json
+from vitlab.files.user_files import read_regular
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
-from vitlab.store import make_folder, write_json
-from vitlab.strict_json import parse_json
-from vitlab.user_files import read_regular
 
 CANDIDATES: tuple[EngineName, ...] = ("torch", "onnxruntime", "openvino")  # exact ones, the soonest to open first
 ROUNDS, SECONDS = 7, 10.0  # of measuring all candidates, at most
@@ -42,7 +43,10 @@ class Measured(NamedTuple):
 
 
 def fastest(model: Model, batch: int, images: int | None = None) -> Engine:
-    """Open the installed engine that is done first with so many images in batches of this size; None: very many."""
+    """Open the installed engine that takes the least time for so many images in batches of this size; None: very many.
+
+    Without a cache to keep them in, models are not converted: that takes longer than any engine saves.
+    """
     weight = next(model.parameters())
     if (
         weight.device.type != "cpu"
@@ -57,15 +61,29 @@ def fastest(model: Model, batch: int, images: int | None = None) -> Engine:
     path = cache_folder() / f"{_key(model, batch, there)}.json"
     known = _read(path)
     if known is None:
+        try:
+            check_cache()
+        except OSError as error:
+            return replace(make_engine(model, "torch"), note=f"auto: {error}")
         engines, known = _measure(model, batch, there)
-        make_folder(path.parent)
-        write_json(path, known)
+        with suppress(OSError):  # measured again next time
+            write_json(path, known)
         engine = engines[_best(known, images)]
     else:
         engine = make_engine(model, _best(known, images))
-    work = f"batches of {batch}" if images is None else f"{images:,} image{'s' * (images != 1)} in batches of {batch}"
-    figures = ", ".join(f"{name} {one.speed:.1f} ({one.opening:.1f})" for name, one in known.items())
-    return replace(engine, note=f"auto: fastest for {work}; images/s (seconds to open): {figures}")
+    return replace(engine, note=f"auto: {_reason(known, batch, images)}")
+
+
+def _reason(known: Mapping[str, Measured], batch: int, images: int | None) -> str:
+    """The numbers that decided, as text: images per second, or the time for all images with opening the engine."""
+    if images is None:
+        return f"images/s in batches of {batch}: {', '.join(f'{name} {one.speed:.1f}' for name, one in known.items())}"
+    work = f"{images:,} image{'s' * (images != 1)} in batches of {batch}"
+    each = (
+        f"{name} {one.seconds(images):.2f} s (opens in {one.opening:.2f} s, {one.speed:.1f} images/s)"
+        for name, one in known.items()
+    )
+    return f"estimated time for {work}: {', '.join(each)}"
 
 
 def _measure(model: Model, batch: int, names: list[EngineName]) -> tuple[dict[str, Engine], dict[str, Measured]]:

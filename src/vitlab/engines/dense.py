@@ -1,12 +1,13 @@
 """Dense layers for inference: as torch computes them, or with weights that oneDNN has laid out for this processor."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.models.transformer import activated, is_traced
+from vitlab.models.build import Model
+from vitlab.models.transformer import Block, activated, is_traced
 
 
 class Dense:
@@ -64,3 +65,16 @@ class PackedDense(Dense):
 
 
 MakeDense = Callable[[Tensor, Tensor | None], Dense]
+
+
+def both(model: Model, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The pooled vector (B, D) -> features (B, D) and logits (B, K)."""
+    head = model.head
+    return head.features(y), head(y)
+
+
+def drop_dense(patches: nn.Module, blocks: Iterable[Block]) -> None:
+    """Remove from a copy of a model what lean parts hold by themselves, so that no weight is in memory twice."""
+    patches.register_parameter("weight", None)
+    for block in blocks:
+        del block.attention, block.mlp

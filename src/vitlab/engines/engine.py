@@ -15,7 +15,6 @@ from vitlab.require import require
 from vitlab.spec import EngineName
 
 Output = Literal["features", "logits"]
-INEXACT: tuple[EngineName, ...] = ("onnxruntime-int8",)  # that do not give the plain model's logits
 OUTPUTS: tuple[Output, Output] = ("features", "logits")
 Function = Callable[[Tensor, Output], Tensor]  # images (B, 3, H, W) -> features (B, D) or logits (B, K)
 CPU = torch.device("cpu")

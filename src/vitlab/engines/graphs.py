@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from vitlab.engines.engine import OUTPUTS
 from vitlab.engines.networks import prepared
 from vitlab.engines.quantisation import quantise
+from vitlab.files.store import remove_folder, verify_folder, write_folder
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
-from vitlab.store import remove_folder, verify_folder, write_folder
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -39,6 +39,20 @@ def cache_folder() -> Path:
     return Path(base) / "vitlab" / "engines"
 
 
+def check_cache() -> None:
+    """Raise unless the cache can be written to: called before a conversion, which takes long."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".", dir=folder):
+            pass
+    except OSError as error:
+        is_file = os.path.isfile(folder)  # noqa: PTH113 - Path raises where a folder above may not be entered
+        why = "it is a file" if is_file else (error.strerror or error)
+        advice = "set VITLAB_ENGINE_CACHE to a folder that can be, or use engine 'torch'"
+        raise OSError(f"converted models are kept in {folder}, which cannot be written to ({why}); {advice}") from None
+
+
 def cached_graph(model: Model, *, is_int8: bool = False) -> Path:
     """The graph of a model from the cache, converted first if it is not there or is damaged."""
     versions = [importlib.metadata.version(package) for package in ("torch", "onnx", "onnxscript")]
@@ -48,6 +62,7 @@ def cached_graph(model: Model, *, is_int8: bool = False) -> Path:
         with contextlib.suppress(OSError):
             os.utime(folder)  # the oldest are removed first
         return folder / GRAPH
+    check_cache()
     with contextlib.suppress(OSError):  # not there, or another process is removing it
         remove_folder(folder)
     with TemporaryDirectory() as made:
@@ -165,7 +180,7 @@ def _shrink(folder: Path) -> None:
     Other processes may write and remove graphs meanwhile: what they write has a hidden name until it is complete, and
     what they have removed is passed over.
     """
-    found = [_last_use(path) for path in folder.iterdir() if not path.name.startswith(".")]
+    found = [_last_use(path) for path in folder.iterdir() if not path.name.startswith(".") and (path / GRAPH).exists()]
     graphs = sorted(one for one in found if one is not None)
     total = sum(size for _, size, _ in graphs)
     for _, size, path in graphs[:-1]:

@@ -15,9 +15,9 @@ import torch
 from vitlab.engines.dense import Dense, PackedDense
 from vitlab.engines.graphs import cache_folder
 from vitlab.engines.streams import Streams
-from vitlab.store import make_folder, write_json
-from vitlab.strict_json import parse_json
-from vitlab.user_files import read_lines, read_regular
+from vitlab.files.store import make_folder, write_json
+from vitlab.files.strict_json import parse_json
+from vitlab.files.user_files import read_lines, read_regular
 
 CPUINFO = Path("/proc/cpuinfo")  # Linux
 ROWS, WIDTH, MLP = 788, 384, 1536  # four pictures in a layer of ViT-S/16
@@ -37,19 +37,32 @@ def is_packing_faster() -> bool:
     Which one is depends on the processor (docs/log.md). An MLP is measured in both ways on one core, and the result is
     remembered in the cache, so that later processes compute the same bits.
     """
-    key = json.dumps([str(torch.__version__), *machine()], allow_nan=False)
-    path = cache_folder() / "packing" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    known = remembered_packing()
+    if known is not None:
+        return known
+    seconds = Streams[None, dict[str, float]](1).submit(lambda _: _mlp_seconds(), [None])[0].result()
+    with suppress(OSError):  # of a home that cannot be written to: measured again next time
+        make_folder(_packing().parent)
+        write_json(_packing(), seconds)
+    return seconds["packed"] < seconds["plain"]
+
+
+def remembered_packing() -> bool | None:
+    """The answer of `is_packing_faster` if it is in the cache; None if it has not been measured."""
     try:
-        known = parse_json(read_regular(path, 2**16), "seconds")
+        known = parse_json(read_regular(_packing(), 2**16), "seconds")
     except (OSError, ValueError):
-        known = None
+        return None
     if not (isinstance(known, dict) and all(isinstance(known.get(name), float) for name in KINDS)):
-        known = Streams[None, dict[str, float]](1).submit(lambda _: _mlp_seconds(), [None])[0].result()
-        with suppress(OSError):  # of a home that cannot be written to: measured again next time
-            make_folder(path.parent)
-            write_json(path, known)
+        return None
     seconds = cast(dict[str, float], known)
     return seconds["packed"] < seconds["plain"]
+
+
+def _packing() -> Path:
+    """The file that remembers both times on a machine like this one."""
+    key = json.dumps([str(torch.__version__), *machine()], allow_nan=False)
+    return cache_folder() / "packing" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def _mlp_seconds() -> dict[str, float]:

@@ -3,8 +3,8 @@
 import hashlib
 import importlib.util
 import threading
+import zlib
 from collections.abc import Callable
-from functools import lru_cache
 from typing import cast
 from weakref import WeakKeyDictionary
 
@@ -21,11 +21,6 @@ from vitlab.engines.runtimes import GRAPH_ENGINES, network_function, plain_funct
 from vitlab.models.build import Model
 from vitlab.require import require
 
-PACKAGES = {  # that an engine needs besides torch, and the extra that installs them
-    "onnxruntime": (("onnx", "onnxscript", "onnxruntime"), "onnxruntime"),
-    "onnxruntime-int8": (("onnx", "onnxscript", "onnxruntime"), "onnxruntime"),
-    "openvino": (("onnx", "onnxscript", "openvino"), "openvino"),
-}
 CHANGED = "the model has hooks, replaced parts or a wrapper, which only the plain engine calls"
 _made: WeakKeyDictionary[nn.Module, dict[EngineName, tuple[bytes, Engine]]] = WeakKeyDictionary()
 
@@ -61,28 +56,32 @@ def new_engine(model: Model, engine: EngineName) -> Engine:
     return Engine(engine, function, function if weight.device.type == "cpu" else None, **place)
 
 
+def packages_of(engine: EngineName) -> tuple[tuple[str, ...], str]:
+    """The packages that an engine needs besides torch, and the extra that installs them."""
+    if engine not in GRAPH_ENGINES:
+        return (), ""
+    return ("onnx", "onnxscript", GRAPH_ENGINES[engine].package), GRAPH_ENGINES[engine].package
+
+
 def missing_packages(engine: EngineName) -> str:
     """Why an engine cannot be used here, with what to install; empty if it can."""
-    packages, extra = PACKAGES.get(engine, ((), ""))
+    packages, extra = packages_of(engine)
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     return f"engine {engine!r} needs {', '.join(missing)}: pip install 'vitlab[{extra}]'" if missing else ""
 
 
 def _digest(model: Model) -> bytes:
-    """A hash that changes with the spec and with any weight; reads the weights once."""
+    """A hash that changes with the spec and with any bit of a weight; reads the weights once.
+
+    Torch's version counters do not count changes through `.data`. CRC-32 reads 3 GB/s, ten times as many as SHA-256,
+    and no change of a single number escapes it; of other changes of a tensor, one in 2**32 would.
+    """
     digest = hashlib.sha256(repr(model.spec).encode())
     for tensor in [*model.parameters(), *model.buffers()]:
-        digest.update(f"{tensor.dtype} {tensor.device} {tuple(tensor.shape)}".encode())
-        rows = tensor.detach().flatten(1) if tensor.dim() > 1 else tensor.detach().reshape(1, -1)
-        sums = rows.float() @ _factors(rows.shape[1], rows.device)
-        digest.update(cast(np.ndarray, sums.cpu().numpy()).tobytes())
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        content = zlib.crc32(cast(np.ndarray, flat.numpy()).data)
+        digest.update(f"{tensor.dtype} {tensor.device} {tuple(tensor.shape)} {content}".encode())
     return digest.digest()
-
-
-@lru_cache(maxsize=64)
-def _factors(length: int, device: torch.device) -> Tensor:
-    """Different ones for each place of a row: the order of the weights would not change a plain sum."""
-    return torch.arange(length, dtype=torch.float32, device=device).cos()
 
 
 def _graph_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
@@ -92,14 +91,16 @@ def _graph_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
     is_usual = weight.device.type == "cpu" and weight.dtype == torch.float32
     require(is_usual, f"engine {engine!r} computes in float32 on the CPU, and {given}; use engine 'torch'")
     require(model.spec.classes > 0, f"engine {engine!r} needs a model with classes; use engine 'torch'")
-    is_int8 = engine == "onnxruntime-int8"
-    wide, narrow = GRAPH_ENGINES[engine](cached_graph(model, is_int8=is_int8), torch.get_num_threads())
+    kind = GRAPH_ENGINES[engine]
+    wide, narrow = kind.functions(cached_graph(model, is_int8=kind.is_int8), torch.get_num_threads())
     images = probe(model, 2)
     theirs = Engine("plain", plain_function(model))(images)  # not the model itself, which an engine must not keep alive
 
     def check(function: Function) -> None:
         found = agreement_of(Engine(engine, function)(images), theirs)
-        require(is_int8 or found.is_exact, f"engine {engine!r} disagrees with the model: {found}; use engine 'torch'")
+        require(
+            kind.is_int8 or found.is_exact, f"engine {engine!r} disagrees with the model: {found}; use engine 'torch'"
+        )
 
     check(narrow)
     return Engine(engine, _checked_first(wide, check), narrow)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.engines.dense import Dense, MakeDense, PackedDense
+from vitlab.engines.dense import Dense, MakeDense, PackedDense, both, drop_dense
 from vitlab.engines.windows import LeanSwin
 from vitlab.models.axial import AxialResNet
 from vitlab.models.build import Model, empty_model
@@ -44,7 +44,7 @@ def prepared(model: Model, *, pack: bool = False, own: bool = False) -> nn.Modul
     """A module from images (B, 3, H, W) to features (B, D) and logits (B, K).
 
     It shares the model's weights where it uses them as they are; with `own` these are copied, so that it computes with
-    the weights of now whatever becomes of the model. With `pack`, dense layers use oneDNN's operators, which
+    the weights of now, however the model changes later. With `pack`, dense layers use oneDNN's operators, which
     torch.export and other devices do not know.
     """
     dense = PackedDense if pack and can_pack(model) else Dense
@@ -154,12 +154,6 @@ class Whole(nn.Module):
         return both(self.model, self.model.pooled(images))
 
 
-def both(model: Model, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The pooled vector (B, D) -> features (B, D) and logits (B, K)."""
-    head = model.head
-    return head.features(y), head(y)
-
-
 class FrozenConv(nn.Module):
     """A convolution whose weight is standardised once."""
 
@@ -187,7 +181,7 @@ class LeanViT(nn.Module):
         self.patches = LeanPatches(model.patches, dense)
         *before, last = model.layers
         self.blocks = [*(LeanBlock(block, dense) for block in before), LeanBlock(last, dense, read)]
-        _forget_dense(model)
+        drop_dense(model.patches, model.layers)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) -> features (B, D), logits (B, K)."""
@@ -215,13 +209,6 @@ class LeanViT(nn.Module):
             tokens = merged(tokens._replace(z=z), k, before - after, spec.prefix)
             tokens = tokens._replace(z=block.transformed(tokens.z))
         return tokens.spread()
-
-
-def _forget_dense(model: ViT) -> None:
-    """Remove from a copy of a model what lean parts hold by themselves, so that no weight is in memory twice."""
-    model.patches.register_parameter("weight", None)
-    for block in model.layers:
-        del block.attention, block.mlp
 
 
 class LeanPatches:

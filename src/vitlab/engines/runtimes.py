@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from vitlab.engines.engine import OUTPUTS, Function, Output
 from vitlab.engines.graphs import INPUT
 from vitlab.models.build import Model
 from vitlab.models.classifier import evaluating
+from vitlab.spec import EngineName
 
 
 def plain_function(model: Model) -> Function:
@@ -82,8 +83,25 @@ def openvino_functions(graph: Path, threads: int) -> tuple[Function, Function]:
     return function(1), function(threads)
 
 
-GRAPH_ENGINES: dict[str, Callable[[Path, int], tuple[Function, Function]]] = {
-    "onnxruntime": onnxruntime_functions,
-    "onnxruntime-int8": onnxruntime_functions,
-    "openvino": openvino_functions,
+class GraphEngine(NamedTuple):
+    """An engine that runs a graph: its functions on all cores and on one, from a graph and the number of threads.
+
+    `package` is the one that runs graphs, and the extra of vitlab that installs it. With `is_int8` the graph has 8-bit
+    dense layers, so the logits are not those of the plain model.
+    """
+
+    functions: Callable[[Path, int], tuple[Function, Function]]
+    package: str
+    is_int8: bool = False
+
+
+GRAPH_ENGINES: dict[EngineName, GraphEngine] = {
+    "onnxruntime": GraphEngine(onnxruntime_functions, "onnxruntime"),
+    "onnxruntime-int8": GraphEngine(onnxruntime_functions, "onnxruntime", is_int8=True),
+    "openvino": GraphEngine(openvino_functions, "openvino"),
 }
+
+
+def is_inexact(engine: EngineName) -> bool:
+    """Whether an engine gives other logits than the plain model, by more than rounding."""
+    return engine in GRAPH_ENGINES and GRAPH_ENGINES[engine].is_int8

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitlab.engines.dense import MakeDense
+from vitlab.engines.dense import MakeDense, both, drop_dense
 from vitlab.models.embedding import patchify
 from vitlab.models.swin import (
     PatchMerging,
@@ -33,7 +33,10 @@ class LeanSwin(nn.Module):
             if stage.merging is not None:
                 self.parts.append(LeanMerging(stage.merging, dense))
             self.parts.extend(LeanLayer(cast(SwinBlock, block), dense) for block in stage.layers)
-        _forget(model)
+        drop_dense(model.patches, model.blocks)
+        for stage in model.parts:
+            if stage.merging is not None:
+                del stage.merging.dense
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) -> features (B, D), logits (B, K)."""
@@ -41,18 +44,7 @@ class LeanSwin(nn.Module):
         z = model.patch_norm(self.patches(patchify(model.padded(images), model.spec.patch)))  # (B, N, C)
         for part in self.parts:
             z = part(z)
-        y = model.pool_cells(z)
-        return model.head.features(y), model.head(y)
-
-
-def _forget(model: Swin) -> None:
-    """Remove from a copy of a model what lean parts hold by themselves, so that no weight is in memory twice."""
-    model.patches.register_parameter("weight", None)
-    for stage in model.parts:
-        if stage.merging is not None:
-            del stage.merging.dense
-        for block in stage.layers:
-            del block.attention, block.mlp
+        return both(model, model.pool_cells(z))
 
 
 class LeanMerging:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from vitlab.errors import SIGNAL_CODES
-from vitlab.store import make_folder
+from vitlab.files.store import make_folder
 
 LOG = "log.txt"
 LOG_WIDTH = 200  # columns
@@ -25,7 +25,7 @@ class Job:
 
     `work` is a module-level function, so that another process can import it. It takes `argument` and a console, and
     returns 0, or the exit code of the signal that stopped it after it saved its state. Results are written atomically
-    (`store.py`).
+    (`files/store.py`).
     """
 
     name: str

@@ -8,8 +8,8 @@ from typing import Any, Literal, Self
 from rich.console import Console
 
 from vitlab.errors import JobsFailed
-from vitlab.interrupts import Signals
 from vitlab.jobs.job import LOG, Here, Job, Pool, Processes, Ray, Workers
+from vitlab.process.interrupts import Signals
 from vitlab.require import require
 
 RETRIES = 2  # of a job whose worker was killed

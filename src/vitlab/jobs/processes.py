@@ -13,8 +13,8 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
+from vitlab.files.store import make_folder
 from vitlab.jobs.job import LOG, LOOK, Ended, Job, ended_with
-from vitlab.store import make_folder
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from vitlab.metrics.feature_sets import FeatureSet, check_widths, checked, checked_features, checked_part
 from vitlab.metrics.ridge import FLAT
-from vitlab.recipe import SGD, Schedule
 from vitlab.require import require
+from vitlab.spec.recipe import SGD, Schedule
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 CHUNK = 1024  # test samples whose similarities are in memory at a time

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
+from vitlab.files.strict_json import read_json
 from vitlab.require import require
-from vitlab.strict_json import read_json
 
 ILSVRC_ID = re.compile(r"ILSVRC2012_val_(\d{8})(?:\.\w+)?$")
 REAL_IMAGES, REAL_CLASSES = 50_000, 1000

@@ -12,7 +12,6 @@ from torch.fx import Proxy
 from vitlab.models.embedding import lecun_normal_
 from vitlab.models.transformer import dense
 from vitlab.paper.imagenet import imagenet_classes
-from vitlab.patterns import no_pattern, parse_pattern
 from vitlab.require import require
 from vitlab.spec import (
     AttentionLike,
@@ -26,6 +25,7 @@ from vitlab.spec import (
     ViTSpec,
     image_size,
 )
+from vitlab.spec.patterns import no_pattern, parse_pattern
 
 Spec = TypeVar("Spec", ViTSpec, ResNetSpec, AxialResNetSpec, SwinSpec)
 MAKES = "vitlab.preprocess(model, files) makes such a tensor"

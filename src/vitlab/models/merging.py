@@ -59,7 +59,7 @@ class MergingBlock(Block):
         return self._reduced(tokens, probabilities @ v, k, pairs, prefix), probabilities
 
     def _reduced(self, tokens: Tokens, heads: Tensor, k: Tensor, pairs: int, prefix: int) -> Tokens:
-        a = self.attention._merge(heads)  # (B, n, D)
+        a = self.attention._join_heads(heads)  # (B, n, D)
         z = tokens.z + self._branch(F.dropout(a, self.dropout, self.training))  # Eq. 2
         tokens = merged(tokens._replace(z=z), k, pairs, prefix)  # (B, n - pairs, D)
         return tokens._replace(z=tokens.z + self._branch(self.mlp(self.norm2(tokens.z))))  # Eq. 3

@@ -1,4 +1,4 @@
-"""Attention in which a patch attends to some of the patches: the patterns of `vitlab.patterns` in a plain ViT.
+"""Attention in which a patch attends to some of the patches: the patterns of `vitlab.spec.patterns` in a plain ViT.
 
 Each pattern has a mask on full attention, `allowed`, which the explain path uses, and a fast path, `attended`, which
 never holds N x N numbers. Both are the softmax over the keys that the pattern allows. A layer has the same parameters
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitlab.models.transformer import Attention, is_traced
-from vitlab.patterns import BigBird, Fixed, Full, Grid, Neighbourhood, Pattern, Strided, Window
+from vitlab.spec.patterns import BigBird, Fixed, Full, Grid, Neighbourhood, Pattern, Strided, Window
 
 GATHERED = 2**21  # numbers of keys and values gathered at once, so that they stay in the cache
 

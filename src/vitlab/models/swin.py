@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from vitlab.models.classifier import Classifier, make_head
 from vitlab.models.embedding import PatchEmbedding, resize_grid
 from vitlab.models.transformer import Attention, Block, dense
-from vitlab.patterns import OF_SWIN, no_pattern, parse_pattern
 from vitlab.require import require
 from vitlab.spec import AttentionLike, Image, SwinSpec, WindowOrder, Windows, image_size
+from vitlab.spec.patterns import OF_SWIN, no_pattern, parse_pattern
 
 NORM_EPS = 1e-5  # of every norm
 APART = -100.0  # added to the logits of two cells that only the roll has brought together
@@ -57,10 +57,10 @@ class WindowAttention(Attention):
         rows, columns = self.windows.number
         return (bias + mask).repeat(q.shape[0] // (rows * columns), 1, 1, 1)
 
-    def _merge(self, heads: Tensor) -> Tensor:
+    def _join_heads(self, heads: Tensor) -> Tensor:
         """(B windows, h, M, Dh) -> (B windows, M, C)."""
         # Copied, because ONNX decomposes attention with a mask and returns its result in another memory order.
-        return super()._merge(heads.clone(memory_format=torch.contiguous_format))
+        return super()._join_heads(heads.clone(memory_format=torch.contiguous_format))
 
     def set_windows(self, windows: Windows) -> None:
         """Cut the map otherwise from now on; the table of biases is resized to the sides of the new windows."""

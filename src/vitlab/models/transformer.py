@@ -46,7 +46,7 @@ class Attention(nn.Module):
     def forward(self, u: Tensor, read: int | None = None) -> Tensor:
         """(B, n, D) -> (B, n, D), or (B, read, D), without ever holding the attention matrix."""
         q, k, v = self._project(u) if read is None else self._project_first(u, read)
-        return self._merge(F.scaled_dot_product_attention(q, k, v, attn_mask=self._bias(q)))  # Eq. 6-8
+        return self._join_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=self._bias(q)))  # Eq. 6-8
 
     def explain(self, u: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(B, n, D) -> the same result (B, n, D), and the attention probabilities (B, h, n, n) that give it.
@@ -58,7 +58,7 @@ class Attention(nn.Module):
         for term in (self._bias(q), mask):
             logits = logits if term is None else logits + term
         probabilities = logits.softmax(dim=-1)  # (B, h, n, n)  Eq. 6
-        return self._merge(probabilities @ v), probabilities  # Eq. 7, 8
+        return self._join_heads(probabilities @ v), probabilities  # Eq. 7, 8
 
     def _project(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, n, D) -> q, k, v of (B, h, n, Dh)."""
@@ -77,7 +77,7 @@ class Attention(nn.Module):
         """(B, h, n, Dh) -> (B, h, n, n) to add to the logits; None for the paper's attention."""
         return None
 
-    def _merge(self, heads: Tensor) -> Tensor:
+    def _join_heads(self, heads: Tensor) -> Tensor:
         """(B, h, n, Dh) -> (B, n, D)."""
         return self.out(heads.transpose(1, 2).flatten(2))  # Eq. 8
 
@@ -104,10 +104,10 @@ class RelativeAttention(Attention):
         """(B, h, n, Dh) -> (B, h, n, n): entry i, j is q_i times the vector of offset i - j."""
         return by_distance(q @ self.offsets.transpose(1, 2) / self.scale)
 
-    def _merge(self, heads: Tensor) -> Tensor:
+    def _join_heads(self, heads: Tensor) -> Tensor:
         """(B, h, n, Dh) -> (B, n, D)."""
         # Copied, because ONNX decomposes attention with a mask and returns its result in another memory order.
-        return super()._merge(heads.clone(memory_format=torch.contiguous_format))
+        return super()._join_heads(heads.clone(memory_format=torch.contiguous_format))
 
     def initialise(self, generator: torch.Generator) -> None:
         super().initialise(generator)

@@ -187,7 +187,7 @@ class ViT(Classifier[ViTSpec]):
         self.spec = spec
 
     def set_merge(self, merge: int) -> None:
-        """Merge this many pairs of tokens in every layer from now on; 0 merges none. The weights stay as they are."""
+        """Merge this many tokens in every layer from now on; 0 merges none. The weights stay as they are."""
         self.spec = replace(self.spec, merge=merge)
         for block in self.layers:
             block.__class__ = MergingBlock if merge else Block  # which differ in what they do, not in what they hold

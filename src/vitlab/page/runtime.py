@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from vitlab.files.user_files import read_regular
 from vitlab.require import require
-from vitlab.user_files import read_regular
 
 VERSION = "1.30.0"
 PACKAGE = f"onnxruntime-web@{VERSION}"

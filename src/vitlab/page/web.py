@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple, cast
 
+from vitlab.files.store import Writer, json_writer, refuse_existing, refuse_unwritable, write_folder
+from vitlab.files.user_files import open_regular
 from vitlab.models.build import Model
 from vitlab.page.graphs import WEIGHTS, write_graphs
 from vitlab.page.model_card import Card, model_card, unique_slugs
@@ -17,8 +19,6 @@ from vitlab.page.runtime import runtime_files
 from vitlab.page.samples import samples
 from vitlab.require import require
 from vitlab.spec import Image
-from vitlab.store import Writer, json_writer, refuse_existing, refuse_unwritable, write_folder
-from vitlab.user_files import open_regular
 
 LARGEST_FILE = 24_000_000  # bytes: some static hosts refuse files of more than 25 MB
 LARGEST_WEIGHTS = 1_500_000_000  # bytes: a browser gives a page up to 4 GB, and weights are in memory twice

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from vitlab.files.strict_json import check_fields
 from vitlab.paper.pretraining import DATA
-from vitlab.recipe import Decay
-from vitlab.spec import check_fields
+from vitlab.spec.recipe import Decay
 
 TransferName = Literal["ImageNet", "CIFAR-100", "CIFAR-10", "Oxford-IIIT Pets", "Oxford Flowers-102", "VTAB"]
 ImageSetName = Literal["ImageNet", "CIFAR-100", "CIFAR-10", "Oxford-IIIT Pets", "Oxford Flowers-102"]

@@ -18,7 +18,6 @@ from vitlab.paper.names import (
     stated_image,
     stated_window,
 )
-from vitlab.patterns import OF_SWIN, no_pattern, parse_pattern
 from vitlab.spec import (
     AttentionLike,
     AxialResNetSpec,
@@ -37,6 +36,7 @@ from vitlab.spec import (
     image_size,
     named_conventions,
 )
+from vitlab.spec.patterns import OF_SWIN, no_pattern, parse_pattern
 
 AXIAL: dict[str, Any] = {"attention": "axial", "head": "linear", "pool": "mean", "positions": "2d"}  # of an Axial-ViT
 

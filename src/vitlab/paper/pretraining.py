@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from vitlab.recipe import Decay, Masking
-from vitlab.spec import check_fields
+from vitlab.files.strict_json import check_fields
+from vitlab.spec.recipe import Decay, Masking
 
 DataName = Literal["JFT-300M", "ImageNet-21k", "ImageNet"]
 

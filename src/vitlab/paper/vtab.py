@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from vitlab.spec import check_fields
+from vitlab.files.strict_json import check_fields
 
 Group = Literal["natural", "specialized", "structured"]
 TaskSplit = Literal["train800", "val200", "train800val200", "test"]

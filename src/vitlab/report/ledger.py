@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from vitlab.files.strict_json import check_fields, from_json, parse_json, to_json
+from vitlab.files.user_files import check_regular, stream_lines
 from vitlab.require import require
-from vitlab.strict_json import check_fields, from_json, parse_json, to_json
-from vitlab.user_files import check_regular, stream_lines
 
 LEDGER = Path("results/ledger.jsonl")
 LARGEST_LINE = 2**20  # bytes
@@ -34,6 +34,7 @@ class Entry:
     expected: float | None = None
     expected_from: str = ""  # such as a table of the paper or a model card
     weights: str = ""  # the file's name
+    engine: str = ""  # that computed the logits; empty if it was not recorded
     task: str = ""  # the paper's name of the data set, if it is one of its tasks
     when: str = ""  # UTC
     versions: dict[str, str] = field(default_factory=dict)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitlab.drawing.page import Section, page, safe
+from vitlab.files.store import write_text
 from vitlab.paper.results import TABLE_2, TABLE_5, TABLE_6, TABLE_9
 from vitlab.report.ledger import LEDGER, Entry, read
 from vitlab.report.tables import Results, shown
 from vitlab.require import check_arguments
-from vitlab.store import write_text
 
 COLUMNS = (
     *("model", "weights", "data", "metric", "expected", "from", "got", "off by", "s.e.", "spread", "runs", "n"),

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from vitlab.drawing.page import html_table
 from vitlab.errors import printable
-from vitlab.store import write_text
+from vitlab.files.store import write_text
 
 Cell = str | int | float | None
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a cell that begins with one of these is a formula in a spreadsheet

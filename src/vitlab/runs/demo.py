@@ -15,14 +15,14 @@ from vitlab.counting import count_spec
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.digits import DigitsSource
 from vitlab.drawing.canvas import require_matplotlib
+from vitlab.files.store import write_text
+from vitlab.files.strict_json import read_json, to_json
 from vitlab.jobs.job import Job, Processes
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.metrics.scores import Scores
 from vitlab.models.vit import ViT
 from vitlab.paper.recipes.length import Length
 from vitlab.paper.recipes.pretraining import pretraining_recipe
-from vitlab.pixels import Augmentation
-from vitlab.recipe import Execution
 from vitlab.report.tables import Results
 from vitlab.run_dir import MODEL, RESULT, RUN, VERSION, RunDir, RunSpec
 from vitlab.runs.demo_report import ALL, Accuracies, Story, accuracy_rows, report, shots_name
@@ -31,8 +31,8 @@ from vitlab.runs.progress import say
 from vitlab.runs.training.data import open_run_data
 from vitlab.runs.training.trainer import InMemory, train_run
 from vitlab.spec import ViTSpec
-from vitlab.store import write_text
-from vitlab.strict_json import read_json, to_json
+from vitlab.spec.pixels import Augmentation
+from vitlab.spec.recipe import Execution
 from vitlab.weights.load import load_model, weights_sha256
 
 LETTERS = "letters?images=1e6&size=16"

@@ -25,6 +25,8 @@ from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
 from vitlab.data.transforms.resizing import to_tensor
 from vitlab.engines.agreement import LARGEST_DIFFERENCE
 from vitlab.errors import FAILED, VitlabError
+from vitlab.files.store import json_writer, refuse_existing, refuse_unwritable, write_folder
+from vitlab.files.strict_json import to_json
 from vitlab.models.build import Model
 from vitlab.models.classifier import evaluating
 from vitlab.models.vit import ViT
@@ -37,8 +39,6 @@ from vitlab.runs.measure.inputs import ModelLike, ModelOptions, as_list, class_n
 from vitlab.runs.measure.prediction import named
 from vitlab.runs.progress import announced, default_console
 from vitlab.spec import AttentionLike, ConventionName, ExportOutput, ExportTarget, ExportTo, Image
-from vitlab.store import json_writer, refuse_existing, refuse_unwritable, write_folder
-from vitlab.strict_json import to_json
 
 INPUT = "uint8 (B, H, W, 3): decoded RGB pictures of any height and width, one size per batch"
 AGREEMENT = 0.9  # default share of pictures with the same top-1 that an int8 artefact must reach

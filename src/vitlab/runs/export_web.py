@@ -7,8 +7,9 @@ from pathlib import Path
 from rich.console import Console
 from torch import nn
 
-from vitlab.engines.making import PACKAGES
+from vitlab.engines.making import packages_of
 from vitlab.errors import printable
+from vitlab.files.store import refuse_existing, refuse_unwritable
 from vitlab.models.build import Model
 from vitlab.page.web import NamedModel, WebPage, write_web
 from vitlab.paper.models import name_of
@@ -16,7 +17,6 @@ from vitlab.require import check_arguments, require
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, as_list, open_copy
 from vitlab.runs.progress import announced, default_console
 from vitlab.spec import AttentionLike, ConventionName
-from vitlab.store import refuse_existing, refuse_unwritable
 
 SUFFIXES = {".npz", ".safetensors"}  # of weights; not part of a model's name
 
@@ -48,7 +48,7 @@ def export_web(
     screen, folder = default_console(console, quiet=quiet), Path(out)
     refuse_existing(folder)
     refuse_unwritable(folder)
-    packages, extra = PACKAGES["onnxruntime"]
+    packages, extra = packages_of("onnxruntime")
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     require(not missing, f"an export to the web needs {', '.join(missing)}: pip install 'vitlab[{extra}]'")
     options = ModelOptions(conventions, image, "own", "cpu", heads, allow_partial, allow_nonfinite, attention=attention)

@@ -242,8 +242,9 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as text in a readable unit."""
-    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
+    """Seconds as text in a readable unit; what takes a thousand years or more has two significant digits."""
+    for unit, size in (("years", 31_557_600), ("days", 86_400), ("h", 3_600), ("min", 60)):
+        count = seconds / size
+        if count >= 2:
+            return f"{count:.1f} {unit}" if count < 1000 else f"{float(f'{count:.2g}'):,.0f} {unit}"
     return f"{seconds:.0f} s"

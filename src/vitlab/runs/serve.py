@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from vitlab.confinement import TOKEN
 from vitlab.errors import FAILED, VitlabError, printable
-from vitlab.patterns import parse_pattern
+from vitlab.process.confinement import TOKEN
 from vitlab.require import check_arguments, require
 from vitlab.runs.progress import default_console, say
 from vitlab.service.limits import Limits
 from vitlab.spec import AttentionLike, ConventionName, EngineName
+from vitlab.spec.patterns import parse_pattern
 
 if TYPE_CHECKING:
     from vitlab.service.access import Access

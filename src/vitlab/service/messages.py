@@ -10,8 +10,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from vitlab.files.strict_json import parse_json
 from vitlab.service.limits import LARGEST_ANSWER
-from vitlab.strict_json import parse_json
 
 LENGTH = struct.Struct("<I")
 LARGEST_HEADER = 2**26  # bytes: the cards of several models with thousands of class names

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitlab.confinement import child_environment
 from vitlab.errors import printable
+from vitlab.process.confinement import child_environment
 from vitlab.service import messages
 from vitlab.service.limits import RETRY_AFTER, Limits
 from vitlab.service.metrics import Metrics

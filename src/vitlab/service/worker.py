@@ -9,9 +9,9 @@ import socket
 import sys
 import warnings
 
-from vitlab.busy import choose_before_torch
-from vitlab.confinement import confine
 from vitlab.errors import FAILED, INVALID, VitlabError
+from vitlab.process.busy import choose_before_torch
+from vitlab.process.confinement import confine
 from vitlab.service.messages import JSON, Answered, Channel
 from vitlab.service.refusals import error_body
 

@@ -8,7 +8,7 @@ from vitlab.paper.results import TABLE_8
 from vitlab.spec import ViTSpec
 from vitlab.studies.claims import Claim, Comparison, Term, above, alike
 from vitlab.studies.scale import JFT, Scale
-from vitlab.studies.study import FEW_SHOT, Cell, Figure, Speed, Study
+from vitlab.studies.study import COMPUTE, FEW_SHOT, SPEED, Cell, Figure, Speed, Study
 
 FIGURE_12: Final = ("R50x1", "R50x2", "ViT-B/32", "ViT-L/32", "ViT-B/16", "ViT-L/16", "ViT-H/14", "R152x4")
 FIGURE_12_SIZES: Final = (64, 128, 224, 384, 512)
@@ -32,21 +32,27 @@ TABLE8: Final = Study(
     Figure("positions", ("at",)),
     (
         Claim(
-            "position embeddings are needed",
+            "1-D positions above none",
             "A model without position embeddings is clearly worse than one with any kind.",
             "appendix D.4, table 8",
             (above(FEW_SHOT, {"positions": "1d", "at": "stem"}, {"positions": "none"}),),
         ),
         Claim(
-            "the kind of position embedding hardly matters",
+            "other kinds and places within 2 points of 1-D at the stem",
             "1-D, 2-D and relative embeddings, and where they are added, make little or no difference.",
             "appendix D.4, table 8",
             tuple(
-                alike(FEW_SHOT, {"positions": "1d", "at": "stem"}, {"positions": kind, "at": at}, within=2.0)
-                for kind, at in (("2d", "stem"), ("relative", "stem"), ("1d", "every-layer"), ("1d", "shared"))
+                alike(FEW_SHOT, {"positions": "1d", "at": "stem"}, {"positions": kind, "at": at}, 2.0, about)
+                for kind, at, about in (
+                    ("2d", "stem", "2-D"),
+                    ("relative", "stem", "relative"),
+                    ("1d", "every-layer", "1-D at every layer"),
+                    ("1d", "shared", "1-D shared by all layers"),
+                )
             ),
         ),
     ),
+    printed="ImageNet 5-shot",
 )
 
 
@@ -78,16 +84,16 @@ FIGURE7: Final = Study(
     "Figure 7: position embeddings and attention distance",
     "What has a ViT learned about space, and how far do its heads look?",
     figure_7,
-    Figure("model"),
+    Figure("layer", ("model",), y="distance", label="attention distance (% of the image side)"),
     (
         Claim(
-            "positions learn the grid",
+            "positions of near patches more similar than those of far ones",
             "Closer patches have more similar position embeddings, without 2-D structure being built in.",
             "section 4.5, figure 7, centre",
             (Comparison((Term(1.0, ()),), POSITIONS, "above", 0.0),),
         ),
         Claim(
-            "attention distance grows with depth",
+            "attention distance larger in the last layer than in the first",
             "The average attention distance increases with the depth of the layer.",
             "section 4.5, figure 7, right",
             (Comparison((Term(1.0, ()),), "distance gain", "above", 0.0),),
@@ -100,10 +106,10 @@ FIGURE10: Final = Study(
     "Figure 10: position embeddings under other hyper-parameters",
     "Does what the positions learn depend on the training?",
     figure_10,
-    Figure("epochs", ("learning rate", "weight decay")),
+    Figure("epochs", ("learning rate", "weight decay"), label="positions: similarity of near minus far patches"),
     (
         Claim(
-            "longer training sharpens the positions",
+            "near minus far similarity of positions larger after 14 epochs than after 7",
             "The pattern of the position embeddings depends on the hyper-parameters of training; it is clearer after "
             "longer training.",
             "appendix D.4, figure 10",
@@ -160,16 +166,16 @@ FIGURE8: Final = Study(
     "Figure 8: scaling depth, width, MLP width and patch size",
     "Which dimension of the model is worth scaling?",
     figure_8,
-    Figure("exaFLOPs", ("scaled",)),
+    Figure(COMPUTE, ("scaled",)),
     (
         Claim(
-            "depth above width",
+            "scaling the depth above scaling the width",
             "Scaling the depth gives the largest improvements, scaling the width the smallest.",
             "appendix D.2, figure 8",
             (above(FEW_SHOT, {"scaled": "depth"}, {"scaled": "width"}),),
         ),
         Claim(
-            "smaller patches help without parameters",
+            "half the patch size above the base model",
             "A smaller patch, and so a longer sequence, improves robustly without more parameters.",
             "appendix D.2, figure 8",
             (above(FEW_SHOT, {"scaled": "patch size"}, {"scaled": "none"}),),
@@ -185,13 +191,13 @@ FIGURE9: Final = Study(
     Figure("learning rate", ("pool",)),
     (
         Claim(
-            "average pooling fails at the class token's learning rate",
+            "class token above average pooling, both at 8e-4",
             "With the learning rate of the class token, global average pooling is much worse.",
             "appendix D.3, figure 9",
             (above(FEW_SHOT, {"pool": "class"}, {"pool": "mean", "learning rate": "0.0008"}),),
         ),
         Claim(
-            "average pooling matches at its own learning rate",
+            "average pooling at 3e-4 within 2 points of the class token at 8e-4",
             "The difference is due to the learning rate only: at 3e-4 average pooling works as well.",
             "appendix D.3, figure 9",
             (alike(FEW_SHOT, {"pool": "class"}, {"pool": "mean", "learning rate": "0.0003"}, within=2.0),),
@@ -205,13 +211,15 @@ FIGURE9: Final = Study(
 
 def figure_12(lab: Scale) -> Iterator[Cell]:
     """Images per second of inference, and the largest batch, against the image size."""
-    sizes = FIGURE_12_SIZES if lab.is_paper else (lab.image, 2 * lab.image)[: 1 if lab.name == "test" else 2]
+    sizes = FIGURE_12_SIZES if lab.is_paper else (lab.image, 2 * lab.image)
     models = [name for name in FIGURE_12 if lab.has(name)]
-    for model in models if lab.name != "test" else models[:1]:
+    seconds, memory = (30.0, "") if lab.is_paper else (6.0, "1GiB")
+    if lab.name == "test":
+        models, seconds = models[:1], 0.5
+    for model in models:
         for side in sizes:
             made = lab.model(model, 1000)
             side = side // made.stride * made.stride  # H/14 takes 378 pixels for 384
-            seconds, memory = (30.0, "") if lab.is_paper else (6.0, "1GiB") if lab.name != "test" else (0.5, "1GiB")
             speed = Speed(replace(made, image=(side, side)), seconds, memory)
             yield Cell({"model": model, "pixels": f"{side}"}, speed)
 
@@ -220,7 +228,7 @@ def figure_13(lab: Scale) -> Iterator[Cell]:
     """Axial attention beside full attention and convolutions, and other patterns of attention beside them."""
     for model in filter(lab.has, FIGURE_13):
         yield Cell({"model": model, "attention": "own"}, lab.few_shot(), lab.pretrained(model, JFT, 7))
-    grid = lab.image // (16 if lab.is_paper else 8)
+    grid = lab.image // lab.model("ViT-B/16", 1000).stride
     for pattern in (f"window:{grid // 2}", "strided:4", f"fixed:{grid}"):
         start = lab.pretrained("ViT-B/16", JFT, 7, attention=pattern)
         yield Cell({"model": "ViT-B/16", "attention": pattern}, lab.few_shot(), start)
@@ -234,10 +242,10 @@ FIGURE12: Final = Study(
     Figure("pixels", ("model",)),
     (
         Claim(
-            "ViT as fast as ResNet",
+            "ViT-B/16 faster than R50x2",
             "ViTs have speed comparable to similar ResNets.",
             "appendix D.5, figure 12",
-            (above("images/s", {"model": "ViT-B/16"}, {"model": "R50x2"}),),
+            (above(SPEED, {"model": "ViT-B/16"}, {"model": "R50x2"}),),
         ),
     ),
     says="ViT models have speed comparable to similar ResNets; large ViTs are more memory-efficient.",
@@ -247,10 +255,10 @@ FIGURE13: Final = Study(
     "Figure 13: axial attention",
     "What does attention along rows and columns buy, and what do other patterns?",
     figure_13,
-    Figure("exaFLOPs", ("model", "attention")),
+    Figure(COMPUTE, ("model", "attention")),
     (
         Claim(
-            "Axial-ViT above ViT",
+            "Axial-ViT-B/16 above ViT-B/16",
             "Axial-ViTs outperform ViTs of the same patch size, at a higher cost.",
             "appendix D.6, figure 13",
             (above(FEW_SHOT, {"model": "Axial-ViT-B/16"}, {"model": "ViT-B/16", "attention": "own"}),),

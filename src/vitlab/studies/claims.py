@@ -67,12 +67,16 @@ class Term:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A weighted sum of the `value` of cells, and what is expected of it."""
+    """A weighted sum of the `value` of cells, and what is expected of it.
+
+    `about` tells it from the other comparisons of a claim, in a few words.
+    """
 
     terms: tuple[Term, ...]
     value: str
     expects: Literal["above", "within"]
     threshold: float
+    about: str = ""
 
     def __post_init__(self) -> None:
         require(math.isclose(sum(term.weight for term in self.terms), 0, abs_tol=1e-9) or len(self.terms) == 1,
@@ -101,24 +105,30 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper about a study's cells, decided by comparisons at the scale of our own runs."""
+    """A claim of the paper about a study's cells, decided by comparisons at the scale of our own runs.
 
-    name: str
-    says: str
+    Comparisons in `beside` are measured and shown, but decide nothing. `everywhere` says what it means if they turn
+    out like those of the claim.
+    """
+
+    name: str  # what the comparisons test
+    says: str  # what the paper says, which may be more
     source: str  # where in the paper
     comparisons: tuple[Comparison, ...]
+    beside: tuple[Comparison, ...] = ()
+    everywhere: str = ""
 
 
-def above(value: str, more: Mapping[str, str], less: Mapping[str, str], by: float = 0.0) -> Comparison:
+def above(value: str, more: Mapping[str, str], less: Mapping[str, str], by: float = 0.0, about: str = "") -> Comparison:
     """Expect the cells of the first levels to have more than those of the second."""
     terms = (Term(1.0, tuple(more.items())), Term(-1.0, tuple(less.items())))
-    return Comparison(terms, value, "above", by)
+    return Comparison(terms, value, "above", by, about)
 
 
-def alike(value: str, one: Mapping[str, str], other: Mapping[str, str], within: float) -> Comparison:
+def alike(value: str, one: Mapping[str, str], other: Mapping[str, str], within: float, about: str = "") -> Comparison:
     """Expect two groups of cells to differ by less than `within`."""
     terms = (Term(1.0, tuple(one.items())), Term(-1.0, tuple(other.items())))
-    return Comparison(terms, value, "within", within)
+    return Comparison(terms, value, "within", within, about)
 
 
 def gains_more(
@@ -163,21 +173,28 @@ class Judged:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer to a claim, with what it rests on."""
+    """The answer to a claim, with what it rests on, and what is shown beside it."""
 
     claim: Claim
     answer: Answer
     judged: tuple[Judged, ...]
+    beside: tuple[Judged, ...] = ()
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether the comparisons beside the claim turned out as all of its own did."""
+        return bool(self.beside) and {one.answer for one in (*self.judged, *self.beside)} == {"confirmed"}
 
 
 def verdict(claim: Claim, rows: Sequence[Row]) -> Verdict:
     """Decide a claim by the rule, from the rows of its study at one scale."""
     judged = tuple(judge(comparison, rows) for comparison in claim.comparisons)
+    beside = tuple(judge(comparison, rows) for comparison in claim.beside)
     answers = [one.answer for one in judged]
     for answer in ("not run yet", "not confirmed", "undecided"):
         if answer in answers:
-            return Verdict(claim, answer, judged)
-    return Verdict(claim, "confirmed", judged)
+            return Verdict(claim, answer, judged, beside)
+    return Verdict(claim, "confirmed", judged, beside)
 
 
 def judge(comparison: Comparison, rows: Sequence[Row]) -> Judged:

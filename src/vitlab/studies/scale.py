@@ -6,8 +6,8 @@ images seen is the paper's times one constant share.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal, TypeVar
 
 from vitlab.paper.finetuning import IMAGE_SETS, TABLE_2_IMAGENET_IMAGE, finetuning_row, hyper_rule
 from vitlab.paper.models import model_spec
@@ -16,12 +16,13 @@ from vitlab.paper.pretraining import DATA, DataName
 from vitlab.paper.recipes.finetuning import BIT_SIZES, TRANSFER_SLUGS, finetuning_recipe
 from vitlab.paper.recipes.length import Length
 from vitlab.paper.recipes.pretraining import MASKED, SGD_MARK, pretraining_model, pretraining_recipe, rows_by_name
-from vitlab.pixels import Augmentation
-from vitlab.recipe import Recipe
 from vitlab.require import require
 from vitlab.spec import ModelSpec, ResNetSpec, ViTSpec
+from vitlab.spec.pixels import Augmentation
+from vitlab.spec.recipe import Recipe
 from vitlab.studies.study import FewShot, Inside, Training
 
+Value = TypeVar("Value")
 ScaleName = Literal["paper", "small", "tiny", "test"]
 JFT: Final = "JFT-300M"
 SEEN: Final = 7 * DATA[JFT].images  # images of the paper's usual pre-training
@@ -85,6 +86,7 @@ class Scale:
     shrinking: Shrinking | None = None
     places: Mapping[str, str] = field(default_factory=dict)  # what a user must have, in words
     drawn: Mapping[str, str] = field(default_factory=dict)  # data that is drawn once and packed, by place
+    is_thin: bool = False  # grids have fewer models and sizes, to fit two cores
 
     @property
     def is_paper(self) -> bool:
@@ -99,7 +101,7 @@ class Scale:
         """The model of a name with fresh weights, for pre-training; `options` are fields of its spec."""
         if self.is_paper:
             return _with(model_spec(name, image=self.image, classes=classes), options)
-        return _with(replace(self.models[name], classes=classes), options)
+        return _with(replace(_known(self.models, name, "model"), classes=classes), options)
 
     # -- Trainings ---------------------------------------------------------------------------------
 
@@ -120,7 +122,7 @@ class Scale:
         `subset` is the share of the data that is used, in as many steps; with `early_stop` the best weights on
         held-out images are kept. `recipe` changes fields of schedule and optimizer, `options` those of the model.
         """
-        upstream = self.upstream[data]
+        upstream = _known(self.upstream, data, "pre-training data")
         epochs = 7 if epochs == 14 and not self.is_paper else epochs
         how = self._shrunk(pretraining_recipe(_row(model, data, epochs, sgd=sgd)))
         how = _changed(how, dict(recipe or {}), 1.0 if self.shrinking is None else self.shrinking.adam)
@@ -146,7 +148,7 @@ class Scale:
 
         `best` has the larger images and the averaged weights of table 2's ImageNet results.
         """
-        how = self.tasks[task]
+        how = _known(self.tasks, task, "task")
         if self.shrinking is not None:
             recipe = _short(finetuning_recipe(how.row), self.shrinking, how, image or self.tuned_image)
             return self._adapted(start, how, recipe)
@@ -165,7 +167,7 @@ class Scale:
 
     def scratch(self, model: str, task: str) -> Training:
         """Train fresh weights on the images of a task alone."""
-        how = self.tasks[task]
+        how = _known(self.tasks, task, "task")
         if self.shrinking is None:
             start = self.pretrained(model, "ImageNet")
             return self.tuned(start, task, model)
@@ -211,7 +213,7 @@ class Scale:
         return replace(
             own,
             image=(self.image, self.image),
-            schedule=replace(own.schedule, peak=_three(peak)),
+            schedule=replace(own.schedule, peak=three_digits(peak)),
             # Differs from the paper: studies at small scales learn single labels by the softmax loss, from images that
             # are mirrored but not cropped, without label smoothing and dropout; they see too few images for more.
             loss="softmax",
@@ -242,7 +244,7 @@ def _changed(recipe: Recipe, changes: dict[str, Any], rate: float) -> Recipe:
     require(not changes, f"a study cannot change {', '.join(changes)} of a recipe")
     schedule, optimizer = recipe.schedule, recipe.optimizer
     if peak is not None:
-        schedule = replace(schedule, peak=_three(peak * rate), end=min(schedule.end, peak * rate))
+        schedule = replace(schedule, peak=three_digits(peak * rate), end=min(schedule.end, peak * rate))
     if times is not None:
         schedule = replace(schedule, total=round(schedule.total * times))
     if decay is not None:
@@ -282,7 +284,16 @@ def _rated(model: ModelSpec, recipe: Recipe) -> ModelSpec:
 
 
 def _with(model: ModelSpec, options: Mapping[str, Any]) -> ModelSpec:
-    return replace(model, **options) if options else model
+    known = [one.name for one in fields(model)]
+    for name in options:
+        require(name in known, f"a model of kind {model.kind!r} has no {name}; it has {', '.join(known)}")
+    return replace(model, **options)
+
+
+def _known(named: Mapping[Any, Value], name: str, what: str) -> Value:
+    """The value of a name; a ValueError for unknown ones."""
+    require(name in named, f"no {what} is named {name!r:.60} at this scale; known are {', '.join(named)}")
+    return named[name]
 
 
 def _sub(data: str, images: int) -> str:
@@ -290,6 +301,6 @@ def _sub(data: str, images: int) -> str:
     return f"{data}{'&' if '?' in data else '?'}subset={images}"
 
 
-def _three(number: float) -> float:
-    """Three significant digits."""
+def three_digits(number: float) -> float:
+    """The number rounded to three significant digits."""
     return float(f"{number:.3g}")

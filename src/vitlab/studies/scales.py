@@ -84,6 +84,7 @@ def family(
 
 TINY: Final = Scale(
     name="tiny",
+    is_thin=True,
     image=32,
     tuned_image=32,
     upstream={
@@ -167,6 +168,7 @@ SMALL: Final = Scale(
 # The scale of the tests: seconds per study, nothing to download, and numbers that mean nothing.
 TEST: Final = Scale(
     name="test",
+    is_thin=True,
     image=32,
     tuned_image=32,
     upstream={

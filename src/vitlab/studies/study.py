@@ -11,20 +11,21 @@ Trainings are values. Two cells with equal trainings share one run, within a stu
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from vitlab.counting import count_spec, training_exaflops
-from vitlab.recipe import Recipe
+from vitlab.files.strict_json import to_json
 from vitlab.require import require
 from vitlab.spec import ModelSpec
-from vitlab.strict_json import to_json
+from vitlab.spec.recipe import Recipe
 from vitlab.studies.claims import Claim
 
 PLACE = re.compile(r"\{([\w-]+)\}")  # in a data spec: where the user's files are
 HASH = 8  # hexadecimal digits in the name of a training
-TOP_1, FEW_SHOT = "top-1 %", "few-shot %"  # names of measured values
+TOP_1, FEW_SHOT, SPEED, LARGEST = "top-1 %", "few-shot %", "images/s", "largest batch"  # names of measured values
+COMPUTE = "exaFLOPs"  # the x axis of a figure that is no factor
 BYTES = 4  # of a number in float32
 STATES = {"adamw": 3, "sgd": 2}  # numbers in a checkpoint for each parameter
 
@@ -154,7 +155,7 @@ class Speed:
     seconds: float
     memory: str = ""  # per process, such as "2GiB"; empty: what is free
     kind: Literal["speed"] = "speed"
-    value: str = "images/s"
+    value: str = SPEED
 
 
 Measurement = Accuracy | Real | FewShot | Inside | Speed
@@ -175,6 +176,8 @@ class Cell:
     def __post_init__(self) -> None:
         is_whole = (self.training is None) == isinstance(self.measurement, Speed)
         require(is_whole, "every measurement but Speed needs a training, and Speed has none")
+        has_test = not isinstance(self.measurement, Accuracy) or (self.training is not None and self.training.test)
+        require(bool(has_test), "Accuracy needs a training with test images: a fine-tuned one, or one from scratch")
 
     @property
     def name(self) -> str:
@@ -201,19 +204,31 @@ def cell_name(levels: Mapping[str, str]) -> str:
 class Figure:
     """How a study is drawn: the factor along the x axis, and the factors whose levels are separate curves.
 
-    With `x` "exaFLOPs" the axis is the compute of pre-training, logarithmic. Values of other factors are averaged.
+    With `x` "exaFLOPs" the axis is the compute of pre-training, logarithmic; `compute` gives what the paper prints for
+    a cell's levels. Values of other factors are averaged. The height is what the study measures; with `y`, it is the
+    numbered values of that name instead: with x="layer" and y="distance", `distance, layer 1` and so on, against the
+    number. Lines join the points of levels that are numbers, or that have an `order`.
     """
 
-    x: str
+    x: str | tuple[str, ...]
     curves: tuple[str, ...] = ()
+    y: str = ""
+    label: str = ""  # of the y axis, where the name of the value does not say enough
+    order: tuple[str, ...] = ()  # levels from left to right
+    compute: "Callable[[Mapping[str, str]], float] | None" = None
+
+    @property
+    def along(self) -> tuple[str, ...]:
+        """The factors along the x axis."""
+        return (self.x,) if isinstance(self.x, str) else self.x
 
 
 @dataclass(frozen=True)
 class Study:
     """A table or figure of the paper as a grid of runs.
 
-    `cells` makes the grid at a scale, from the pieces that the scale offers (`scale.Scale`). `places` names what the
-    data of a grid stands for.
+    `cells` makes the grid at a scale, from the pieces that the scale offers (`scale.Scale`). The `name` is that of a
+    folder.
     """
 
     name: str
@@ -223,7 +238,17 @@ class Study:
     figure: Figure
     claims: tuple[Claim, ...] = ()
     says: str = ""  # the paper's finding in words, where it prints no numbers
+    printed: str = ""  # of what the paper's numbers are, at scales that have other tasks
     aliases: tuple[str, ...] = field(default=())
+
+
+def check_figure(figure: Figure, cells: Sequence[Cell]) -> None:
+    """Raise a ValueError if a figure names factors that the cells of a grid do not have."""
+    factors = list(cells[0].levels)
+    used = [*figure.curves, *(() if figure.y or figure.x == COMPUTE else figure.along)]
+    strange = [name for name in used if name not in factors]
+    said = f"the figure uses {', '.join(strange)}, but the cells have {', '.join(factors)}"
+    require(not strange, f"{said}; give these, or x={COMPUTE!r}")
 
 
 def check_grid(name: str, cells: Iterable[Cell]) -> tuple[Cell, ...]:

@@ -9,8 +9,8 @@ from typing import NoReturn
 from torch import nn
 
 from vitlab.errors import Diverged
-from vitlab.interrupts import Signals
-from vitlab.recipe import VALIDATION, Execution, Recipe, measure_of
+from vitlab.process.interrupts import Signals
+from vitlab.spec.recipe import VALIDATION, Execution, Recipe, measure_of
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.state import Progress, TrainState
 from vitlab.train.update import Examples, Step, Update

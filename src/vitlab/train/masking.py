@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.recipe import CELLS, COLOUR_BITS, COLOURS, Masking
+from vitlab.spec.recipe import CELLS, COLOUR_BITS, COLOURS, Masking
 from vitlab.train.objectives import Call, Piece
 
 LEVELS = 2**COLOUR_BITS  # per channel

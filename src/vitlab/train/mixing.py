@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.recipe import Recipe
+from vitlab.spec.recipe import Recipe
 from vitlab.world.device import seed_of
 
 SWITCH = 0.5  # probability of CutMix if a recipe has both

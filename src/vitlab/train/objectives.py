@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitlab.recipe import Distillation, Recipe
+from vitlab.spec.recipe import Distillation, Recipe
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitlab.recipe import SGD, AdamW
+from vitlab.spec.recipe import SGD, AdamW
 from vitlab.world.group import ALONE, World
 from vitlab.world.parallel import is_sharded, own_part
 

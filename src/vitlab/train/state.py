@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitlab.files.strict_json import check_fields, from_json
 from vitlab.require import require
-from vitlab.strict_json import check_fields, from_json
 from vitlab.world.parallel import like, own_part, part_of
 
 Read = Callable[[str, range | None], Tensor]  # reads a stored tensor by name: all of it or some rows

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from vitlab.counting import count_spec
 from vitlab.errors import InvalidValue
-from vitlab.recipe import CHOSEN, Execution, Recipe
 from vitlab.spec import ModelSpec
+from vitlab.spec.recipe import CHOSEN, Execution, Recipe
 from vitlab.world.device import pick_device
 
 MOST = 8  # threads: with more, the streams' own gradients would take too much memory

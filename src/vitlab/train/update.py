@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitlab.recipe import Execution, Recipe
 from vitlab.require import require
+from vitlab.spec.recipe import Execution, Recipe
 from vitlab.train.mixing import Mixing, mixing_of
 from vitlab.train.objectives import Objective, Piece, supervised
 from vitlab.train.optimizers import clip_gradients, set_learning_rate, update_average

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitlab.errors import WeightsWarning
+from vitlab.files.store import sha256
 from vitlab.models.build import Model
 from vitlab.paper.models import name_of
 from vitlab.require import check_arguments
 from vitlab.spec import AttentionLike, ConventionName, Conventions, Image, SaveFormat, UnsavedPositions
-from vitlab.store import sha256
 from vitlab.weights.files.containers import WeightsError, explained, is_pickle, open_container, read_configs
 from vitlab.weights.formats import timm
 from vitlab.weights.load import load_model, located

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitlab.files.store import sha256
 from vitlab.models.build import Model, empty_model
 from vitlab.npz import NpzError
 from vitlab.require import require
 from vitlab.spec import ModelSpec, Task
-from vitlab.store import sha256
 from vitlab.weights.files.containers import Container, WeightsError, fitting
 from vitlab.weights.formats import bit, google, swin, timm, timm_config, timm_resnet, torchvision
 from vitlab.weights.formats import huggingface as hf

@@ -5,8 +5,11 @@ import shlex
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from vitlab.errors import WeightsWarning
+from vitlab.files.store import sha256
+from vitlab.files.user_files import as_path
 from vitlab.models.build import Model, build_from_spec, empty_model
 from vitlab.paper.names import is_model
 from vitlab.require import check_arguments, require
@@ -17,11 +20,10 @@ from vitlab.spec import (
     Conventions,
     Image,
     UnsavedPositions,
+    ViTSpec,
     image_size,
     named_conventions,
 )
-from vitlab.store import sha256
-from vitlab.user_files import as_path
 from vitlab.weights.files import folder
 from vitlab.weights.files.containers import Container, WeightsError, open_container, usable
 from vitlab.weights.foreign import Found, read_foreign, read_tensors
@@ -52,9 +54,10 @@ def load_model(
     initial values and the others are skipped. A part that vitlab does not build, such as a MAP head, is always an
     error. `heads` and `positions` are for files that do not state them: `positions` for Google's files without a
     position table. `merge` is the number of tokens to merge in every layer (default: that of a vitlab folder, else 0),
-    `attention` a pattern such as "window:7" (default: that of a vitlab folder, else "full"): see `vitlab.patterns`.
-    Anything else that a file leaves open and that changes its predictions, such as the normalisation
-    in a bare file, is assumed and reported as a WeightsWarning. Pickles are refused: see `vitlab convert`.
+    `attention` a pattern such as "window:7" (default: that of a vitlab folder, else "full"), see
+    `vitlab.spec.patterns`. Anything else that a file leaves open and that changes its predictions, such as the
+    normalisation in a bare file, is assumed and reported as a WeightsWarning. Pickles are refused: see
+    `vitlab convert`.
     """
     check_arguments(load_model, locals())
     path = located(path)
@@ -84,6 +87,8 @@ def load_model(
         model.set_attention(attention)
     if merge:
         model.set_merge(int(merge))
+        if excess := cast(ViTSpec, model.spec).excess_merge:
+            warnings.warn(excess, WeightsWarning, stacklevel=2)
     for assumption in found.assumptions:
         warnings.warn(assumption, WeightsWarning, stacklevel=2)
     return model.eval()

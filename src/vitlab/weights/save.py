@@ -9,12 +9,12 @@ from typing import Any, get_args
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitlab.files.store import json_writer, refuse_existing, replacing, write_folder
+from vitlab.files.user_files import as_path
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.require import check_arguments
 from vitlab.spec import CONVENTIONS, GROUPS, ModelSpec, ResNetSpec, SaveFormat, SwinSpec, Task, ViTSpec
-from vitlab.store import json_writer, refuse_existing, replacing, write_folder
-from vitlab.user_files import as_path
 from vitlab.weights.files import folder
 from vitlab.weights.files.containers import WeightsError
 from vitlab.weights.files.npz import write_npz

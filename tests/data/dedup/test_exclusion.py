@@ -163,3 +163,47 @@ def test_the_first_sample_with_several_labels_is_still_known(tmp_path):
     for removed, first in ((["0.jpg"], 0), (["1.jpg"], 2), (["1.jpg", "3.jpg"], None), (["2.jpg"], 1)):
         source = vitlab.open_data(f"{spec}{listed(tmp_path / 'list', *({'id': name} for name in removed))}")
         assert source.first_not_single == first
+
+
+# -- Whole lists -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def whole(tmp_path, photos):
+    """A list of three samples as vitlab writes it."""
+    entries = [Entry(f"a/{n}.jpg", "near_duplicate") for n in (0, 2, 4)]
+    write_list(tmp_path / "list", identity(vitlab.open_data(photos)), entries)
+    assert len(vitlab.open_data(f"{photos}?exclude={tmp_path / 'list'}")) == 9
+    return tmp_path / "list"
+
+
+@pytest.mark.parametrize("lines", [0, 1, 2, 3, 5])
+def test_a_list_that_was_cut_short_or_extended_is_refused(whole, photos, lines):
+    kept = [*whole.read_text().splitlines(keepends=True), '{"id": "a/6.jpg"}'][:lines]
+    whole.write_text("".join(kept))
+    with pytest.raises(ValueError, match=r"cut short.*; write the list again with vitlab data dedup"):
+        vitlab.open_data(f"{photos}?exclude={whole}")
+
+
+def test_a_list_of_nothing_is_whole(tmp_path, photos):
+    write_list(tmp_path / "list", identity(vitlab.open_data(photos)), [])
+    assert len(vitlab.open_data(f"{photos}?exclude={tmp_path / 'list'}")) == 12
+
+
+def test_an_older_list_is_whole_if_the_summary_beside_it_says_so(whole, photos):
+    header, *lines = whole.read_text().splitlines()
+    without = {name: value for name, value in json.loads(header).items() if name != "entries"}
+    spec = f"{photos}?exclude={whole}"
+    listed(whole, without, *map(json.loads, lines))
+    with pytest.raises(ValueError, match="cannot be told whether it is complete; write the list again"):
+        vitlab.open_data(spec)
+    whole.with_name("dedup.json").write_text('{"removed": 3}')
+    assert len(vitlab.open_data(spec)) == 9
+    listed(whole, without, *map(json.loads, lines[:2]))
+    with pytest.raises(ValueError, match="lists 2 samples of 3"):
+        vitlab.open_data(spec)
+
+
+def test_a_missing_list_says_what_to_do(tmp_path, photos):
+    with pytest.raises(OSError, match=r"does not exist; write the list again with vitlab data dedup, or leave"):
+        vitlab.open_data(f"{photos}?exclude={tmp_path / 'none'}")

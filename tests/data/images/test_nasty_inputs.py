@@ -11,8 +11,8 @@ from vitlab.data.loading.batches import evaluation_batches, training_batches
 from vitlab.data.loading.order import Order
 from vitlab.data.sources.folders import FolderSource
 from vitlab.errors import TooManyBadImages
-from vitlab.pixels import Augmentation
 from vitlab.spec import CONVENTIONS
+from vitlab.spec.pixels import Augmentation
 
 GOOD = 200
 

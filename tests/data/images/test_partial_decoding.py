@@ -16,8 +16,8 @@ from vitlab.data.source import Wrapped
 from vitlab.data.sources.catalogue import open_source, with_decode
 from vitlab.data.transforms.augmentation import draws, training_pixels
 from vitlab.data.transforms.evaluation import evaluation_pixels
-from vitlab.pixels import Augmentation, Preprocessing, RandAugment
 from vitlab.runs.training.data import named_sources
+from vitlab.spec.pixels import Augmentation, Preprocessing, RandAugment
 
 SIZE = (24, 32)
 WAYS = (

@@ -27,8 +27,8 @@ from vitlab.data.source import Sample, Source
 from vitlab.data.transforms.augmentation import draws, inception_box, training_pixels, uniform_area_box
 from vitlab.data.transforms.resizing import check_result, resized
 from vitlab.errors import TooManyBadImages, WorkerDied
-from vitlab.pixels import Augmentation, Erasing, RandAugment
 from vitlab.spec import CONVENTIONS
+from vitlab.spec.pixels import Augmentation, Erasing, RandAugment
 
 SIZE = (8, 8)
 

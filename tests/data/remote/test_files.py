@@ -57,7 +57,8 @@ def test_no_fault_changes_a_byte(reading, fault):
 @given(
     seed=st.integers(0, 2**32), ranges=st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 20_000)), max_size=8)
 )
-def test_random_ranges_with_random_faults_are_those_of_the_file(tmp_path, seed, ranges):
+def test_random_ranges_with_random_faults_are_those_of_the_file(tmp_path, monkeypatch, seed, ranges):
+    monkeypatch.setattr(retries, "PATIENCE", Patience(attempts=50, first=0.001, longest=0.001))  # 6 may all have faults
     draw, data = random.Random(seed), DATA[:40_000]
     reading = Reading(BlockCache(tmp_path / f"{seed}", most=draw.choice([0, 9_000, 1_000_000])))
     with FileServer({"/f": data}, lambda request: draw.choice((*FAULTS[:4], *[""] * 6))) as server:

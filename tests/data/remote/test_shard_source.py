@@ -157,8 +157,14 @@ def test_shards_in_a_store_are_indexed_and_verified_where_they_are(folder, s3, t
     upload(s3, "seven", [("set/s1.tar", bytes(data)), ("set/more.tar", (folder / "s0.tar").read_bytes())])
     found = vitlab.verify_data(made.path, quiet=True)
     assert found.counts == {"changed": 1, "added": 20}
-    with pytest.raises(ValueError, match=r"s3://seven/other has no \*.tar files"):
-        vitlab.verify_data(made.path, "shards:s3://seven/other", quiet=True)
+    for call, given in (
+        (vitlab.verify_data, (made.path, "shards:s3://seven/other")),
+        (vitlab.index_data, ("shards:s3://seven/other", "other.index")),
+    ):
+        with pytest.raises(RemoteRefused, match=r"s3://seven/other is empty or does not exist; check the address"):
+            call(*given, quiet=True)
+    with pytest.raises(RemoteRefused, match=r"s3://seven/other is empty or does not exist; check the address"):
+        open_source("shards:s3://seven/other")
     upload(s3, "eight", [("set/s0.tar", (folder / "s0.tar").read_bytes())])
     with pytest.raises(ValueError, match=r"set.index is the index of shards:s3://seven/set; give another file"):
         vitlab.index_data("shards:s3://eight/set", quiet=True)

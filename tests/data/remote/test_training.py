@@ -16,8 +16,8 @@ from faulty_servers import in_turn
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.shard_writing import write_shards
 from vitlab.data.sources.shards import index_shards
-from vitlab.recipe import Execution
 from vitlab.run_dir import CONTENTS, DATA, RUN, RunDir
+from vitlab.spec.recipe import Execution
 from vitlab.weights.load import load_model
 
 FAULTS = ("500", "cut", "503", "reset", "short", "slow")

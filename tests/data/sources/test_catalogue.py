@@ -15,7 +15,7 @@ from vitlab.data.fingerprint import fingerprint
 from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.sources.catalogue import KINDS, described_kinds, open_source, with_max_pixels
 from vitlab.data.splits import take
-from vitlab.pixels import Preprocessing
+from vitlab.spec.pixels import Preprocessing
 
 
 @pytest.fixture
@@ -325,3 +325,18 @@ class TestCheck:
         assert main(["data", "index", str(tmp_path / "shards")]) == 0
         assert "indexed 4 samples" in capsys.readouterr().out
         assert open_source(f"shards:{tmp_path / 'shards'}").label(3) == (3,)
+
+
+def test_paths_without_a_kind_say_what_to_give(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed/a.tar").write_bytes(b"")
+    for spec, told in (
+        ("packed", "did you mean 'shards:packed'"),
+        ("/no/such/dir", "^/no/such/dir does not exist; check the path"),
+        ("nofolder", "no data is named 'nofolder'; the kinds are"),
+        ("digit", "did you mean 'digits'"),
+        ("csv:none.csv", "none.csv does not exist; give a CSV or TSV file"),
+    ):
+        with pytest.raises((ValueError, OSError), match=told):
+            open_source(spec)

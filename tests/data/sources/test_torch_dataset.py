@@ -17,7 +17,7 @@ from vitlab.data.splits import development_split
 from vitlab.data.transforms.corruption import Corruption
 from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.errors import TooManyBadImages
-from vitlab.pixels import Augmentation, Preprocessing
+from vitlab.spec.pixels import Augmentation, Preprocessing
 
 
 def noise(number, height=20, width=24):

@@ -16,7 +16,7 @@ from vitlab.data.transforms.augmentation import draws, inception_box, training_p
 from vitlab.data.transforms.operation import Operation
 from vitlab.data.transforms.randaugment import erased_box, randaugmented
 from vitlab.data.transforms.resizing import resized
-from vitlab.pixels import Augmentation, Erasing, RandAugment
+from vitlab.spec.pixels import Augmentation, Erasing, RandAugment
 
 MANY = 5_000
 

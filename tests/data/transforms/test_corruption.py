@@ -12,9 +12,9 @@ from vitlab.data.loading.batches import evaluation_batches, training_batches
 from vitlab.data.loading.order import Order
 from vitlab.data.source import Sample, Source
 from vitlab.data.transforms.corruption import HIDDEN, Corruption, corruption_plan
-from vitlab.pixels import Augmentation
-from vitlab.recipe import Masking
 from vitlab.spec import CONVENTIONS
+from vitlab.spec.pixels import Augmentation
+from vitlab.spec.recipe import Masking
 
 SIZE = (8, 8)
 HALF = Corruption(patches=16, chosen=8, masked=0.8, swapped=0.1)

@@ -13,7 +13,7 @@ from vitlab.data.transforms import pillow_operations, tensorflow_operations
 from vitlab.data.transforms import tensorflow_operations as tf
 from vitlab.data.transforms.augmentation import draws, training_pixels
 from vitlab.data.transforms.randaugment import erased, erased_box, randaugmented
-from vitlab.pixels import Augmentation, Erasing, RandAugment
+from vitlab.spec.pixels import Augmentation, Erasing, RandAugment
 
 FILL = (10, 128, 200)
 MODERN = Augmentation(

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
-from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS
+from vitlab.spec.pixels import Preprocessing
 
 
 def picture(height, width, seed=0):

@@ -11,13 +11,14 @@ import kinds
 import vitlab
 from nasty import NASTY
 from stored_sets import photos, write_shards
+from vitlab.cli import main
 from vitlab.data.indexing.index_file import UNREADABLE, IndexFile
 from vitlab.data.indexing.listing import write_listing
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.folders import FolderSource
 from vitlab.data.sources.shards import INDEX, ShardSource, index_shards
+from vitlab.files.store import Locked, locked
 from vitlab.runs.datasets import index as indexing
-from vitlab.store import Locked, locked
 
 
 def rows(path: Path) -> dict[str, tuple[tuple[int, ...], int, str]]:
@@ -217,3 +218,47 @@ def test_parts_of_other_data_are_not_used(tmp_path, monkeypatch):
     made = vitlab.index_data(spec, tmp_path / "x.index", quiet=True)
     assert rows(made.path)["a/new.jpg"][2] == blake(b"other")
     assert "a/000.jpg" not in rows(made.path)
+
+
+# -- An older index --------------------------------------------------------------------------------
+
+
+def shards(root: Path) -> str:
+    write_shards(root)
+    return f"shards:{root}"
+
+
+@pytest.mark.parametrize("make", [photos, shards], ids=["folder", "shards"])
+def test_an_index_of_data_that_has_changed_is_kept_unless_it_may_be_replaced(tmp_path, monkeypatch, capsys, make):
+    monkeypatch.chdir(tmp_path)
+    spec, index = make(tmp_path / "d"), tmp_path / "x.index"
+    before = vitlab.index_data(spec, index, quiet=True).path.read_bytes()
+    assert main(["data", "index", spec, "--out", "x.index"]) == 0
+    assert "replaced" not in capsys.readouterr().out
+    assert index.read_bytes() == before
+    if make is photos:
+        (tmp_path / "d/a/003.jpg").write_bytes(b"other")
+        (tmp_path / "d/b/001.jpg").unlink()
+        counts, name = "1 have other contents and 1 are missing", "a/003.jpg"
+    else:
+        shard = tmp_path / "d/s1.tar"
+        shard.write_bytes(shard.read_bytes().replace(b"1 3" * 50, b"9 3" * 50))
+        (tmp_path / "d/s2.tar").unlink()
+        counts, name = "1 have other contents and 4 are missing", "s1/3"
+    assert main(["data", "index", spec, "--out", "x.index"]) == 2
+    said = capsys.readouterr().err
+    assert counts in said
+    assert name in said
+    assert "give --replace" in said
+    assert index.read_bytes() == before
+    assert main(["data", "index", spec, "--out", "x.index", "--replace"]) == 0
+    assert "replaced an index in which 1 sample had other contents" in capsys.readouterr().out
+    assert vitlab.verify_data(index, out=tmp_path / "v", quiet=True).is_sound
+
+
+def test_samples_that_are_added_replace_an_index(tmp_path):
+    spec = photos(tmp_path / "d")
+    vitlab.index_data(spec, tmp_path / "x.index", quiet=True)
+    (tmp_path / "d/a/new.jpg").write_bytes(b"new")
+    made = vitlab.index_data(spec, tmp_path / "x.index", quiet=True)
+    assert (made.samples, made.replaced) == (31, {})

@@ -13,11 +13,12 @@ import vitlab
 from nasty import NASTY
 from pictures import photo, saved
 from stored_sets import photos
+from vitlab.cli import main
 from vitlab.data.indexing.index_file import IndexFile
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.shards import INDEX, index_shards
+from vitlab.files.store import Locked, locked
 from vitlab.runs.datasets.pack import PACK
-from vitlab.store import Locked, locked
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -134,3 +135,59 @@ def test_a_second_process_is_refused(tmp_path):
     spec = photos(tmp_path / "d")
     with locked(tmp_path / "out" / ".vitlab-parts"), pytest.raises(Locked, match="in use"):
         vitlab.pack_data(spec, tmp_path / "out", quiet=True)
+
+
+# -- A finished pack -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["removed", "cut", "flipped", "flipped and its time kept"])
+def test_packing_again_writes_missing_and_damaged_shards_again(tmp_path, capsys, how):
+    spec, out = photos(tmp_path / "d"), tmp_path / "out"
+    vitlab.pack_data(spec, out, per_shard=8, quiet=True)
+    before, inode = files(out), (out / "data-000000.tar").stat().st_ino
+    shard = out / "data-000002.tar"
+    status, data = shard.stat(), bytearray(shard.read_bytes())
+    data[600] ^= 1
+    if how == "removed":
+        shard.unlink()
+    else:
+        shard.write_bytes(data[:1000] if how == "cut" else data)
+    if "kept" in how:
+        os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert main(["data", "pack", spec, str(out), "--per-shard", "8"]) == 0
+    assert "data-000002.tar" in "".join(capsys.readouterr())
+    assert files(out) == before
+    assert (out / "data-000000.tar").stat().st_ino == inode, "the other shards are left alone"
+
+
+def test_packing_again_writes_lost_class_names_again(tmp_path):
+    spec, out = photos(tmp_path / "d"), tmp_path / "out"
+    vitlab.pack_data(spec, out, quiet=True)
+    before = files(out)
+    (out / "classnames.txt").write_text("x\ny\nz\n")
+    vitlab.pack_data(spec, out, quiet=True)
+    assert files(out) == before
+
+
+def test_packing_again_refuses_a_source_that_has_changed(tmp_path):
+    spec, out = photos(tmp_path / "d"), tmp_path / "out"
+    vitlab.pack_data(spec, out, quiet=True)
+    before = files(out)
+    (tmp_path / "d/a/000.jpg").write_bytes(b"IMAGE 0 ")
+    with pytest.raises(ValueError, match=r"other sizes or times than when they were packed .*remove .* and pack again"):
+        vitlab.pack_data(spec, out, quiet=True)
+    assert files(out) == before
+
+
+def test_packing_again_refuses_a_damaged_index_and_strange_shards(tmp_path):
+    spec, out = photos(tmp_path / "d"), tmp_path / "out"
+    vitlab.pack_data(spec, out, quiet=True)
+    (out / "more.tar").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"other shards: \['more.tar'\]"):
+        vitlab.pack_data(spec, out, quiet=True)
+    (out / "more.tar").unlink()
+    data = bytearray((out / INDEX).read_bytes())
+    data[100] ^= 1
+    (out / INDEX).write_bytes(data)
+    with pytest.raises(ValueError, match="is damaged; choose another folder, or remove"):
+        vitlab.pack_data(spec, out, quiet=True)

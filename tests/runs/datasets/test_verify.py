@@ -4,6 +4,7 @@ import csv
 import os
 import random
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -203,9 +204,17 @@ def test_a_place_that_does_not_exist_is_refused_and_not_reported_as_damage(make,
     index = vitlab.index_data(make(tmp_path / "d"), tmp_path / "x.index", quiet=True).path
     shutil.rmtree(tmp_path / "d")
     kind = "folder" if make is photos else "shards"
-    with pytest.raises(ValueError, match=r"is not a folder.*; if the data has been moved, name its present place"):
+    advice = "; if the data has been moved, name its present place"
+    with pytest.raises(ValueError, match="is not a folder") as told:
         vitlab.verify_data(index, f"{kind}:nowhere" if is_given else None, tmp_path / "v", quiet=True)
+    assert (advice in str(told.value)) == (not is_given)
     assert not (tmp_path / "v" / "verification.csv").exists()
+
+
+@pytest.mark.parametrize("spec", ["folder:photos", "shards:s3://pictures/out"])
+def test_data_in_place_of_its_index_says_what_to_give(spec, tmp_path, capsys):
+    assert main(["data", "verify", spec, "--out", str(tmp_path / "v")]) == 2
+    assert "names data, not its index; give the file that vitlab data index wrote" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("place", [0.3, 0.6])
@@ -256,9 +265,10 @@ def matched_plainly(then: list[bytes], now: list[bytes]) -> tuple[list[int], lis
     return places, sorted(number for numbers in waiting.values() for number in numbers)
 
 
-@pytest.mark.parametrize("bucket", [1, 3, 1000])
-def test_ids_are_matched_as_a_dictionary_would(tmp_path, monkeypatch, bucket):
+@pytest.mark.parametrize(("bucket", "most"), [(1, 1024), (3, 1024), (1, 2), (1000, 1024)])
+def test_ids_are_matched_as_a_dictionary_would(tmp_path, monkeypatch, bucket, most):
     monkeypatch.setattr(comparison, "BUCKET", bucket)
+    monkeypatch.setattr(comparison, "MOST_BUCKETS", most)
     rng = random.Random(bucket)
     for _ in range(20):
         lists = [[b"%d" % rng.randrange(30) for _ in range(rng.randrange(1, 25))] for _ in range(2)]
@@ -275,11 +285,30 @@ def test_ids_are_matched_as_a_dictionary_would(tmp_path, monkeypatch, bucket):
         assert rows == [lists[0][place] if place >= 0 else None for place in places.tolist()]
 
 
+def test_matching_needs_memory_for_one_bucket(tmp_path, monkeypatch):
+    assert comparison.BUCKET <= 2**16
+    monkeypatch.setattr(comparison, "BUCKET", 2**10)
+    monkeypatch.setattr(comparison, "CHUNK", 2**10)
+    peaks = []
+    for count in (2**11, 2**13):
+        ids = [b"%09d" % number for number in range(count)]
+        with index_writer(tmp_path / "x.index") as writer:
+            writer.add(*records_of(ids, [(0,)] * count))
+            writer.finish(IndexMeta(2, "", 1, ("a",), {}, ""))
+        index = IndexFile(tmp_path / "x.index")
+        tracemalloc.start()
+        comparison.match_ids(index, index, tmp_path)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
+
+
 # -- Parts and the command -------------------------------------------------------------------------
 
 
 def test_an_interrupted_verification_continues_and_reads_nothing_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr(indexing, "PER_PART", 4)
+    for module in (indexing, verify):
+        monkeypatch.setattr(module, "PER_PART", 4)
     index = vitlab.index_data(photos(tmp_path / "d"), tmp_path / "x.index", quiet=True).path
     (tmp_path / "d/a/000.jpg").write_bytes(b"changed")
     do, read = verify.CompareSamples.do, []

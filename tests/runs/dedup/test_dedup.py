@@ -3,6 +3,7 @@
 import inspect
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from vitlab.cli import main
 from vitlab.commands.data import data_dedup
 from vitlab.data.images.gate import read_image
 from vitlab.data.loading.accounting import Account
-from vitlab.store import Locked, locked
+from vitlab.files.store import Locked, locked
 
 CHANGES = list(EDITS.values())
 
@@ -102,12 +103,24 @@ def test_names_are_text_on_the_page(sets, tmp_path):
     assert "<script" not in page
 
 
-def test_nothing_found_is_a_result_too(sets, tmp_path):
-    found = vitlab.dedup(f"{sets[0]}", f"folder:{tmp_path / 'train'}", tmp_path / "whole", quiet=True)
+@pytest.mark.parametrize("how", ["the same words", "other words", "a second test set"])
+def test_the_same_data_as_training_and_test_data_is_refused(sets, tmp_path, monkeypatch, how):
+    monkeypatch.chdir(tmp_path)
+    tests = {"the same words": sets[0], "other words": "folder:train", "a second test set": [sets[1], sets[0]]}
+    with pytest.raises(ValueError, match="every image would be left out, so give other test data"):
+        vitlab.dedup(sets[0], tests[how], tmp_path / "out", quiet=True)
+
+
+def test_a_copy_of_the_training_data_is_all_near_duplicates(sets, tmp_path):
+    shutil.copytree(tmp_path / "train", tmp_path / "copy")
+    found = vitlab.dedup(sets[0], f"folder:{tmp_path / 'copy'}", tmp_path / "whole", quiet=True)
     assert len(found.removed) == 20
     assert all(pair.same for pair in found.removed)
     with pytest.raises(ValueError, match="lists all 20 samples; none would be left"):
         vitlab.open_data(found.spec)
+
+
+def test_nothing_found_is_a_result_too(sets, tmp_path):
     none = vitlab.dedup("shapes?images=8", sets[1], tmp_path / "none", quiet=True)
     assert none.removed == ()
     assert len(vitlab.open_data(none.spec)) == 8

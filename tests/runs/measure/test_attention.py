@@ -9,8 +9,8 @@ import vitlab
 from vitlab.cli import main
 from vitlab.costing.measuring import Timing
 from vitlab.paper.models import model_spec
-from vitlab.patterns import EXAMPLES, Window
 from vitlab.runs.measure.cost_table import Cost, Costs
+from vitlab.spec.patterns import EXAMPLES, Window
 
 
 def test_every_command_that_measures_a_model_takes_a_pattern(weights, photos, tmp_path, capsys):

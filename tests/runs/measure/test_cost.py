@@ -6,16 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 
 import vitlab
 from vitlab.cli import main
 from vitlab.costing.measuring import Timing
 from vitlab.costing.memory import resident
-from vitlab.runs.measure.cost import MEASUREMENTS
+from vitlab.files.store import write_json
+from vitlab.runs.measure.cost import MEASUREMENTS, REVISION, Kept, Plan
 from vitlab.runs.measure.cost_table import COLUMNS, Cost, Costs
+from vitlab.world.device import environment
 
 MIB = 2**20
 ROW = Cost(
@@ -96,8 +100,8 @@ def test_a_size_that_a_model_cannot_take_is_a_row_with_the_reason(tmp_path):
         ({"memory": -1}, "memory is -1; expected a positive size such as 8GiB"),
         ({"memory": "900TiB"}, "memory is 921600.0 GiB, more than the"),
         ({"memory": "lots"}, "memory is 'lots'; expected a positive size such as 8GiB"),
-        ({"batch": [0]}, "batch is [0]; expected positive whole numbers"),
-        ({"batch": [1.5]}, "batch is [1.5]; expected positive whole numbers"),
+        ({"batch": [0]}, "batch is 0; expected positive whole numbers"),
+        ({"batch": [1.5]}, "batch is 1.5; expected positive whole numbers"),
         ({"seconds": 0}, "seconds is 0; expected a positive number"),
         ({"seconds": "5"}, "seconds is '5'; expected a number"),
         ({"mode": "all"}, "mode is 'all'; expected 'inference', 'training' or 'both'"),
@@ -121,7 +125,9 @@ def test_a_mistake_is_found_before_anything_is_measured(given, told):
         ((), "give at least one model"),
         (("ViT-Ti/16", "--image", "0"), "--image '0' is not a size"),
         (("ViT-Ti/16", "--memory", "-1GiB"), "--memory is '-1GiB'; expected a positive size such as 8GiB"),
-        (("ViT-Ti/16", "--batch", "0"), "--batch is (0,); expected positive whole numbers"),
+        (("nofile.npz",), "nofile.npz does not exist; give weights, or a name such as ViT-B/16"),
+        (("ViT-Ti/16", "--merge", "-1"), "--merge is -1; give the number of tokens to merge in every layer"),
+        (("ViT-Ti/16", "--batch", "0"), "--batch is 0; expected positive whole numbers"),
         (("ViT-Ti/16", "--mode", "all"), "--mode is 'all'; expected inference or training or both"),
     ],
 )
@@ -130,6 +136,32 @@ def test_a_mistake_on_the_command_line_is_one_line(words, told, capsys):
     shown = capsys.readouterr()
     assert told in shown.err
     assert shown.err.count("\n") == 1
+
+
+def test_a_command_that_measures_nothing_fails(capsys):
+    assert main(["cost", "ViT-Ti/16", "--image", "30"]) == 1
+    assert "nothing was measured" in capsys.readouterr().err
+
+
+def test_rows_that_were_measured_in_another_way_are_not_replaced(tmp_path):
+    plan = Plan("cpu", 30.0, (1,), None, environment(torch.device("cpu")), "torch", REVISION)
+    write_json(tmp_path / MEASUREMENTS, asdict(Kept(plan, (ROW,))))
+    before = (tmp_path / MEASUREMENTS).read_bytes()
+    with pytest.raises(FileExistsError, match=r"has 1 row measured in another way \(batch\); choose another folder"):
+        vitlab.cost("ViT-Ti/16", image=[100], out=tmp_path, quiet=True)
+    assert (tmp_path / MEASUREMENTS).read_bytes() == before
+
+
+def test_rows_of_other_models_stay_in_the_folder(tmp_path):
+    plan = Plan("cpu", 30.0, (), None, environment(torch.device("cpu")), "torch", REVISION)
+    write_json(tmp_path / MEASUREMENTS, asdict(Kept(plan, (ROW,))))
+    found = vitlab.cost("ViT-B/16", image=[100], out=tmp_path, quiet=True)
+    assert [row.model for row in found.rows] == ["ViT-B/16"]
+    kept = json.loads((tmp_path / MEASUREMENTS).read_text())["rows"]
+    assert [row["model"] for row in kept] == ["ViT-Ti/16", "ViT-B/16"]
+    table = (tmp_path / "cost.csv").read_text()
+    assert "ViT-Ti/16,64," in table
+    assert "ViT-B/16,100," in table
 
 
 def test_an_engine_that_is_not_installed_is_found_before_anything_is_measured(monkeypatch, tmp_path):
@@ -166,7 +198,7 @@ def test_measured_rows_are_kept_and_not_measured_again(tiny, tmp_path, capsys):
         assert row.utilisation > 0
         assert 100 * MIB < row.best.held < row.limit
     assert (tmp_path / "out" / "cost.md").exists()
-    assert "2 rows, up to 4 s each" in capsys.readouterr().err
+    assert "2 rows, up to 4 s each, and" in capsys.readouterr().err
     again = vitlab.cost(tiny, **how)
     assert again.rows == first.rows
     assert "4 of 4 rows need no measurement" in capsys.readouterr().err
@@ -176,8 +208,16 @@ def test_measured_rows_are_kept_and_not_measured_again(tiny, tmp_path, capsys):
     repaired = vitlab.cost(tiny, **how, quiet=True)
     assert [bool(row.timings) for row in repaired.rows] == [True, False, True, False]
     assert repaired.rows[2] == first.rows[2]
-    other = vitlab.cost(tiny, **how | {"batch": [1], "mode": "inference", "image": [16]}, quiet=True)
-    assert len(other.rows[0].timings) == 1
+    with pytest.raises(FileExistsError, match=r"has 2 rows measured in another way \(batch\); choose another folder"):
+        vitlab.cost(tiny, **how | {"batch": [1], "mode": "inference", "image": [16]}, quiet=True)
+    merged = vitlab.cost(tiny, **how | {"mode": "inference", "image": [16]}, merge=2)
+    assert [row.model for row in merged.rows] == [f"{first.rows[0].model}, merge 2"]
+    assert merged.rows[0].macs < first.rows[0].macs
+    assert "1 row, up to 4 s, and" in capsys.readouterr().err
+    kept = json.loads((tmp_path / "out" / MEASUREMENTS).read_text())["rows"]
+    assert [row["model"] for row in kept if row["timings"]] == [first.rows[0].model] * 2 + [merged.rows[0].model]
+    table = (tmp_path / "out" / "cost.csv").read_text()
+    assert table.count(first.rows[0].model) == 3
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partialmethod
 from pathlib import Path
 
@@ -23,7 +23,10 @@ from vitlab.cli import main
 from vitlab.data.source import Sample, Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.folders import FolderSource
+from vitlab.engines.making import missing_packages
 from vitlab.errors import TooManyBadImages
+from vitlab.files.store import Locked
+from vitlab.files.strict_json import from_json, read_json
 from vitlab.metrics.scores import Scores
 from vitlab.metrics.targets import read_real
 from vitlab.models.build import build_from_spec
@@ -36,8 +39,6 @@ from vitlab.runs.measure.evaluate import Labels, evaluate, match_classes, truth_
 from vitlab.runs.measure.inputs import preprocessing_of
 from vitlab.runs.measure.scoring import Reading, outputs
 from vitlab.spec import CONVENTIONS, ViTSpec
-from vitlab.store import Locked
-from vitlab.strict_json import from_json, read_json
 
 CLASSES = ("ape", "bee", "cat")
 
@@ -83,9 +84,12 @@ def test_one_table_for_many_models_and_sets_in_four_forms(photos, tmp_path):
         listed = list(csv.DictReader(file))
     assert [float(line["top-1 %"]) for line in listed] == [100 * row.numbers["top1"] for row in rows]
     assert [line["count"] for line in listed] == ["9"] * 4
+    assert [line["engine"] for line in listed] == ["torch"] * 4
     details = json.loads((tmp_path / "out" / "results.json").read_text())
     assert details[0]["numbers"]["top1"] == rows[0].numbers["top1"]
     assert details[0]["account"]["found"] == 9
+    assert (details[0]["engine"], details[0]["agreement"]) == ("torch", None)
+    assert "| engine |" in (tmp_path / "out" / "results.md").read_text()
     assert (tmp_path / "out" / "results.md").read_text().count("\n") == 6
     with (tmp_path / "out" / "01-confusion.csv").open() as file:
         assert sum(int(line["count"]) for line in csv.DictReader(file)) == 9
@@ -95,6 +99,19 @@ def test_one_table_for_many_models_and_sets_in_four_forms(photos, tmp_path):
             ("bee", "3"),
             ("cat", "2"),
         ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing_packages("onnxruntime")), reason="onnxruntime is not installed")
+def test_the_agreement_of_int8_is_in_the_results(photos, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path / "engines"))
+    model = saved_model(tmp_path / "m")
+    (row,), text = run([model], [f"folder:{photos}"], tmp_path / "out", engine="onnxruntime-int8")
+    assert row.agreement.images == 9
+    assert f"onnxruntime-int8: {row.agreement}" in text
+    (written,) = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert written["agreement"] == asdict(row.agreement)
+    assert written["engine"] == "onnxruntime-int8"
 
 
 def test_the_worst_mistakes_are_kept_with_their_samples_and_class_names(photos, tmp_path):
@@ -234,7 +251,7 @@ def test_an_expected_number_that_cannot_be_kept_is_refused_at_once(photos, tmp_p
 def test_two_evaluations_do_not_share_a_folder_at_once(photos, tmp_path):
     model = saved_model(tmp_path / "m")
     code = (
-        "import sys; from pathlib import Path; from vitlab.store import locked\n"
+        "import sys; from pathlib import Path; from vitlab.files.store import locked\n"
         "with locked(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     other = subprocess.Popen(
@@ -363,10 +380,11 @@ def test_the_command_prints_the_table_and_adds_to_the_ledger(photos, tmp_path, c
     assert main([*command, *more]) == 0
     told = capsys.readouterr().out
     assert "top-1 %" in told
+    assert re.search(r"own +torch ", told)
     assert told.splitlines()[-1].startswith(f"{tmp_path / 'out'}: the table as results.csv")
     (entry,), _ = read(ledger)
     assert f" {entry.got:.2f} " in told
-    assert (entry.n, entry.expected, entry.expected_from) == (9, 33.3, "chance")
+    assert (entry.n, entry.expected, entry.expected_from, entry.engine) == (9, 33.3, "chance", "torch")
     assert main(["report", "--ledger", str(ledger), "--out", str(tmp_path / "report")]) == 0
     assert "33.3" in capsys.readouterr().out
     assert main([*command, "--device", "nowhere"]) == 2

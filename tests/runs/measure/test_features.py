@@ -19,12 +19,12 @@ from vitlab.data.sources.catalogue import open_source
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import TooManyBadImages
 from vitlab.models.build import build_from_spec
-from vitlab.pixels import Preprocessing
 from vitlab.runs import progress as display
 from vitlab.runs.measure.features import features, write_features
 from vitlab.runs.measure.fewshot import fewshot_table
 from vitlab.runs.measure.scoring import Reading, outputs
 from vitlab.spec import ViTSpec
+from vitlab.spec.pixels import Preprocessing
 from vitlab.world.group import World
 
 HOW = Preprocessing()
@@ -114,7 +114,7 @@ def test_a_folder_of_other_features_is_refused(tiny, tiny_spec, tmp_path):
         (tiny, Preprocessing(fraction=0.5), Noise(6), "preprocessing"),
         (tiny, HOW, open_source(SHAPES.format(6, 0)), "class_names, data"),
     ):
-        with pytest.raises(ValueError, match=rf"other features \({what} differ\)"):
+        with pytest.raises(ValueError, match=rf"other features \(different {what}\)"):
             write_features(model, how, source, folder, spec="noise")
 
 
@@ -127,7 +127,7 @@ def test_a_folder_of_an_earlier_version_names_the_engine_that_continues_it(model
     capsys.readouterr()
     assert main(command) == 2
     said = capsys.readouterr().err
-    assert "(engine differ); give --engine plain, which computed them, or choose another folder" in said
+    assert "(different engine); give --engine plain, which computed them, or choose another folder" in said
     assert main([*command, "--engine", "plain"]) == 0
 
 

@@ -22,15 +22,15 @@ from pictures import photo
 from vitlab.cli import main
 from vitlab.data.transforms.evaluation import evaluation_pixels
 from vitlab.drawing.canvas import coloured
+from vitlab.files.store import verify_folder
 from vitlab.inspection import captions
 from vitlab.inspection.attention import attention_distance
 from vitlab.inspection.rollout import rollout
 from vitlab.inspection.weights import Likeness
 from vitlab.models.build import build_from_spec
-from vitlab.pixels import Preprocessing
 from vitlab.runs.measure import inspection as run
 from vitlab.spec import Backbone, ViTSpec
-from vitlab.store import verify_folder
+from vitlab.spec.pixels import Preprocessing
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
 

@@ -8,6 +8,7 @@ import torch
 
 import vitlab
 from vitlab.cli import main
+from vitlab.errors import WeightsWarning
 from vitlab.inspection.merged import merged_picture
 
 
@@ -39,6 +40,17 @@ def test_every_command_that_measures_a_model_merges(weights, photos, tmp_path, c
     main(["fewshot", "--model", str(weights), *sets, "--out", str(tmp_path / "s"), "--preprocessing", "own", *flags])
     assert main(["predict", str(weights), str(photos), "--json", *flags]) == 0
     assert f"{weights}, merge 5" in capsys.readouterr().out
+
+
+def test_more_than_a_layer_can_merge_is_a_warning_with_what_is_left(weights, photos):
+    told = (
+        "merge 98 is more than half of the 16 patches, the most that a layer can merge: 17 tokens become 5 in 2 layers"
+    )
+    with pytest.warns(WeightsWarning, match=told):
+        vitlab.predict(weights, photos, merge=98, quiet=True)
+    vitlab.predict(weights, photos, merge=8, quiet=True)
+    with pytest.raises(ValueError, match="merge is -1; give the number of tokens to merge in every layer, from 0"):
+        vitlab.predict(weights, photos, merge=-1, quiet=True)
 
 
 def test_a_module_is_used_as_it_is(weights, photos):

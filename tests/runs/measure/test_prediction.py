@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 
 import numpy as np
 import pytest
@@ -14,10 +15,12 @@ from pictures import exif, jpeg, with_exif
 from vitlab import load_model, predict, save_model
 from vitlab.cli import main
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
+from vitlab.engines.agreement import agreement
 from vitlab.engines.making import missing_packages
+from vitlab.engines.opening import open_engine
 from vitlab.models.build import build_from_spec
 from vitlab.runs.measure.inputs import class_names
-from vitlab.runs.measure.prediction import answers, batch_of, preprocess
+from vitlab.runs.measure.prediction import BATCH, answers, batch_of, preprocess
 from vitlab.spec import CONVENTIONS, ViTSpec
 
 
@@ -67,7 +70,30 @@ def test_an_engine_is_chosen_for_the_pictures_that_are_given():
 def test_one_picture_has_the_engine_that_is_fastest_for_one(model, pictures, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path / "engines"))
     found = predict(model, pictures[0], engine="auto")
-    assert f"engine {found.engine}: auto: fastest for 1 image in batches of 1; images/s" in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    expected = (
+        r"auto: estimated time for 1 image in batches of 1: torch [\d.]+ s \(opens in [\d.]+ s, [\d.]+ images/s\), "
+    )
+    assert re.search(f"engine {found.engine}: {expected}", said)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing_packages("onnxruntime")), reason="onnxruntime is not installed")
+def test_the_agreement_of_int8_is_in_the_answers(model, pictures, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path / "engines"))
+    found = predict(model, pictures, engine="onnxruntime-int8")
+    expected = agreement(open_engine(model, "onnxruntime-int8"), model, preprocess(model, pictures[:BATCH]))
+    assert found.agreement == expected
+    assert found.to_json()["agreement"] == {
+        "images": BATCH,
+        "same": expected.same,
+        "difference": expected.difference,
+    }
+    assert f"onnxruntime-int8: {expected}" in " ".join(capsys.readouterr().err.split())
+    assert len(found) == len(pictures)
+    prepared = predict(model, preprocess(model, pictures), engine="onnxruntime-int8", quiet=True)
+    assert prepared.agreement == expected
+    assert predict(model, pictures, quiet=True).to_json()["agreement"] is None
 
 
 def test_a_multi_label_model_answers_with_a_probability_of_each_class(model, pictures, tmp_path, capsys):
@@ -87,6 +113,12 @@ def test_a_multi_label_model_answers_with_a_probability_of_each_class(model, pic
     assert [g["probability"] for g in said["answers"][0]["guesses"]] == [g.probability for g in found.guesses]
     assert main(["predict", str(tmp_path / "model"), str(pictures[0])]) == 0
     assert "a sigmoid of each class" in " ".join(capsys.readouterr().err.split())
+
+
+def test_no_engine_is_prepared_if_no_picture_exists(model, tmp_path, monkeypatch):
+    monkeypatch.setattr("vitlab.engines.opening.fastest", None)
+    (found,) = predict(model, tmp_path / "absent.png", engine="auto", quiet=True)
+    assert found.reason == "missing"
 
 
 def test_a_bad_picture_is_named_and_the_others_are_answered(model, pictures, tmp_path):

@@ -22,10 +22,10 @@ from vitlab.metrics.targets import LabelMap
 from vitlab.models.build import build_from_spec
 from vitlab.models.classifier import evaluating
 from vitlab.models.fingerprint import fingerprint_of
-from vitlab.pixels import Preprocessing
 from vitlab.runs.measure.scoring import Reading, outputs
 from vitlab.runs.measure.scoring import score_source as run
 from vitlab.spec import ViTSpec
+from vitlab.spec.pixels import Preprocessing
 from vitlab.world.group import ALONE, World, join
 
 HOW = Preprocessing()

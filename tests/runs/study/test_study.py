@@ -1,11 +1,7 @@
 """`vitlab.study`: every study at the scale of the tests, plans, resuming after a kill, rivals, studies of one's own."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,28 +9,27 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import crashes
 import vitlab
+from crashes import run_test_study
 from vitlab.cli import main
 from vitlab.data.sources.catalogue import open_source
+from vitlab.files.strict_json import from_json
 from vitlab.page.run_browser.api import RunBrowser
-from vitlab.recipe import Execution
 from vitlab.run_dir import DIVERGED, RESULT
-from vitlab.runs.study.measuring import ROW
+from vitlab.runs.progress import duration
+from vitlab.runs.study.several import plan_studies, run_studies
 from vitlab.runs.study.study import places_table, plan_study, study, study_names, without_places
 from vitlab.runs.study.trainings import Lab, choose_recipes, chosen_recipe, packed, picking_jobs
+from vitlab.spec.recipe import Execution
 from vitlab.studies.catalogue import STUDIES
 from vitlab.studies.claims import Claim, above
 from vitlab.studies.scales import PAPER, TEST
 from vitlab.studies.study import Accuracy, Cell, Figure, Study
+from vitlab.studies.study_file import IDENTITY, ROW, STUDY, StudyFile, study_file
 
 CPU = Execution()
 SECONDS = 600  # that nothing takes, however busy the machine is
-
-
-@pytest.fixture(scope="module")
-def out(tmp_path_factory):
-    """One folder for all studies: they share their trainings."""
-    return tmp_path_factory.mktemp("studies")
 
 
 def times(out):
@@ -57,28 +52,34 @@ def own_study(**changes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_study_runs_at_the_scale_of_the_tests(name, out):
-    found = study(name, out, scale="test", seeds=1, quiet=True, execution=CPU)
-    plan = plan_study(name, out, scale="test", seeds=1)
+def test_every_study_runs_at_the_scale_of_the_tests_and_continues_after_a_kill(name, tmp_path):
+    child = crashes.processes.Process(target=run_test_study, args=(name, tmp_path))
+    child.start()
+    end = time.monotonic() + SECONDS
+    while not times(tmp_path) and time.monotonic() < end:
+        assert child.is_alive()
+        time.sleep(0.005)
+    child.kill()
+    child.join()
+    before = times(tmp_path)
+    assert not (tmp_path / name / "table.md").exists(), "it was killed before its end"
+    found = run_test_study(name, tmp_path)
+    assert before
+    assert before.items() <= times(tmp_path).items(), "finished runs are not repeated"
+
+    plan = plan_study(name, tmp_path, scale="test", seeds=1)
     assert [row.levels for row in found.rows] == [dict(cell.levels) for cell in plan.cells]
     for row in found.rows:
         assert row.measure in row.values
         assert row.versions["torch"]
         assert "/" not in row.data.replace("tiny/", ""), "rows name places, not paths"
-    folder = out / name
-    assert {file.name for file in folder.iterdir()} >= {
-        "table.md",
-        "table.csv",
-        "table.json",
-        "figure.svg",
-        "figure.png",
-    }
+    made = {file.name for file in (tmp_path / name).iterdir()}
+    assert made >= {"table.md", "table.csv", "table.json", "figure.svg", "figure.png"}
     assert len(found.table.rows) == len(plan.cells)
     assert {one.answer for one in found.verdicts} == {"not run yet"}  # one seed decides nothing
-    before = times(out)
-    again = study(name, out, scale="test", seeds=1, quiet=True, execution=CPU)
-    assert again.rows == found.rows
-    assert times(out) == before, "a finished study repeats nothing"
+    done = times(tmp_path)
+    assert run_test_study(name, tmp_path).rows == found.rows
+    assert times(tmp_path) == done, "a finished study repeats nothing"
 
 
 @pytest.mark.slow
@@ -97,25 +98,18 @@ def test_more_seeds_add_runs_and_decide_claims(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_study_continues_without_repeating_finished_runs(tmp_path):
-    script = (
-        "import sys, torch\n"
-        "from vitlab.runs.study.study import study\n"
-        "from vitlab.recipe import Execution\n"
-        "torch.set_num_threads(1)\n"
-        f"study('table7', {str(tmp_path)!r}, scale='test', seeds=1, quiet=True, execution=Execution())\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", script]) as process:
-        end = time.monotonic() + SECONDS
-        while not any(tmp_path.glob(f"trained/*pets*/*/{RESULT}")) and time.monotonic() < end:
-            assert process.poll() is None
-            time.sleep(0.02)
-        os.kill(process.pid, signal.SIGKILL)
-    before = times(tmp_path)
-    assert 5 <= len([one for one in before if one.endswith(RESULT)]) < 8, "four pre-trainings and some fine-tunings"
-    found = study("table7", tmp_path, scale="test", seeds=1, quiet=True, execution=CPU)
-    assert len(found.rows) == 4
-    assert before.items() <= times(tmp_path).items()
+def test_the_file_of_a_study_describes_its_grid_and_an_older_one_is_completed(tmp_path):
+    study(own_study(), tmp_path, scale="test", seeds=1, quiet=True, execution=CPU)
+    file, before = tmp_path / "length" / STUDY, times(tmp_path)
+    written, plan = json.loads(file.read_text()), plan_study(own_study(), tmp_path, scale="test", seeds=1)
+    assert from_json(StudyFile, written) == study_file(own_study(), "test", plan.cells, (0,))
+    assert set(written["trainings"]) == {path.parent.parent.name for path in tmp_path.glob(f"trained/*/*/{RESULT}")}
+    file.write_text(json.dumps({name: written[name] for name in IDENTITY}))
+    study(own_study(), tmp_path, scale="test", seeds=1, quiet=True, execution=CPU)
+    assert times(tmp_path) == before
+    assert json.loads(file.read_text()) == written
+    study(own_study(), tmp_path, scale="test", seeds=1, first_seed=7, quiet=True, execution=CPU)
+    assert json.loads(file.read_text()) == {**written, "seeds": [0, 7]}
 
 
 @pytest.mark.slow
@@ -126,12 +120,16 @@ def test_runs_can_take_place_in_processes_of_their_own(tmp_path):
     assert all(row.values for row in several.rows)
     browser = RunBrowser(tmp_path)
     try:
-        listed = browser.list()
+        listed, shown = browser.list(), browser.studies()["studies"]
     finally:
         browser.close()
     assert listed["total"] == 4 + 3, "the run browser shows every training of every study"
     assert {one["state"] for one in listed["runs"]} == {"finished"}
     assert len(alone.rows) == 2
+    assert [(one["name"], one["state"]) for one in shown] == [("a/length", "finished"), ("b/figure9", "finished")]
+    assert [one["trainings"] for one in shown] == [{"finished": runs, "total": runs} for runs in (4, 3)]
+    for one, found in zip(shown, (alone, several), strict=True):
+        assert [cell["mean"] for cell in one["cells"]] == [row.values[row.measure] for row in found.rows]
 
 
 @pytest.mark.slow
@@ -144,7 +142,7 @@ def test_a_run_that_diverged_leaves_its_cell_empty_and_the_others_go_on(tmp_path
     shutil.rmtree(tmp_path / "length" / "cells")
     found = study(own_study(), tmp_path, scale="test", seeds=1, quiet=True, execution=CPU)
     assert [bool(row.values) for row in found.rows] == [False, True]
-    assert found.table.rows[0][1] is None
+    assert found.table.rows[0][found.table.columns.index("top-1 %")] is None
 
 
 @pytest.mark.slow
@@ -179,7 +177,7 @@ def test_the_command_prints_table_verdicts_and_places_and_writes_the_ledger(tmp_
     assert main(["study", "--list"]) == 0
     assert "Table 8: position embeddings" in capsys.readouterr().out
     assert main(["study", "figure9", "--scale", "tiny", "--seeds", "1"]) == 2
-    assert "needs data that it cannot draw: cifar10=" in capsys.readouterr().err
+    assert "needs the data cifar10 (" in capsys.readouterr().err
 
 
 # -- Plans and mistakes ----------------------------------------------------------------------------------
@@ -206,7 +204,7 @@ def test_the_plan_says_what_data_is_needed():
 
 
 def test_a_study_says_what_is_wrong_before_anything_starts(tmp_path):
-    with pytest.raises(ValueError, match="cifar10=the folder of CIFAR-10"):
+    with pytest.raises(ValueError, match=r"table8 needs the data cifar10 \(the folder of CIFAR-10"):
         study("table8", tmp_path, scale="tiny", quiet=True)
     with pytest.raises(ValueError, match="no data is named mnist here; known are cifar10"):
         study("table8", tmp_path, scale="tiny", data={"mnist": "x", "cifar10": "y"}, quiet=True)
@@ -235,6 +233,8 @@ def test_rows_name_places_instead_of_paths():
     command = "vitlab study table8 --data cifar10=/data/cifar --data 'fashion-mnist=/my data/f' --jobs 2"
     found = without_places(command, {"cifar10": "/data/cifar", "fashion-mnist": "/my data/f"})
     assert found == "vitlab study table8 --data cifar10=CIFAR10 --data fashion-mnist=FASHION-MNIST --jobs 2"
+    written = "vitlab study figure12 --out /my/studies --ledger results/studies"
+    assert without_places(written, {}) == "vitlab study figure12 --out OUT --ledger results/studies"
 
 
 def test_all_stands_for_every_study_and_several_share_their_trainings():
@@ -262,3 +262,59 @@ def test_data_is_packed_once_with_its_labels_and_class_names(tmp_path):
 
 def test_studies_are_listed_from_python():
     assert [row[0] for row in vitlab.list_studies().rows] == list(STUDIES)
+
+
+def test_the_plan_of_all_studies_is_one_plan(tmp_path):
+    plans = plan_studies(["all"], tmp_path, scale="tiny", seeds=1)
+    assert len(plans.together.cells) == sum(len(one.cells) for one in plans.plans)
+    names = {name for table in plans.places for name, _ in table.rows}
+    assert names == {"cifar10", "dsprites", "fashion-mnist"}
+    assert plans.together.runs < sum(one.runs for one in plans.plans), "equal trainings are shared"
+    *single, last = plans.lines()
+    assert len(single) == len(STUDIES)
+    assert last.startswith("together: ")
+
+
+def test_the_data_of_all_studies_is_checked_before_the_first_one_starts(tmp_path):
+    with pytest.raises(ValueError, match="needs the data fashion-mnist"):
+        list(run_studies(["figure7", "table2"], tmp_path, data={"cifar10": "x"}, seeds=1, quiet=True))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_setting_that_a_study_decides_itself_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="a study keeps one checkpoint of each run"):
+        study("figure9", tmp_path, scale="test", seeds=1, quiet=True, execution=replace(CPU, keep=5))
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", "trained", "data", "x" * 101])
+def test_a_study_has_the_name_of_a_folder_of_its_own(tmp_path, name):
+    with pytest.raises(ValueError, match="named"):
+        plan_study(own_study(name=name), tmp_path, scale="test")
+
+
+def test_mistakes_in_a_study_of_ones_own_are_found_before_it_runs(tmp_path):
+    def planned(cells, figure="a"):
+        return plan_study(own_study(cells=cells, claims=(), figure=Figure(figure)), tmp_path, scale="test")
+
+    start = TEST.pretrained("ViT-B/16")
+    fine = Cell({"a": "1"}, TEST.few_shot(), start)
+    with pytest.raises(ValueError, match="the figure uses depth, but the cells have a"):
+        planned(lambda lab: [fine], figure="depth")
+    with pytest.raises(ValueError, match="no task is named 'cats' at this scale; known are digits"):
+        planned(lambda lab: [Cell({"a": "1"}, Accuracy(), lab.tuned(start, "cats", "ViT-B/16"))])
+    with pytest.raises(ValueError, match="the paper has no recipe for ViT-Q/16"):
+        planned(lambda lab: [Cell({"a": "1"}, lab.few_shot(), lab.pretrained("ViT-Q/16"))])
+    with pytest.raises(ValueError, match="has no layer; it has patch, layers"):
+        planned(lambda lab: [Cell({"a": "1"}, lab.few_shot(), lab.pretrained("ViT-B/16", layer=2))])
+    with pytest.raises(ValueError, match="Accuracy needs a training with test images"):
+        planned(lambda lab: [Cell({"a": "1"}, Accuracy(), start)])
+
+
+def test_long_times_are_told_in_years():
+    assert [duration(seconds) for seconds in (59, 3600 * 3, 86_400 * 40, 3.2e8, 1.9e13)] == [
+        "59 s",
+        "3.0 h",
+        "40.0 days",
+        "10.1 years",
+        "600,000 years",
+    ]

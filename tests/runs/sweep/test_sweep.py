@@ -22,7 +22,6 @@ from vitlab.cli import main
 from vitlab.data import contents
 from vitlab.models.build import build_from_spec
 from vitlab.paper.recipes.finetuning import finetuning_recipe, quick_recipe
-from vitlab.recipe import Execution
 from vitlab.report.ledger import read
 from vitlab.run_dir import CONTENTS, RunDir
 from vitlab.runs.sweep.grid import Point, SweepOptions, points_of, row_rates
@@ -31,6 +30,7 @@ from vitlab.runs.sweep.search import read_space
 from vitlab.runs.sweep.selection import Judged, pick
 from vitlab.runs.training.request import Request
 from vitlab.spec import ViTSpec
+from vitlab.spec.recipe import Execution
 
 TRAIN, TEST = "shapes?classes=3&images=40&size=16", "shapes?classes=3&images=30&size=16&seed=1"
 STEPS = 12

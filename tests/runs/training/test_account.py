@@ -13,9 +13,9 @@ from rich.console import Console
 import crashes
 from pictures import photo
 from vitlab.errors import TooManyBadImages
-from vitlab.recipe import Execution, Masking
 from vitlab.run_dir import RunDir
 from vitlab.runs.training.trainer import train_run
+from vitlab.spec.recipe import Execution, Masking
 from vitlab.weights.load import load_model
 
 STEPS = 8  # of 6 images: two epochs of 24

@@ -12,8 +12,8 @@ from rich.console import Console
 import crashes
 from agreement import randomised
 from vitlab import save_model
-from vitlab.busy import Crowding, Place, Reading
 from vitlab.models.build import build_from_spec
+from vitlab.process.busy import Crowding, Place, Reading
 from vitlab.run_dir import RunDir
 from vitlab.runs.measure import evaluate
 from vitlab.runs.training import trainer as training

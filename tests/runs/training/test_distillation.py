@@ -11,12 +11,12 @@ from vitlab import load_model, save_model
 from vitlab.cli import main
 from vitlab.data.fingerprint import DataCard, describe
 from vitlab.data.sources.catalogue import open_source
+from vitlab.files.store import MANIFEST
 from vitlab.paper.recipes.length import Length
 from vitlab.paper.recipes.pretraining import pretraining_recipe
-from vitlab.recipe import Execution
 from vitlab.run_dir import RunDir, RunSpec
 from vitlab.runs.training.objective import open_teacher
-from vitlab.store import MANIFEST
+from vitlab.spec.recipe import Execution
 from vitlab.train.update import Update
 from vitlab.weights.load import weights_sha256
 

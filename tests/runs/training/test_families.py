@@ -10,14 +10,14 @@ from rich.console import Console
 
 from vitlab import load_model, predict
 from vitlab.data.sources.digits import DigitsSource
-from vitlab.recipe import AdamW, Execution, Recipe, Schedule
+from vitlab.files.store import MANIFEST
+from vitlab.files.strict_json import to_json
 from vitlab.run_dir import VERSION, RunDir, RunSpec
 from vitlab.runs.training.data import open_run_data, open_training_data
 from vitlab.runs.training.request import Request, finetuning_spec
 from vitlab.runs.training.trainer import train_run
 from vitlab.spec import AxialResNetSpec, Backbone, ResNetSpec, SwinSpec, ViTSpec
-from vitlab.store import MANIFEST
-from vitlab.strict_json import to_json
+from vitlab.spec.recipe import AdamW, Execution, Recipe, Schedule
 from vitlab.train.update import Update
 from vitlab.weights.load import load_start
 

@@ -23,8 +23,8 @@ from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import take
 from vitlab.data.transforms.corruption import HIDDEN
 from vitlab.drawing.canvas import GAP, SMALLEST
+from vitlab.files.strict_json import from_json, read_json, to_json
 from vitlab.models.masked import build_masked_model
-from vitlab.recipe import Masking
 from vitlab.run_dir import CHECKPOINTS, MODEL, PICTURE, RESULT, RUN, RunDir, RunSpec
 from vitlab.runs.training.data import open_run_data
 from vitlab.runs.training.objective import corruption_of, prediction_of
@@ -32,7 +32,7 @@ from vitlab.runs.training.state import initial_state
 from vitlab.runs.training.trainer import train_run
 from vitlab.runs.training.validation import draw_predictions, score_predictions
 from vitlab.spec import Backbone
-from vitlab.strict_json import from_json, read_json, to_json
+from vitlab.spec.recipe import Masking
 from vitlab.train.checkpoints.files import name_of
 
 KILLS = 6

@@ -16,12 +16,12 @@ import vitlab
 from vitlab.cli import main
 from vitlab.data.sources.catalogue import open_source
 from vitlab.models.build import build_from_spec
-from vitlab.recipe import measure_of
 from vitlab.report.ledger import read
 from vitlab.run_dir import RunDir
 from vitlab.runs.measure.evaluate import evaluate
 from vitlab.runs.progress import describe
 from vitlab.spec import ViTSpec
+from vitlab.spec.recipe import measure_of
 
 CHANNELS = ("blue", "green", "red")  # the classes, sorted
 pytestmark = pytest.mark.usefixtures("charts")  # a report of several labels draws them

@@ -14,14 +14,14 @@ from rich.console import Console
 
 import crashes
 from vitlab.data.sources.digits import DigitsSource
-from vitlab.recipe import AUTOMATIC, Execution
+from vitlab.files.strict_json import from_json, read_json
 from vitlab.report.answers import Answers, ClassResult
 from vitlab.run_dir import MODEL, REPORT, RESULT, RunDir, answers_file
 from vitlab.runs.progress import describe
 from vitlab.runs.training import finishing
 from vitlab.runs.training import report as run_report
 from vitlab.runs.training.trainer import train_run
-from vitlab.strict_json import from_json, read_json
+from vitlab.spec.recipe import AUTOMATIC, Execution
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
 pytestmark = pytest.mark.usefixtures("charts")

@@ -19,8 +19,8 @@ from vitlab.data.class_names import renumbered
 from vitlab.data.fingerprint import describe
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.folders import FolderSource
+from vitlab.files.strict_json import to_json
 from vitlab.paper.models import name_of
-from vitlab.recipe import Execution
 from vitlab.run_dir import RunDir
 from vitlab.runs.training import start
 from vitlab.runs.training.data import open_run_data, open_training_data
@@ -29,7 +29,7 @@ from vitlab.runs.training.start import create_run
 from vitlab.runs.training.state import initial_model
 from vitlab.runs.training.trainer import InMemory, train_run
 from vitlab.spec import SwinSpec, ViTSpec
-from vitlab.strict_json import to_json
+from vitlab.spec.recipe import Execution
 from vitlab.weights.load import load_start
 from vitlab.weights.save import save_model
 

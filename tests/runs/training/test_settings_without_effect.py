@@ -7,13 +7,13 @@ import pytest
 from rich.console import Console
 
 from vitlab import build_model, save_model
+from vitlab.files.strict_json import from_json, to_json
 from vitlab.paper.recipes.pretraining import pretraining_recipe
-from vitlab.pixels import RandAugment
-from vitlab.recipe import HARD, Distillation, Execution, Recipe
 from vitlab.run_dir import RunSpec
 from vitlab.runs.training.data import open_training_data
 from vitlab.runs.training.request import Request, pretraining_spec
-from vitlab.strict_json import from_json, to_json
+from vitlab.spec.pixels import RandAugment
+from vitlab.spec.recipe import HARD, Distillation, Execution, Recipe
 from vitlab.weights.load import load_start
 
 DATA = "shapes?classes=3&images=40&size=32"

@@ -14,9 +14,9 @@ import vitlab
 from vitlab.errors import InvalidValue
 from vitlab.paper.models import model_spec
 from vitlab.paper.recipes.finetuning import finetuning_recipe
-from vitlab.recipe import AUTOMATIC, CHOSEN, SGD, Execution
 from vitlab.run_dir import RunDir
 from vitlab.runs.training.trainer import train_run
+from vitlab.spec.recipe import AUTOMATIC, CHOSEN, SGD, Execution
 from vitlab.train import streams
 
 MODEL = model_spec("ViT-Ti/16", image=(224, 224), classes=10)

@@ -13,13 +13,13 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 import crashes
 from vitlab.data.source import Source
 from vitlab.data.sources.digits import DigitsSource
+from vitlab.files.strict_json import to_json
 from vitlab.models.transformer import Block
 from vitlab.paper.models import model_spec
 from vitlab.run_dir import RunDir
 from vitlab.runs.training.data import open_run_data
 from vitlab.runs.training.time_estimate import Pace, estimated_seconds, reading_seconds, training_pace
 from vitlab.runs.training.trainer import InMemory, train_run
-from vitlab.strict_json import to_json
 
 SPEC = crashes.small_run()
 CPU = torch.device("cpu")

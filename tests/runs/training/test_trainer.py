@@ -16,12 +16,12 @@ from rich.console import Console
 import crashes
 from vitlab.cli import main
 from vitlab.errors import Diverged
-from vitlab.recipe import Execution
+from vitlab.files.store import Locked
 from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, RESULT, RunDir
 from vitlab.runs.training import trainer as training
 from vitlab.runs.training.state import initial_state
 from vitlab.runs.training.trainer import train_run
-from vitlab.store import Locked
+from vitlab.spec.recipe import Execution
 from vitlab.train.checkpoints.files import name_of
 from vitlab.train.update import Examples, Update
 

@@ -16,9 +16,9 @@ from vitlab.data.source import decode
 from vitlab.data.vtab import packs
 from vitlab.data.vtab.opening import open_task, origin
 from vitlab.data.vtab.originals import open_original
+from vitlab.files.store import LOCK, Locked, locked
 from vitlab.runs.vtab.prepare import image_sets
 from vitlab.runs.vtab.tasks import chosen_tasks
-from vitlab.store import LOCK, Locked, locked
 from vtab_miniatures import SETS, written
 
 SPLITS = ("train800", "val200", "train800val200", "test")

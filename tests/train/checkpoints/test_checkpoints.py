@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from vitlab import store
-from vitlab.recipe import SGD, AdamW
-from vitlab.store import MANIFEST, write_folder
+from vitlab.files import store
+from vitlab.files.store import MANIFEST, write_folder
+from vitlab.spec.recipe import SGD, AdamW
 from vitlab.train.checkpoints import files as checkpoint_files
 from vitlab.train.checkpoints.checkpoints import Checkpoints, NotSaved
 from vitlab.train.checkpoints.files import BEST, LATEST, name_of, verify_checkpoint

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import crashes
-from vitlab.recipe import Execution
 from vitlab.run_dir import MODEL, RunDir
+from vitlab.spec.recipe import Execution
 from vitlab.train.checkpoints.files import name_of
 
 KILLS = int(os.environ.get("VITLAB_KILLS", "10"))

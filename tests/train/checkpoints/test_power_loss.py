@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import crashes
-from vitlab import store
-from vitlab.recipe import AdamW
+from vitlab.files import store
+from vitlab.files.strict_json import read_json
 from vitlab.run_dir import CHECKPOINTS, RUN, RunDir
-from vitlab.strict_json import read_json
+from vitlab.spec.recipe import AdamW
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.checkpoints.files import LATEST, verify_checkpoint
 from vitlab.train.optimizers import make_optimizer

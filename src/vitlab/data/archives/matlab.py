@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from vitlab.files.user_files import check_regular
 from vitlab.require import require
-from vitlab.user_files import check_regular
 
 LARGEST_ARRAY = 4 * 2**30  # bytes; the largest, SVHN's extra images, has 1.6 GB
 NUMBERS = {"uint8", "int8", "uint16", "int16", "uint32", "int32", "double", "single"}  # MATLAB's classes

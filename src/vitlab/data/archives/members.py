@@ -24,9 +24,9 @@ from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
 from vitlab.data.sources.folders import SYSTEM_FOLDERS, Files, PackedFiles
 from vitlab.data.sources.tar import TarError, TarFile
 from vitlab.errors import printable
+from vitlab.files.user_files import check_archive, read_regular
 from vitlab.npz import DAMAGE
 from vitlab.require import require
-from vitlab.user_files import check_archive, read_regular
 
 MOST_MEMBERS = 2_000_000
 LOCAL, LOCAL_MARK = struct.Struct("<4s22x2H"), b"PK\x03\x04"  # before a member of a zip: mark, lengths of what follows

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from vitlab.data.fingerprint import file_stamp
-from vitlab.user_files import open_regular
+from vitlab.files.user_files import open_regular
 
 INPUT = 2**14  # bytes that are decompressed at a time, to at most
 OUTPUT = 2**20

@@ -2,11 +2,12 @@
 
 A list is a file of JSON lines, one sample each: {"id": "cat/7.jpg", "number": 6, "reason": "near_duplicate"}. Only the
 id is needed; the number makes opening faster. The first line of a list that vitlab wrote, {"format":
-"vitlab-exclusion", "version": 1, "pictures": ...}, says which data set the list belongs to.
+"vitlab-exclusion", "version": 1, "pictures": ..., "entries": 3}, says which data set the list belongs to, and how many
+samples follow, so that a list that was cut short is noticed.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -17,22 +18,28 @@ from vitlab.data.dedup.hash_files import identity
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Paths, Source, Wrapped, check_index
 from vitlab.errors import first_few
+from vitlab.files.store import replacing
+from vitlab.files.strict_json import from_json, parse_json, read_json
+from vitlab.files.user_files import stream_lines
 from vitlab.require import require
-from vitlab.store import replacing
-from vitlab.strict_json import from_json, parse_json
-from vitlab.user_files import stream_lines
 
 FORMAT: Final = "vitlab-exclusion"
+SUMMARY: Final = "dedup.json"  # beside a list that `vitlab data dedup` wrote; `removed` is the number of its entries
+AGAIN = "write the list again with vitlab data dedup"
 SHOWN = 3  # unknown ids that an error names
 
 
 @dataclass(frozen=True)
 class Header:
-    """The first line of a list that vitlab wrote; `pictures` is the `identity` of the data set."""
+    """The first line of a list that vitlab wrote; `pictures` is the `identity` of the data set.
+
+    Lists that were written before `entries` was added are complete if the summary beside them has as many.
+    """
 
     format: str
     version: int
     pictures: str
+    entries: int | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,10 @@ def without_listed(source: Source, file: Path) -> Source:
 
 def read_list(file: Path) -> tuple[Header | None, dict[str, Entry]]:
     """Read a list: its header, if it has one, and its entries by id."""
-    header, entries = None, {}
+    header, entries, count = None, {}, 0
+    there = file.exists() or file.is_symlink()
+    if not there:
+        raise FileNotFoundError(f"{file} does not exist; {AGAIN}, or leave exclude= out of the data")
     for number, line in enumerate(stream_lines(file), 1):
         if not line.strip():
             continue
@@ -113,13 +123,32 @@ def read_list(file: Path) -> tuple[Header | None, dict[str, Entry]]:
             continue
         entry = from_json(Entry, value, where)
         entries.setdefault(entry.id, entry)
+        count += 1
+    _require_whole(file, header, count)
     return header, entries
 
 
-def write_list(file: Path, pictures: str, entries: Iterable[Entry]) -> None:
+def _require_whole(file: Path, header: Header | None, count: int) -> None:
+    """Raise if a list is empty, or not known to have all its entries."""
+    require(header is not None or count > 0, f"{file} is empty or was cut short; {AGAIN}")
+    if header is None:
+        return
+    expected = header.entries
+    if expected is None:
+        beside = file.with_name(SUMMARY)
+        summary = read_json(beside) if beside.is_file() else None
+        removed = summary.get("removed") if isinstance(summary, dict) else None
+        expected = removed if isinstance(removed, int) else None
+        old = f"{file} does not say how many samples it lists, so it cannot be told whether it is complete; {AGAIN}"
+        require(expected is not None, old)
+    require(count == expected, f"{file} lists {count:,} samples of {expected:,}: it was cut short or edited; {AGAIN}")
+
+
+def write_list(file: Path, pictures: str, entries: Sequence[Entry]) -> None:
     """Write a list for the data set with the identity `pictures`."""
+    header = {"format": FORMAT, "version": 1, "pictures": pictures, "entries": len(entries)}
     with replacing(file) as temporary, temporary.open("w", encoding="ascii") as lines:
-        lines.write(json.dumps({"format": FORMAT, "version": 1, "pictures": pictures}, allow_nan=False) + "\n")
+        lines.write(json.dumps(header, allow_nan=False) + "\n")
         for entry in entries:
             value = {"id": entry.id, "number": entry.number, "reason": entry.reason}
             lines.write(json.dumps(value, allow_nan=False) + "\n")

@@ -21,10 +21,10 @@ from vitlab.data.loading.workers import RangeReader
 from vitlab.data.source import Sample, Source, decode
 from vitlab.data.splits import Subset
 from vitlab.data.survey import content_hash
+from vitlab.files.store import make_folder, remove_folder, remove_leftovers, replacing, write_json
+from vitlab.files.strict_json import read_json
 from vitlab.npz import NpzError, damage_explained, open_archive, read_array
 from vitlab.require import require
-from vitlab.store import make_folder, remove_folder, remove_leftovers, replacing, write_json
-from vitlab.strict_json import read_json
 
 CARD: Final = "set.json"
 PER_FILE = 1024  # pictures; 1 MB

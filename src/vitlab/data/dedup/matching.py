@@ -8,7 +8,8 @@ import numpy as np
 from vitlab.data.dedup.hash_files import Hashes
 from vitlab.data.dedup.search import HashIndex
 
-# Measured by bench/experiments/dedup.py: edits of 200 photographs differ in at most 11 bits and correlate by over 0.92.
+# Measured by bench/experiments/dedup.py on 200 photographs: compressed, resized or brightened by up to 20 %, they
+# differ from the originals in at most 10 bits and correlate by over 0.95.
 MAX_DISTANCE = 11  # bits
 MIN_CORRELATION = 0.92
 PER_PICTURE = 10  # test pictures that are listed of one training picture

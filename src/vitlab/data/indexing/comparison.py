@@ -1,4 +1,4 @@
-"""What differs between an index and the data as it is now. Memory does not grow with the number of samples."""
+"""What differs between an index and the data as it is now. Memory hardly grows with the number of samples."""
 
 import hashlib
 import itertools
@@ -15,7 +15,8 @@ from vitlab.data.indexing.listing import Read
 State = Literal["changed", "missing", "added", "unreadable", "label", "class", "shard"]
 PAIR = np.dtype([("hash", "<u8", (2,)), ("number", "<i8")])  # of an id
 NUMBER = np.dtype("<i8")
-BUCKET = 1_000_000  # ids that are matched at a time
+BUCKET = 2**16  # ids that are matched at a time
+MOST_BUCKETS = 1024  # files of each side; more than 67 million ids make larger buckets instead
 CHUNK = 2**16  # ids that are hashed at a time
 ADDED = -1
 
@@ -28,7 +29,7 @@ class Difference(NamedTuple):
     detail: str = ""
 
 
-def text(name: bytes) -> str:
+def id_text(name: bytes) -> str:
     """An id as text; broken bytes are kept."""
     return name.decode("utf-8", "surrogateescape")
 
@@ -38,7 +39,7 @@ def text(name: bytes) -> str:
 
 def compare_sample(then: Row | None, now: Read, names: "Naming") -> Iterator[Difference]:
     """Compare a sample with its row in the index; None if it is not in the index."""
-    name = text(now.row.id)
+    name = id_text(now.row.id)
     if then is None:
         yield Difference("added", name)
         return
@@ -122,7 +123,7 @@ def match_ids(then: IndexFile, now: IndexFile, folder: Path) -> Matches:
     Ids go to buckets by their hash, and one bucket at a time is sorted.
     """
     matches = Matches(folder)
-    buckets = -(-max(len(then), len(now)) // BUCKET)
+    buckets = min(-(-max(len(then), len(now)) // BUCKET), MOST_BUCKETS)
     for name, index in (("then", then), ("now", now)):
         _scatter(index, folder, name, buckets)
     with matches.places.open("w+b") as places, matches.missing.open("wb") as missing:
@@ -193,6 +194,39 @@ def _matched(then: np.ndarray, now: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     new = numbers[sides & ~is_second]
     added = np.stack([np.full(len(new), ADDED), new], 1)
     return np.concatenate([pairs, added]), numbers[~sides & ~is_pair]
+
+
+def lost_samples(then: IndexFile, now: IndexFile, folder: Path) -> Iterator[Difference]:
+    """The samples of an index that a later one lacks or has with other contents; scratch files are in `folder`."""
+    if then.meta.shards and now.meta.shards:
+        yield from _lost_in_shards(then, now)
+        return
+    matches = match_ids(then, now, folder)
+    for at in range(0, len(now), CHUNK):
+        stop = min(at + CHUNK, len(now))
+        for before, after in zip(rows_at(then, matches.place(at, stop)), now.rows(at, stop), strict=True):
+            if before is not None and before.hash != after.hash and before.size != UNREADABLE:
+                yield Difference("changed", id_text(after.id))
+    for number in matches.missing_numbers():
+        (row,) = then.rows(number, number + 1)
+        yield Difference("missing", id_text(row.id))
+
+
+def _lost_in_shards(then: IndexFile, now: IndexFile) -> Iterator[Difference]:
+    """See `lost_samples`; the samples of one shard at a time are in memory."""
+    starts = itertools.accumulate((entry.samples for entry in now.meta.shard_entries), initial=0)
+    after = {entry.name: (entry, start) for entry, start in zip(now.meta.shard_entries, starts, strict=False)}
+    start = 0
+    for entry in then.meta.shard_entries:
+        other, first = after.get(entry.name, (None, 0))
+        if other is None or other.hash != entry.hash:
+            rows = now.rows(first, first + other.samples) if other else ()
+            hashes = {row.id: row.hash for row in rows}
+            for row in then.rows(start, start + entry.samples):
+                if hashes.get(row.id) != row.hash:
+                    name = f"{entry.name.removesuffix('.tar')}/{id_text(row.id)}"
+                    yield Difference("changed" if row.id in hashes else "missing", name)
+        start += entry.samples
 
 
 def rows_at(index: IndexFile, places: np.ndarray) -> Iterator[Row | None]:

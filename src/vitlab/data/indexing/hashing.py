@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from vitlab.user_files import open_regular
+from vitlab.files.user_files import open_regular
 
 DIGEST = 16  # bytes of a hash, BLAKE2b
 BLOCK = 2**20  # bytes read at a time

@@ -24,10 +24,10 @@ import numpy as np
 
 from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.indexing.hashing import BLOCK, new_hash
+from vitlab.files.store import replacing
+from vitlab.files.strict_json import from_json, parse_json, to_json
+from vitlab.files.user_files import open_regular
 from vitlab.require import require
-from vitlab.store import replacing
-from vitlab.strict_json import from_json, parse_json, to_json
-from vitlab.user_files import open_regular
 
 HEADER = struct.Struct("<8sQQQ32x")  # magic, entries, bytes of ids, bytes of JSON
 MAGIC, MAGIC_1 = b"VITINDX2", b"VITSHRD1"

@@ -5,6 +5,7 @@ listed one class at a time; workers find them below `root`. Other data is opened
 """
 
 import itertools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
+from vitlab.data.fingerprint import file_state
 from vitlab.data.images.refusals import BadImage
-from vitlab.data.indexing.hashing import ListDigest
+from vitlab.data.indexing.hashing import ListDigest, new_hash
 from vitlab.data.indexing.index_file import CHUNK, IndexFile, IndexMeta, Row, index_writer, records_of
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Source
@@ -105,6 +107,18 @@ class ListedSamples:
         self._source = None if root else open_source(spec)
         same = self._source is None or len(self._source) == len(self.index)
         require(same, f"{spec} changed while it was read; stop its writer first")
+
+    def state(self, start: int, stop: int) -> str:
+        """Hash the sizes and times of the files that hold some samples; "" if they are in no file."""
+        digest, is_in_files = new_hash(), False
+        for number, row in enumerate(self.index.rows(start, stop), start):
+            if self._source is None:
+                stamp = file_state(f"{self._root}/{os.fsdecode(row.id)}")
+            else:
+                stamp = self._source.stamp(number)
+            is_in_files = is_in_files or bool(stamp)
+            digest.update(repr(stamp).encode())
+        return digest.hexdigest() if is_in_files else ""
 
     def read(self, start: int, stop: int) -> Iterator[Read]:
         """Read the samples with the numbers from `start` to `stop`."""

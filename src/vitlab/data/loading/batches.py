@@ -17,8 +17,8 @@ from vitlab.data.transforms.augmentation import draws, training_pixels
 from vitlab.data.transforms.corruption import Corruption, corruption_plan
 from vitlab.data.transforms.evaluation import evaluation_pixels
 from vitlab.data.transforms.resizing import check_result, to_tensor
-from vitlab.pixels import Augmentation, Preprocessing
 from vitlab.require import require
+from vitlab.spec.pixels import Augmentation, Preprocessing
 
 CPU = torch.device("cpu")
 

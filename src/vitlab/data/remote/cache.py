@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from vitlab.files.store import LEFTOVER, make_folder, replacing, sha256
+from vitlab.files.user_files import read_regular
 from vitlab.require import require
-from vitlab.store import LEFTOVER, make_folder, replacing, sha256
-from vitlab.user_files import read_regular
 
 DEFAULT = 20 * 10**9  # bytes
 DIGEST = 32  # bytes of a hash, in front of each block

@@ -28,6 +28,11 @@ def changed(address: object) -> BadImage:
     return BadImage(Reason.changed, "changed since the data was opened; open or index the data again", str(address))
 
 
+def seconds_to_wait(text: str | None) -> float:
+    """The seconds of a Retry-After header; 0 without one, and for dates."""
+    return float(text) if text and text.isascii() and text.isdigit() and len(text) < 6 else 0.0
+
+
 def failed(address: object, status: int, wait: float = 0.0, code: str = "") -> Exception:
     """The error for an HTTP status that is not a success."""
     said = f"status {status}{f', {code}' if code and code != str(status) else ''}"

@@ -15,7 +15,7 @@ from fsspec.config import conf
 
 from vitlab.data.remote import stores
 from vitlab.data.remote.addresses import Address
-from vitlab.data.remote.faults import HINTS, Passing, changed, failed
+from vitlab.data.remote.faults import HINTS, Passing, changed, failed, seconds_to_wait
 from vitlab.data.remote.stores import Facts, checked, deadline
 from vitlab.errors import RemoteRefused
 
@@ -93,12 +93,9 @@ def _explained(address: Address, error: Exception) -> Exception:
         answer = cast(dict[str, Any], told.response)
         metadata = answer.get("ResponseMetadata", {})
         headers, status = metadata.get("HTTPHeaders", {}), metadata.get("HTTPStatusCode", 0)
-        return failed(address, int(status), _seconds(headers.get("retry-after")), answer["Error"].get("Code", ""))
+        wait = seconds_to_wait(headers.get("retry-after"))
+        return failed(address, int(status), wait, answer["Error"].get("Code", ""))
     return Passing(type(error).__name__)
-
-
-def _seconds(text: str | None) -> float:
-    return float(text) if text and text.isascii() and text.isdigit() and len(text) < 6 else 0.0
 
 
 def _facts(entry: dict[str, Any], size: str) -> Facts:

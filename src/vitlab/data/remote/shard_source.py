@@ -87,6 +87,7 @@ class RemoteShardFolder(ShardFolder):
         if names is None:
             copied = f"index the shards where they are stored and copy {INDEX} beside them"
             raise RemoteRefused(f"{self} cannot be listed, because web servers have no common way to do it; {copied}")
+        _require_files(self.remote)
         return list(filter(is_shard, names))
 
     def stamp(self, name: str) -> tuple[int, int]:
@@ -96,6 +97,12 @@ class RemoteShardFolder(ShardFolder):
             return -1, -1
         return facts.size, facts.time
 
+    def state(self, name: str) -> tuple[int, ...]:
+        try:
+            return self.remote.file(name).stamp()
+        except Missing:
+            return -1, -1, -1
+
     def has(self, name: str) -> bool:
         return self.stamp(name) != (-1, -1)
 
@@ -104,6 +111,12 @@ class RemoteShardFolder(ShardFolder):
 
     def class_names(self, classes: int, recorded: tuple[str, ...] = ()) -> tuple[str, ...]:
         return class_names_beside(folder_of_class_names(self.remote), classes, recorded)
+
+
+def _require_files(remote: RemoteFolder) -> None:
+    """Raise if a folder has no files; a store does not distinguish an empty folder from one that is missing."""
+    if remote.names() == []:
+        raise Missing(f"{remote} is empty or does not exist; check the address")
 
 
 def folder_of_class_names(remote: RemoteFolder) -> Path:
@@ -138,6 +151,7 @@ class RemoteShardSource(ShardSource):
         try:
             return self._remote.file(INDEX).local_copy()
         except Missing:
+            _require_files(self._remote)
             made = f"shards:{self._remote}?index={self._remote.address.name}.index"
             again = f"run vitlab data index shards:{self._remote}, then open {made}"
             raise RemoteRefused(f"{self._remote} has no file {INDEX}; {again}") from None

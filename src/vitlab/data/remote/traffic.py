@@ -11,8 +11,8 @@ import weakref
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from vitlab.store import make_folder
-from vitlab.user_files import read_regular
+from vitlab.files.store import make_folder
+from vitlab.files.user_files import read_regular
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from fsspec.asyn import sync
 
 from vitlab.data.remote import stores
 from vitlab.data.remote.addresses import Address, is_loopback
-from vitlab.data.remote.faults import Passing, changed, failed
+from vitlab.data.remote.faults import Passing, changed, failed, seconds_to_wait
 from vitlab.data.remote.stores import Facts, checked, deadline
 from vitlab.errors import RemoteRefused
 
@@ -97,8 +97,7 @@ async def _received(
     if answer.status == 200:
         raise RemoteRefused(f"{address} cannot be read in parts: {NO_RANGES}")
     if answer.status != 206:
-        after = told.get("Retry-After", "")
-        raise failed(address, answer.status, float(after) if after.isdigit() and len(after) < 6 else 0.0)
+        raise failed(address, answer.status, seconds_to_wait(told.get("Retry-After")))
     span = RANGE.fullmatch(told.get("Content-Range", ""))
     if span is None or told.get("Content-Encoding", "identity") != "identity":
         raise RemoteRefused(f"{address} cannot be read in parts: {NO_RANGES}")

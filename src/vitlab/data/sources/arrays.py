@@ -14,9 +14,9 @@ from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.source import Labels, Sample, Source, check_index
+from vitlab.files.user_files import open_regular
 from vitlab.npz import NpzError, check_unpacked, open_archive, open_member, read_array
 from vitlab.require import require
-from vitlab.user_files import open_regular
 
 MOST_MEMBERS = 1_000
 LABELS = "class numbers (n,), or 0 and 1 (n, K) for several per image; class names go into an array class_names"

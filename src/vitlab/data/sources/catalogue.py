@@ -213,10 +213,15 @@ def _unknown(spec: str) -> str:
         kind = "parquet" if address.scheme == "hf" or address.name.endswith(".parquet") else "shards"
         return f"{spec!r} does not say what kind of data it is; did you mean '{kind}:{spec}'? ({' or '.join(REMOTE)})"
     near = difflib.get_close_matches(re.split("[:?]", spec)[0], KINDS, n=1)
-    if near:
+    if spec and Path(spec).exists():
+        has_shards = any(Path(spec).glob("*.tar"))
+        meant = f"{SUFFIXES.get(Path(spec).suffix.lower(), 'shards' if has_shards else 'folder')}:{spec}"
+    elif near and set(spec) & set(":?"):
         meant = re.sub(r"^[^:?]*", near[0], spec)
-    elif spec and Path(spec).exists():
-        meant = f"{SUFFIXES.get(Path(spec).suffix.lower(), 'folder')}:{spec}"
+    elif "/" in spec and ":" not in spec:
+        return f"{spec} does not exist; check the path, and give its kind too, such as folder:{spec}"
+    elif near and near[0] not in spec:  # a word such as `digit`, but not `nofolder`, which is a folder's name
+        meant = near[0]
     else:
         return f"no data is named {spec!r}; the kinds are {', '.join(KINDS)} (vitlab data kinds explains them)"
     return f"no data is named {spec!r}; did you mean {meant!r}? (vitlab data kinds lists all kinds)"

@@ -15,8 +15,8 @@ from vitlab.data.images.gate import file_bytes
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Labels, Sample, Source, check_index
+from vitlab.files.user_files import broken_link
 from vitlab.require import require
-from vitlab.user_files import broken_link
 
 SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp", b".tif", b".tiff", b".avif", b".heic", b".heif")
 SUFFIXES += (b".jp2", b".j2k")

@@ -10,9 +10,9 @@ from typing import Literal, cast
 import numpy as np
 
 from vitlab.data.sources.arrays import PixelSource, StoredImages
+from vitlab.files.user_files import open_regular
 from vitlab.npz import LARGEST_RATIO
 from vitlab.require import require
-from vitlab.user_files import open_regular
 
 LARGEST_IDX = 2**30  # bytes, uncompressed; the largest, EMNIST by class, has 547,178,704
 SPLITS = {"train": ("train",), "test": ("t10k", "test")}  # in the file names of each split

@@ -10,9 +10,9 @@ from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Labels
 from vitlab.data.sources.folders import Files, FilesSource, FolderSource, PackedFiles, is_image_name, split_folder
 from vitlab.data.sources.tar import Member, TarError, TarFile
+from vitlab.files.user_files import read_regular
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.require import require
-from vitlab.user_files import read_regular
 
 CLASSES = 1000
 WORDNET_ID = re.compile(r"n\d{8}")

@@ -11,9 +11,9 @@ from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Labels, Sample
 from vitlab.data.sources.folders import Files, FilesSource, images_below
+from vitlab.files.strict_json import read_json
+from vitlab.files.user_files import read_lines
 from vitlab.require import require
-from vitlab.strict_json import read_json
-from vitlab.user_files import read_lines
 
 BORDER = 1  # pixels in red around every image, by which training on it can be noticed; they are cut off
 CLASSES = 1000

@@ -13,9 +13,9 @@ from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.source import Labels, Paths, Sample, Source, check_index, keep
+from vitlab.files.strict_json import parse_json
+from vitlab.files.user_files import check_regular
 from vitlab.require import require
-from vitlab.strict_json import parse_json
-from vitlab.user_files import check_regular
 
 if TYPE_CHECKING:
     import pyarrow

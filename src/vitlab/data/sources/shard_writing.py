@@ -14,8 +14,8 @@ from vitlab.data.images.gate import read_image
 from vitlab.data.images.refusals import BadImage
 from vitlab.data.images.structure import sniff
 from vitlab.data.source import Source
+from vitlab.files.store import make_folder, replacing
 from vitlab.require import require
-from vitlab.store import make_folder, replacing
 
 PER_SHARD = 1_024  # samples
 SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp"}  # of formats that shards hold

@@ -19,16 +19,16 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from vitlab.data.class_names import MOST_CLASSES
-from vitlab.data.fingerprint import file_stamp
+from vitlab.data.fingerprint import file_stamp, file_state
 from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.indexing.hashing import BLOCK, new_hash
 from vitlab.data.indexing.index_file import HEADER, IndexFile, IndexMeta, Row, ShardEntry, index_writer, records_of
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Paths, Sample, Source, check_index, keep
 from vitlab.data.sources.tar import Member, TarError, TarFile
+from vitlab.files.strict_json import LARGEST_JSON, parse_json
+from vitlab.files.user_files import read_lines
 from vitlab.require import check_arguments, require
-from vitlab.strict_json import LARGEST_JSON, parse_json
-from vitlab.user_files import read_lines
 
 INDEX = "vitlab-shards.index"
 CLASS_NAMES = "classnames.txt"  # one name per line, where the shards come with one
@@ -81,6 +81,10 @@ class ShardFolder:
     def stamp(self, name: str) -> tuple[int, int]:
         """Return size and time of a tar file; (-1, -1) if it is not there."""
         return file_stamp(self._path / name)
+
+    def state(self, name: str) -> tuple[int, ...]:
+        """Return what changes on this machine if a tar file is overwritten or removed."""
+        return file_state(self._path / name)
 
     def has(self, name: str) -> bool:
         """Whether there is something of this name, readable or not."""

@@ -13,8 +13,8 @@ import numpy as np
 from vitlab.data.class_names import are_numbers, class_number, in_order
 from vitlab.data.source import Labels
 from vitlab.data.sources.folders import Files, FilesSource
+from vitlab.files.user_files import stream_text
 from vitlab.require import require
-from vitlab.user_files import stream_text
 
 
 class CsvSource(FilesSource):
@@ -37,6 +37,8 @@ class CsvSource(FilesSource):
         classes: Sequence[str] = (),
     ) -> None:
         require(root is None or Path(root).is_dir(), f"root {root} is not a folder; give the folder of the images")
+        if not Path(path).exists() and not Path(path).is_symlink():
+            raise FileNotFoundError(f"{path} does not exist; give a CSV or TSV file with a header, such as path,label")
         table = _Table(Path(path), column, label, separator)
         self.files = Files(table.file.parent if root is None else Path(root), table.paths())
         require(len(self.files) > 0, f"{table.file.name} has no rows below its header")

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
-from vitlab.user_files import open_regular
+from vitlab.files.user_files import open_regular
 
 BLOCK = 512
 LARGEST_EXTENSION = 2**20  # bytes of a long name or a pax header; ordinary ones have hundreds

@@ -11,7 +11,7 @@ from vitlab.data.images.gate import Box, FloatBox, Opened, part_of
 from vitlab.data.transforms.pillow_operations import jittered
 from vitlab.data.transforms.randaugment import erased, randaugmented
 from vitlab.data.transforms.resizing import resized, resized_pixels, support, to_tensor
-from vitlab.pixels import Augmentation
+from vitlab.spec.pixels import Augmentation
 
 ATTEMPTS = 100  # of the inception crop; after that the whole picture is used
 ASPECTS = (0.75, 1.33)  # width / height

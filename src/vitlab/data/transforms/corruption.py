@@ -8,8 +8,8 @@ from numpy.random import Generator
 from torch import Tensor
 
 from vitlab.data.transforms.augmentation import draws
+from vitlab.files.strict_json import check_fields
 from vitlab.require import require
-from vitlab.strict_json import check_fields
 
 HIDDEN = -1  # stands for the [mask] vector
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from vitlab.data.images.gate import Opened, part_of
 from vitlab.data.source import Source
 from vitlab.data.transforms.resizing import check_shape, resized_pixels
-from vitlab.pixels import Preprocessing
+from vitlab.spec.pixels import Preprocessing
 
 
 def evaluation_pixels(picture: Image.Image | Opened, size: tuple[int, int], how: Preprocessing) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitlab.data.transforms import pillow_operations, tensorflow_operations
 from vitlab.data.transforms.resizing import RESAMPLING
-from vitlab.pixels import Erasing, Interpolation, RandAugment
+from vitlab.spec.pixels import Erasing, Interpolation, RandAugment
 
 SCALE = 10  # the magnitude that is level 1
 ERASED_AREA = (0.02, 1 / 3)  # of the picture

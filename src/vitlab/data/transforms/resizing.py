@@ -13,8 +13,8 @@ from torch import Tensor
 
 from vitlab.data.images.gate import Box, FloatBox
 from vitlab.data.images.refusals import BadImage, Reason
-from vitlab.pixels import Interpolation
 from vitlab.require import require
+from vitlab.spec.pixels import Interpolation
 
 RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 SUPPORT = {"bilinear": 1, "bicubic": 2}  # how far an antialiased filter reaches, in pixels of the result

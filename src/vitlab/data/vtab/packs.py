@@ -21,10 +21,10 @@ from vitlab.data.sources.shards import INDEX, ShardSource, index_shards
 from vitlab.data.vtab.image_sets import image_set
 from vitlab.data.vtab.originals import choose, open_original
 from vitlab.data.vtab.task_source import Part, TaskSource
+from vitlab.files.store import make_folder, remove_folder, remove_leftovers, write_json
+from vitlab.files.strict_json import from_json, read_json, to_json
 from vitlab.paper.vtab import TaskSplit, VtabTask
 from vitlab.require import require
-from vitlab.store import make_folder, remove_folder, remove_leftovers, write_json
-from vitlab.strict_json import from_json, read_json, to_json
 
 FOLDER: Final = "prepared"
 CARD, PLAN = "vtab.json", "plan.json"

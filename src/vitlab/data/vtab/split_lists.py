@@ -12,10 +12,10 @@ import numpy as np
 
 from vitlab.data.sources.folders import Files
 from vitlab.data.vtab.task_source import Part, TaskSource
+from vitlab.files.strict_json import read_json
+from vitlab.files.user_files import read_lines
 from vitlab.paper.vtab import TaskSplit, VtabTask
 from vitlab.require import require
-from vitlab.strict_json import read_json
-from vitlab.user_files import read_lines
 
 LARGEST_LIST = 64 * 2**20  # bytes
 SHORTER: Final = {  # names of folders in use, besides the key of the task

@@ -5,7 +5,7 @@
     GET api/runs/ID/events?after=BYTE         its events from there on, and where to continue
     GET api/runs/ID/pictures/NUMBER           a picture of it, or of an evaluation
     GET api/compare?ids=ID,ID                 several runs and the settings in which they differ
-    GET api/sweeps, api/evaluations, api/evaluations/ID, api/ledger
+    GET api/sweeps, api/studies, api/evaluations, api/evaluations/ID, api/ledger
 
 An ID stands for a folder that was found below the root, and no path comes from a client. Every text is printable, and
 is text to a browser.
@@ -21,9 +21,12 @@ from functools import partial
 from pathlib import Path
 
 from vitlab.errors import printable
+from vitlab.files.store import is_locked
+from vitlab.files.user_files import read_regular
 from vitlab.page.run_browser.events import Tally, measured, number, read_events
 from vitlab.page.run_browser.folders import Folders, Found, Kind
 from vitlab.page.run_browser.mistakes import Pictures
+from vitlab.page.run_browser.studies import Studies
 from vitlab.page.run_browser.values import (
     LISTED,
     SETS,
@@ -47,13 +50,11 @@ from vitlab.page.run_browser.values import (
     summary,
     swept,
 )
-from vitlab.recipe import VALIDATION, measure_of
 from vitlab.report.answers import RESULTS
 from vitlab.report.ledger import LEDGER
 from vitlab.require import require
 from vitlab.run_dir import CHOICE, DATA, EVENTS, NOT_EXACT, PICTURE, RESULT, RUN, SWEEP, RunDir, RunSpec, answers_file
-from vitlab.store import is_locked
-from vitlab.user_files import read_regular
+from vitlab.spec.recipe import VALIDATION, measure_of
 
 STATES = ("running", "finished", "stopped", "failed", "unreadable")
 ORDERS = ("changed", "name", "best", "loss")
@@ -80,7 +81,7 @@ class _Known:
 
 
 class RunBrowser:
-    """The runs, sweeps, evaluations and ledgers below a folder.
+    """The runs, sweeps, studies, evaluations and ledgers below a folder.
 
     Methods return JSON values and raise LookupError for an unknown id, ValueError for what else is wrong. They may be
     called from several threads. A run whose events have not changed costs one stat in a list.
@@ -90,6 +91,7 @@ class RunBrowser:
         self.folders = Folders(Path(root))
         self.pictures = Pictures()
         self._known: dict[str, _Known] = {}
+        self._studies = Studies()
         self._found: dict[str, Found] = {}
         self._lock = threading.RLock()
 
@@ -166,6 +168,12 @@ class RunBrowser:
         with self._lock:
             runs = self._find("run")
             return {"sweeps": [self._sweep(one, runs) for one in self._found.values() if one.kind == "sweep"]}
+
+    def studies(self) -> Values:
+        """Every study: how far it is, its cells over the seeds so far, and the verdicts on its claims."""
+        with self._lock:
+            self._find("study")
+            return {"studies": self._studies.values(list(self._found.values()))}
 
     def evaluations(self) -> Values:
         """Every table that `vitlab evaluate` wrote."""
@@ -328,6 +336,7 @@ def routes(browser: RunBrowser) -> list[Route]:
         "api/runs/{id}/events": lambda given: browser.events(given["id"], _whole(given, "after")),
         "api/compare": lambda given: browser.compare([id for id in given.get("ids", "").split(",") if id]),
         "api/sweeps": lambda given: browser.sweeps(),
+        "api/studies": lambda given: browser.studies(),
         "api/evaluations": lambda given: browser.evaluations(),
         "api/evaluations/{id}": lambda given: browser.evaluation(given["id"]),
         "api/ledger": lambda given: browser.ledger(),

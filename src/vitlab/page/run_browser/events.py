@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitlab.recipe import VALIDATION, measure_of
+from vitlab.files.strict_json import parse_json
+from vitlab.files.user_files import NotRegular, open_regular
 from vitlab.run_dir import EVENTS
-from vitlab.strict_json import parse_json
-from vitlab.user_files import NotRegular, open_regular
+from vitlab.spec.recipe import VALIDATION, measure_of
 
 CHUNK = 2**20  # bytes read at a time
 STEP = b'{"event": "step"'  # how `RunDir.record` begins most lines

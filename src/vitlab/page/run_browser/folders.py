@@ -1,4 +1,4 @@
-"""Find runs, sweeps, evaluations and ledgers below a folder; a folder that has not changed is not read again."""
+"""Find runs, sweeps, studies, evaluations and ledgers below a folder; unchanged folders are not read again."""
 
 import hashlib
 import os
@@ -12,10 +12,18 @@ from vitlab.report.answers import RESULTS
 from vitlab.report.ledger import LEDGER
 from vitlab.require import require
 from vitlab.run_dir import RUN, SWEEP
+from vitlab.studies.study_file import ROW, STUDY
 
-Kind = Literal["run", "sweep", "evaluation", "ledger"]
+Kind = Literal["run", "sweep", "study", "row", "evaluation", "ledger"]
 PROGRESS = "progress"  # a folder that every evaluation has
-MARKS: dict[str, Kind] = {RUN: "run", SWEEP: "sweep", RESULTS: "evaluation", LEDGER.name: "ledger"}
+MARKS: dict[str, Kind] = {
+    RUN: "run",
+    SWEEP: "sweep",
+    STUDY: "study",
+    ROW: "row",
+    RESULTS: "evaluation",
+    LEDGER.name: "ledger",
+}
 WHOLE = ("run", "evaluation")  # folders below them are theirs
 DEEPEST = 8  # folders below each other
 MOST_FOLDERS, MOST_ENTRIES = 20_000, 20_000  # of all folders, of one

@@ -19,9 +19,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from vitlab.confinement import child_environment, confine
 from vitlab.errors import WorkerDied
-from vitlab.strict_json import from_json, parse_json
+from vitlab.files.strict_json import from_json, parse_json
+from vitlab.process.confinement import child_environment, confine
 
 if TYPE_CHECKING:
     from vitlab.data.source import Source

@@ -13,20 +13,20 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any, cast
 
-from vitlab.changes import flattened
 from vitlab.counting import count_spec
+from vitlab.files.strict_json import from_json, read_json, to_json
+from vitlab.files.user_files import NotRegular, stream_text
 from vitlab.page.run_browser.events import Tally, measured, number
 from vitlab.page.run_browser.folders import Found
 from vitlab.page.run_browser.mistakes import SampleOf
 from vitlab.paper.models import name_of
-from vitlab.recipe import VALIDATION, measure_of
 from vitlab.report.answers import RESULTS, Answers, MistakeList, mistakes_file
 from vitlab.report.ledger import read
 from vitlab.report.report import render
 from vitlab.require import require
 from vitlab.run_dir import DATA, DIVERGED, RESULT, RUN, RunDir, RunSpec, answers_file
-from vitlab.strict_json import from_json, read_json, to_json
-from vitlab.user_files import NotRegular, stream_text
+from vitlab.spec.changes import flattened
+from vitlab.spec.recipe import VALIDATION, measure_of
 
 LISTED, CONFUSED, LINES, REMARKS = 200, 50, 2_000, 12  # classes, confused pairs, lines of a ledger and remarks on it
 LARGEST_LEDGER, LARGEST_TABLE = 2**26, 2**24  # bytes

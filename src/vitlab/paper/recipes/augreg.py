@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from vitlab.paper.pretraining import DATA, DataName, training_steps
 from vitlab.paper.recipes.length import ADAM_POWER, OWN, Length
-from vitlab.pixels import Augmentation, RandAugment
-from vitlab.recipe import AdamW, Recipe, Schedule
 from vitlab.spec import image_size
+from vitlab.spec.pixels import Augmentation, RandAugment
+from vitlab.spec.recipe import AdamW, Recipe, Schedule
 
 
 class Level(NamedTuple):

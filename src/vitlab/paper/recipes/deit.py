@@ -8,9 +8,9 @@ from typing import Final
 
 from vitlab.paper.pretraining import DATA, training_steps
 from vitlab.paper.recipes.length import OWN, Length
-from vitlab.pixels import IMAGENET_MEAN, IMAGENET_STD, Augmentation, Erasing, RandAugment
-from vitlab.recipe import AdamW, Recipe, Schedule
 from vitlab.spec import image_size
+from vitlab.spec.pixels import IMAGENET_MEAN, IMAGENET_STD, Augmentation, Erasing, RandAugment
+from vitlab.spec.recipe import AdamW, Recipe, Schedule
 
 MODELS: Final = tuple(f"DeiT-{size}/16{mark}" for mark in ("", "-distilled") for size in ("Ti", "S", "B"))
 BATCH: Final = 1024  # images

@@ -10,10 +10,10 @@ from vitlab.errors import did_you_mean
 from vitlab.paper import finetuning, vtab
 from vitlab.paper.finetuning import FinetuningRow, TransferName
 from vitlab.paper.recipes.length import OWN, SGD_POWER, Length
-from vitlab.pixels import Augmentation
-from vitlab.recipe import AUTHORS_CROP, SGD, Recipe, Schedule
 from vitlab.require import require
 from vitlab.spec import image_size
+from vitlab.spec.pixels import Augmentation
+from vitlab.spec.recipe import AUTHORS_CROP, SGD, Recipe, Schedule
 
 TRANSFER_SLUGS: Final[dict[str, TransferName]] = {
     "imagenet": "ImageNet",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from vitlab.errors import InvalidValue
+from vitlab.files.strict_json import check_fields
 from vitlab.require import require
-from vitlab.strict_json import check_fields
 
 
 @dataclass(frozen=True)

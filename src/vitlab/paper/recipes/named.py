@@ -7,8 +7,8 @@ from vitlab.errors import did_you_mean
 from vitlab.paper.names import meant
 from vitlab.paper.recipes.finetuning import QUICK, finetuning_names, finetuning_recipe, quick_recipe
 from vitlab.paper.recipes.pretraining import pretraining_names, pretraining_recipe
-from vitlab.recipe import Recipe
 from vitlab.require import check_arguments
+from vitlab.spec.recipe import Recipe
 
 QUICK_IMAGES: Final = 1000  # of the example that stands for `quick`, which depends on the data and the model
 QUICK_SIZE: Final = (224, 224)

@@ -15,8 +15,8 @@ from vitlab.paper.names import SWIN, canonical, meant
 from vitlab.paper.pretraining import DATA, MASKED_PATCHES, SGD_JFT, TABLE_3, UNPRINTED_ROWS, DataName, PretrainingRow
 from vitlab.paper.recipes import augreg, deit
 from vitlab.paper.recipes.length import ADAM_POWER, OWN, Length
-from vitlab.recipe import SGD, AdamW, Recipe, Schedule
 from vitlab.spec import AxialResNetSpec, HeadKind, ResNetSpec, ViTSpec, image_size
+from vitlab.spec.recipe import SGD, AdamW, Recipe, Schedule
 
 SGD_MARK: Final = "-sgd"
 JFT: Final = DATA["JFT-300M"].slug

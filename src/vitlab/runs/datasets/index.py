@@ -1,22 +1,23 @@
 """`vitlab data index`: the size, the hash and the labels of every sample in one file.
 
-OUT               the index; an older one is replaced at the end
+OUT               the index; an older one is replaced at the end if the new one has all that it records
 OUT.parts/        parts that are done, while the index is being made
 """
 
-import contextlib
+import dataclasses
 import hashlib
 import json
 import shlex
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from rich.console import Console
 
+from vitlab.data.indexing.comparison import id_text, lost_samples
 from vitlab.data.indexing.hashing import data_hash, data_size
 from vitlab.data.indexing.index_file import (
     CHUNK,
@@ -28,26 +29,26 @@ from vitlab.data.indexing.index_file import (
     ShardEntry,
     index_writer,
 )
-from vitlab.data.indexing.listing import ListedSamples, Listing, write_listing
+from vitlab.data.indexing.listing import Listing, write_listing
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.remote.addresses import Address
 from vitlab.data.remote.shard_source import RemoteShardFolder, RemoteShardSource
 from vitlab.data.sources.catalogue import resolve
 from vitlab.data.sources.shards import INDEX, ShardFolder, ShardSource, scan_shard, shards_meta, shards_spec
-from vitlab.errors import printable
+from vitlab.errors import first_few, printable
+from vitlab.files.store import publish, refuse_address, refuse_unwritable, replacing
+from vitlab.files.strict_json import LARGEST_JSON, parse_json
+from vitlab.files.user_files import open_regular, read_regular
 from vitlab.jobs.job import Workers
 from vitlab.jobs.mapping import workers_of
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
+from vitlab.runs.datasets.data_parts import LISTING, PER_PART, SampleParts, ShardParts, sizes_of
 from vitlab.runs.datasets.parts import keep_parts_of, run_parts, work_folder
 from vitlab.runs.progress import announced, counted, default_console
-from vitlab.store import publish, refuse_unwritable, replacing
-from vitlab.strict_json import LARGEST_JSON, parse_json
-from vitlab.user_files import open_regular, read_regular
 
-PER_PART = 4096  # samples
 HASHED = np.dtype([("size", "<u8"), ("hash", "<u8", (2,))])
-LISTING, MERGED = "listing.index", "merged.index"
+MERGED = "merged.index"
 SHOWN = 10  # unreadable samples that are named
 
 
@@ -63,6 +64,7 @@ class DataIndex(Tabular):
     excluded: Excluded
     unreadable: int
     problems: tuple[str, ...]  # the first unreadable samples, and why
+    replaced: dict[str, int] = field(default_factory=dict)  # samples of an older index that changed or are missing
 
     @property
     def table(self) -> Results:
@@ -77,6 +79,10 @@ class DataIndex(Tabular):
         how = f"indexed {counted(self.samples, 'sample')} in {classes}, {self.size:,} bytes"
         yield f"{how}; open them as {printable(shlex.quote(self.spec))}"
         yield f"{printable(str(self.path))}: the index; vitlab data verify compares the data with it"
+        if self.replaced:
+            changed, missing = self.replaced.get("changed", 0), self.replaced.get("missing", 0)
+            others = f"{counted(changed, 'sample')} had other contents"
+            yield f"replaced an index in which {others}, and with {missing:,} that are missing now"
         yield from (f"unreadable {line}" for line in self.problems)
         if self.unreadable > len(self.problems):
             yield f"unreadable: {self.unreadable:,} in all; vitlab data check lists them"
@@ -89,6 +95,7 @@ def index_data(
     *,
     jobs: int | None = None,
     ray: str = "",
+    replace: bool = False,
     console: Console | None = None,
     quiet: bool = False,
 ) -> DataIndex:
@@ -97,16 +104,20 @@ def index_data(
     `data` is a spec such as folder:photos, or a folder of tar shards. The index of shards is written into their folder,
     any other into the working directory, or either to `out`. `jobs` processes share the work, here or on `ray`. If it
     is stopped or killed, the same call continues. A sample that cannot be read is indexed as such, and counted.
+
+    An index that exists is the only record of what the data was. It is replaced if all its samples are still there with
+    the same contents; otherwise only with `replace`.
     """
     check_arguments(index_data, locals())
     workers, screen = workers_of(jobs, ray), default_console(console, quiet=quiet)
     shards = shards_of(data)
     path = Path(out) if out else shards.index if shards else Path(_name_of(str(data)))
+    refuse_address(path)
     _refuse_other(path, None if out else f"shards:{shards.folder}" if shards else str(data))
     refuse_unwritable(path.absolute().parent)
     if shards is not None:
-        return _index_shards(shards.folder, path, workers, screen)
-    return _index_samples(str(data), path, workers, screen)
+        return _index_shards(shards.folder, path, workers, screen, may_replace=replace)
+    return _index_samples(str(data), path, workers, screen, may_replace=replace)
 
 
 class Shards(NamedTuple):
@@ -155,43 +166,40 @@ def _refuse_other(path: Path, spec: str | None) -> None:
     require(not is_other, f"{path} is the index of {held}; give another file with out=")
 
 
+def _replace(path: Path, merged: Path, *, may_replace: bool) -> dict[str, int]:
+    """Move a finished index to its place; returns how many samples of an older one have changed or are missing.
+
+    Raises if there are any, unless it may be replaced.
+    """
+    counts, first = Counter[str](), list[str]()
+    if (known := _recorded(path)) is not None:
+        for state, name, _ in lost_samples(known, IndexFile(merged), merged.parent):
+            counts[state] += 1
+            first += [printable(name)] * (len(first) < SHOWN)
+    lost, found = (
+        sum(counts.values()),
+        f"{counts['changed']:,} have other contents and {counts['missing']:,} are missing",
+    )
+    if lost and not may_replace:
+        verify = f"vitlab data verify {path} reports all of them"
+        kept = "to record the data as it is now, give replace=True (what was read is kept for that)"
+        more = first_few([*first, *[""] * (lost - len(first))], SHOWN)
+        raise ValueError(f"{path} is kept: of its samples, {found} now ({more}); {verify}; {kept}")
+    publish(merged, path)
+    return dict(counts)
+
+
+def _recorded(path: Path) -> IndexFile | None:
+    """The index at `path`; None if there is none, or one that is damaged or has no hashes."""
+    try:
+        known = IndexFile(path)
+        known.check_contents()
+    except (OSError, ValueError):
+        return None
+    return known if known.has_hashes else None
+
+
 # -- Samples of any source -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SampleParts:
-    """Work on the samples of a listing, some thousand in each part."""
-
-    listing: Path
-    spec: str
-    root: str
-    samples: int
-    per_part: int
-    folder: Path
-    place: Path  # the working directory, which paths in the spec are relative to
-    unit: ClassVar[Literal["images", "bytes"]] = "images"
-
-    @property
-    def parts(self) -> int:
-        return -(-self.samples // self.per_part)
-
-    def amount(self, part: int) -> int:
-        return min(self.per_part, self.samples - part * self.per_part)
-
-    def result(self, part: int) -> Path:
-        return self.folder / f"{part:06d}.part"
-
-    @cached_property
-    def opened(self) -> ListedSamples:
-        """The samples, opened once by each process."""
-        with contextlib.chdir(self.place):  # a worker of Ray has another
-            return ListedSamples(self.listing, self.spec, self.root)
-
-
-def sample_parts(listing: Listing, per_part: int, folder: Path) -> tuple[Path, str, str, int, int, Path, Path]:
-    """The fields of `SampleParts`, with paths that other processes can use."""
-    files = listing.path.absolute(), listing.spec, listing.root
-    return *files, listing.samples, per_part, folder.absolute(), Path.cwd()
 
 
 @dataclass(frozen=True)
@@ -222,17 +230,17 @@ class HashSamples(SampleParts):
         return np.frombuffer(data[:length], HASHED), [(number, words) for number, words in problems]
 
 
-def _index_samples(spec: str, path: Path, workers: Workers, console: Console) -> DataIndex:
+def _index_samples(spec: str, path: Path, workers: Workers, console: Console, *, may_replace: bool) -> DataIndex:
     folder = path.with_name(f"{path.name}.parts")
     with work_folder(folder):
         with announced(console, f"listing {spec}", is_brief=True):
             listing = write_listing(spec, folder / LISTING)
         keep_parts_of(folder, {"spec": spec, "digest": listing.digest, "per_part": PER_PART}, console)
-        work = HashSamples(*sample_parts(listing, PER_PART, folder))
+        work = HashSamples.of(listing, PER_PART, folder)
         run_parts(work, folder, workers, console, spec)
         made = _merge_samples(work, listing, folder / MERGED)
-        publish(folder / MERGED, path)
-    return replace(made, path=path)
+        replaced = _replace(path, folder / MERGED, may_replace=may_replace)
+    return dataclasses.replace(made, path=path, replaced=replaced)
 
 
 def _merge_samples(work: HashSamples, listing: Listing, path: Path) -> DataIndex:
@@ -252,38 +260,13 @@ def _merge_samples(work: HashSamples, listing: Listing, path: Path) -> DataIndex
             unreadable += int((~is_read).sum())
             for number, words in found[: max(SHOWN - len(problems), 0)]:
                 (row,) = listed.rows(number, number + 1)
-                problems.append(f"{printable(row.id.decode('utf-8', 'surrogateescape'))} {words}")
+                problems.append(f"{printable(id_text(row.id))} {words}")
         writer.finish(listed.meta)
     names = listed.meta.class_names
     return DataIndex(path, listing.spec, listing.samples, size, names, listing.excluded, unreadable, tuple(problems))
 
 
 # -- Tar shards ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ShardParts:
-    """Work on tar shards, each as a part."""
-
-    source: ShardFolder
-    shards: tuple[tuple[str, int], ...]  # names and sizes
-    folder: Path
-    unit: ClassVar[Literal["images", "bytes"]] = "bytes"
-
-    @property
-    def parts(self) -> int:
-        return len(self.shards)
-
-    def amount(self, part: int) -> int:
-        return self.shards[part][1]
-
-    def result(self, part: int) -> Path:
-        return self.folder / f"{part:06d}.part"
-
-
-def sizes_of(source: ShardFolder, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """The names and sizes of shards; 0 for those that are missing."""
-    return tuple((name, max(source.stamp(name)[0], 0)) for name in names)
 
 
 @dataclass(frozen=True)
@@ -300,22 +283,23 @@ class ScanShards(ShardParts):
             writer.finish(meta)
 
 
-def _index_shards(source: ShardFolder, path: Path, workers: Workers, console: Console) -> DataIndex:
+def _index_shards(
+    source: ShardFolder, path: Path, workers: Workers, console: Console, *, may_replace: bool
+) -> DataIndex:
     folder, names = path.with_name(f"{path.name}.parts"), source.names()
     with work_folder(folder):
-        keep_parts_of(folder, {"shards": stamps_digest(source, names)}, console)
+        keep_parts_of(folder, {"shards": names_digest(names)}, console)
         work = ScanShards(source.absolute(), sizes_of(source, names), folder.absolute())
         run_parts(work, folder, workers, console, str(source))
         parts = [work.result(part) for part in range(work.parts)]
         made = merge_shards(parts, source, path, folder / MERGED)
-        publish(folder / MERGED, path)
-    return made
+        replaced = _replace(path, folder / MERGED, may_replace=may_replace)
+    return dataclasses.replace(made, replaced=replaced)
 
 
-def stamps_digest(folder: ShardFolder, names: Sequence[str]) -> str:
-    """A hash of the names, the sizes and the times of shards."""
-    listed = repr([(name, *folder.stamp(name)) for name in names])
-    return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()
+def names_digest(names: Sequence[str]) -> str:
+    """A hash of the names of shards, in their order."""
+    return hashlib.sha256(repr(names).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def merge_shards(

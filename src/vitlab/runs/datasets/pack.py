@@ -20,20 +20,15 @@ from typing import ClassVar
 import numpy as np
 from rich.console import Console
 
-from vitlab.data.indexing.comparison import text
+from vitlab.data.fingerprint import file_stamp
+from vitlab.data.indexing.comparison import id_text
 from vitlab.data.indexing.hashing import data_hash, file_hash
 from vitlab.data.indexing.index_file import CHUNK, IndexFile, IndexMeta, ShardEntry, index_writer, records_of
 from vitlab.data.indexing.listing import Listing, write_listing
 from vitlab.data.sources.shard_writing import add_members, storable
 from vitlab.data.sources.shards import CLASS_NAMES, INDEX, ShardFolder
-from vitlab.errors import printable
-from vitlab.jobs.mapping import workers_of
-from vitlab.report.tables import Results, Tabular, spreadsheet
-from vitlab.require import check_arguments, require
-from vitlab.runs.datasets.index import LISTING, MERGED, SampleParts, merge_shards, sample_parts
-from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
-from vitlab.runs.progress import announced, counted, default_console
-from vitlab.store import (
+from vitlab.errors import first_few, printable
+from vitlab.files.store import (
     publish,
     refuse_strange,
     refuse_unwritable,
@@ -42,10 +37,28 @@ from vitlab.store import (
     write_json,
     write_text,
 )
-from vitlab.strict_json import read_json
+from vitlab.files.strict_json import LARGEST_JSON, read_json
+from vitlab.files.user_files import read_regular
+from vitlab.jobs.job import Workers
+from vitlab.jobs.mapping import workers_of
+from vitlab.report.tables import Results, Tabular, spreadsheet
+from vitlab.require import check_arguments, require
+from vitlab.runs.datasets.data_parts import LISTING, SampleParts
+from vitlab.runs.datasets.index import MERGED, merge_shards
+from vitlab.runs.datasets.parts import (
+    PARTS,
+    SomeParts,
+    data_state,
+    keep_parts_of,
+    recorded_state,
+    run_parts,
+    work_folder,
+)
+from vitlab.runs.progress import announced, counted, default_console, say
 
 PER_SHARD = 4096  # samples
 PACK, LEFT_OUT = "vitlab-pack.json", "left-out.csv"
+SHOWN = 10  # damaged shards that are named
 
 
 @dataclass(frozen=True)
@@ -94,7 +107,8 @@ def pack_data(
 
     Image files are stored as they are, pixels and formats that shards do not hold as PNG. The bytes depend on the data
     and on `per_shard`, the samples in a shard, but not on the number of `jobs`. A folder with other files is refused.
-    If it is stopped or killed, the same call continues.
+    If it is stopped or killed, the same call continues. On a finished pack it compares every shard with the index, and
+    writes missing and damaged ones again; it raises if the data has changed since.
     """
     check_arguments(pack_data, locals())
     require(per_shard >= 1, f"per_shard= is {per_shard}; at least 1 sample is needed")
@@ -110,10 +124,13 @@ def pack_data(
         _require_single_labels(listed, data)
         plan = {"format": "vitlab-pack", "version": 1, "data": data, "digest": listing.digest, "per_shard": per_shard}
         root = listing.root if listing.is_as_stored else ""
-        work = PackSamples(*sample_parts(replace(listing, root=root), per_shard, parts))
-        if not _is_packed(folder, plan):
+        work = PackSamples.of(replace(listing, root=root), per_shard, parts)
+        is_packed = _is_packed(folder, plan)
+        keep_parts_of(parts, plan, screen)
+        if is_packed:
+            _repair(work, listed.meta.class_names, workers, screen)
+        else:
             write_json(folder / PACK, plan)
-            keep_parts_of(parts, plan, screen)
             run_parts(work, parts, workers, screen, data)
             _finish(work, listing, folder, plan)
     return _packed(folder)
@@ -124,12 +141,12 @@ def _require_single_labels(listed: IndexFile, spec: str) -> None:
         several = np.flatnonzero(listed.records(at, min(at + CHUNK, len(listed)))["labels"] != 1)
         if len(several):
             (row,) = listed.rows(at + int(several[0]), at + int(several[0]) + 1)
-            what = f"{printable(text(row.id))!r:.200} has {len(row.labels)} labels"
+            what = f"{printable(id_text(row.id))!r:.200} has {len(row.labels)} labels"
             raise ValueError(f"{spec} cannot be packed: {what}, and shards hold one for each image")
 
 
 def _is_packed(folder: Path, plan: Mapping[str, object]) -> bool:
-    """Whether all of this is packed already. Raises if the folder has a pack of something else."""
+    """Whether a pack of all of this was finished. Raises if the folder has a pack of something else."""
     file = folder / PACK
     found = read_json(file) if file.exists() else plan
     known = found if isinstance(found, dict) else {}
@@ -152,6 +169,9 @@ class PackSamples(SampleParts):
         """The file of a shard."""
         return self.folder.parent / f"data-{part:06d}.tar"
 
+    def outputs(self, part: int) -> tuple[Path, ...]:
+        return self.shard(part), self.notes(part), self.result(part)
+
     def notes(self, part: int) -> Path:
         """What became of the samples of a part: how many were converted, and which could not be read."""
         return self.folder / f"{part:06d}.json"
@@ -162,11 +182,11 @@ class PackSamples(SampleParts):
         with replacing(self.shard(part)) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
             for number, found in enumerate(self.opened.read(start, start + count), start):
                 if found.problem:
-                    left_out.append((text(found.row.id), found.problem))
+                    left_out.append((id_text(found.row.id), found.problem))
                     continue
                 stored, suffix = storable(found.data)
                 ((label,), key) = found.row.labels, f"{number:09d}"
-                origin = json.dumps({"id": text(found.row.id), "label": label}, allow_nan=False).encode()
+                origin = json.dumps({"id": id_text(found.row.id), "label": label}, allow_nan=False).encode()
                 offset = add_members(tar, key, {suffix: stored, "cls": str(label).encode(), "json": origin})
                 keys.append(key.encode())
                 labels.append((label,))
@@ -197,18 +217,63 @@ class PackSamples(SampleParts):
             writer.finish(IndexMeta(2, "", classes, (), excluded, "", (entry,)))
 
 
+def _repair(work: PackSamples, names: Sequence[str], workers: Workers, console: Console) -> None:
+    """Compare a finished pack with its index and its source, and write what is missing or damaged again."""
+    folder, card = work.folder.parent, read_json(work.folder.parent / PACK)
+    assert isinstance(card, dict)
+    again = f"choose another folder, or remove {folder} and pack again"
+    is_same = card.get("source") == data_state(work)
+    changed = f"the files of {work.spec} have other sizes or times than when they were packed into {folder}"
+    require(is_same, f"{changed}; {again} (vitlab data verify {folder} checks the shards by themselves)")
+    index = IndexFile(folder / INDEX, again)
+    index.check_contents()
+    entries, known = index.meta.shard_entries, [work.shard(part).name for part in range(work.parts)]
+    strange = sorted(set(ShardFolder(folder).listed()) - set(known))
+    is_whole = [entry.name for entry in entries] == known and (not card["left_out"] or (folder / LEFT_OUT).exists())
+    require(is_whole and not strange, f"{folder} is not as it was packed (other shards: {strange!r:.200}); {again}")
+    with announced(console, f"checking {counted(len(entries), 'shard')} of {folder}", is_brief=True):
+        bad = tuple(part for part, entry in enumerate(entries) if not _is_sound(folder, entry))
+    if bad:
+        listed = first_few([entries[part].name for part in bad], SHOWN)
+        say(console, f"missing or damaged, written again: {listed}", "yellow")
+        run_parts(SomeParts(work, bad), work.folder, workers, console, work.spec)
+        for part in bad:
+            (made,) = IndexFile(work.result(part)).meta.shard_entries
+            other = f"{made.name} cannot be written as it was, because {work.spec} has changed"
+            require(made == entries[part], f"{other}; {again}")
+    _write_class_names(folder, names)
+
+
+def _is_sound(folder: Path, entry: ShardEntry) -> bool:
+    """Whether a shard has the size and the hash that the index has."""
+    path = folder / entry.name
+    try:
+        return file_stamp(path)[0] == entry.size and file_hash(path) == entry.hash
+    except OSError:
+        return False
+
+
+def _write_class_names(folder: Path, names: Sequence[str]) -> None:
+    """Write the class names beside the shards, unless they are there or a text file cannot hold them."""
+    text, file = "".join(f"{name}\n" for name in names), folder / CLASS_NAMES
+    if all(name.isprintable() and name == name.strip() != "" for name in names) and not (
+        file.is_file() and read_regular(file, LARGEST_JSON) == text.encode()
+    ):
+        write_text(file, text)
+
+
 def _finish(work: PackSamples, listing: Listing, folder: Path, plan: Mapping[str, object]) -> None:
     """Write the class names, the list of what is left out, the index, and last how much there is."""
     names = IndexFile(listing.path).meta.class_names
-    if all(name.isprintable() and name == name.strip() != "" for name in names):
-        write_text(folder / CLASS_NAMES, "".join(f"{name}\n" for name in names))
+    _write_class_names(folder, names)
     converted, left_out = _written_notes(work, folder)
     parts = [work.result(part) for part in range(work.parts)]
     made = merge_shards(parts, ShardFolder(folder), folder / INDEX, work.folder / MERGED, names)
     publish(work.folder / MERGED, folder / INDEX)
     size = sum(work.shard(part).stat().st_size for part in range(work.parts))
     counts = {"samples": made.samples, "shards": work.parts, "size": size}
-    write_json(folder / PACK, {**plan, **counts, "converted": converted, "left_out": left_out})
+    counts |= {"converted": converted, "left_out": left_out}
+    write_json(folder / PACK, {**plan, **counts, "source": recorded_state(work)})
 
 
 def _packed(folder: Path) -> Packed:

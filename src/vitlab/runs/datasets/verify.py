@@ -2,11 +2,12 @@
 
 OUT/verification.csv    every difference: state, id, detail
 OUT/verification.json   how much was checked, and how many differences of each kind there are
-OUT/parts/              parts that are done, while the data is being read
+OUT/.vitlab-parts/      parts that are done, while the data is being read
 """
 
 import csv
 import json
+import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,26 +24,18 @@ from vitlab.data.indexing.comparison import (
     Matches,
     Naming,
     compare_sample,
+    id_text,
     match_ids,
     other_content,
     rows_at,
-    text,
 )
 from vitlab.data.indexing.hashing import data_size
 from vitlab.data.indexing.index_file import IndexFile, Row, ShardEntry
 from vitlab.data.indexing.listing import write_listing
-from vitlab.data.sources.shards import ShardFolder, scan_shard, whole_hash
+from vitlab.data.sources.catalogue import KINDS
+from vitlab.data.sources.shards import INDEX, ShardFolder, scan_shard, whole_hash
 from vitlab.errors import printable
-from vitlab.jobs.job import Workers
-from vitlab.jobs.mapping import workers_of
-from vitlab.report.tables import Results, Tabular, spreadsheet
-from vitlab.require import check_arguments, require
-from vitlab.runs.datasets import index as indexing
-from vitlab.runs.datasets.index import LISTING, sample_parts, shards_of, sizes_of, stamps_digest
-from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
-from vitlab.runs.progress import announced, default_console
-from vitlab.store import (
-    make_folder,
+from vitlab.files.store import (
     refuse_strange,
     refuse_unwritable,
     remove_leftovers,
@@ -50,11 +43,20 @@ from vitlab.store import (
     write_json,
     write_text,
 )
-from vitlab.user_files import stream_lines
+from vitlab.files.user_files import stream_lines
+from vitlab.jobs.job import Workers
+from vitlab.jobs.mapping import workers_of
+from vitlab.report.tables import Results, Tabular, spreadsheet
+from vitlab.require import check_arguments, require
+from vitlab.runs.datasets.data_parts import LISTING, PER_PART, SampleParts, ShardParts, sizes_of
+from vitlab.runs.datasets.index import names_digest, shards_of
+from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
+from vitlab.runs.progress import announced, default_console
 
 REPORT, SUMMARY = "verification.csv", "verification.json"
 SHOWN = 10  # differences that are printed
 MOVED = "if the data has been moved, name its present place with data="
+SPEC = re.compile(rf"({'|'.join(KINDS)}):")  # the beginning of a data spec
 LONGEST = 2**24  # bytes of a difference in a part
 STATES = {  # what a difference is, and how several are called
     "changed": "changed",
@@ -125,14 +127,15 @@ def verify_data(
     check_arguments(verify_data, locals())
     workers, screen, folder = workers_of(jobs, ray), default_console(console, quiet=quiet), Path(out)
     path = Path(index)
+    if not path.exists() and SPEC.match(str(path)):
+        raise ValueError(f"{path} names data, not its index; give the file that vitlab data index wrote for it")
     if path.is_dir():
-        path = path / indexing.INDEX
+        path = path / INDEX
     opened = IndexFile(path)
     require(opened.has_hashes, f"{path} is of an older version and has no hashes; index the data again")
     opened.check_contents()
     refuse_unwritable(folder)
     refuse_strange(folder, (REPORT, SUMMARY))
-    make_folder(folder)
     check = _check_shards if opened.meta.shards else _check_samples
     return check(opened, data, folder, workers, screen)
 
@@ -145,7 +148,7 @@ def _plan(index: IndexFile, **more: object) -> dict[str, object]:
 
 
 @dataclass(frozen=True)
-class CompareSamples(indexing.SampleParts):
+class CompareSamples(SampleParts):
     """Compare the samples of a listing with an index."""
 
     index: Path
@@ -179,16 +182,14 @@ def _check_samples(
             with announced(console, f"listing {spec}", is_brief=True):
                 listing = write_listing(spec, parts / LISTING)
         except (ValueError, OSError) as error:
-            raise ValueError(f"{spec} cannot be opened ({error}); {MOVED}") from None
-        keep_parts_of(parts, _plan(index, spec=spec, digest=listing.digest, per_part=indexing.PER_PART), console)
+            advice = f"; {MOVED}" if data is None else ""
+            raise ValueError(f"{spec} cannot be opened ({error}){advice}") from None
+        keep_parts_of(parts, _plan(index, spec=spec, digest=listing.digest, per_part=PER_PART), console)
         listed = IndexFile(listing.path)
         is_same = listing.digest == index.meta.digest
         matches = None if is_same else match_ids(index, listed, parts)
-        work = CompareSamples(
-            *sample_parts(listing, indexing.PER_PART, parts),
-            index=index.path.absolute(),
-            matches=None if is_same else parts.absolute(),
-        )
+        where = {"index": index.path.absolute(), "matches": None if is_same else parts.absolute()}
+        work = CompareSamples.of(listing, PER_PART, parts, **where)
         run_parts(work, parts, workers, console, spec)
         names = Naming(index.meta.class_names, listed.meta.class_names)
         done = [work.result(part) for part in range(work.parts)]
@@ -199,14 +200,14 @@ def _about_the_whole(index: IndexFile, names: Naming, matches: Matches | None) -
     yield from names.differences()
     for number in () if matches is None else matches.missing_numbers():
         (row,) = index.rows(number, number + 1)
-        yield Difference("missing", text(row.id))
+        yield Difference("missing", id_text(row.id))
 
 
 # -- Tar shards ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class CompareShards(indexing.ShardParts):
+class CompareShards(ShardParts):
     """Compare tar shards with an index: those of the index, then those that it does not have."""
 
     index: Path
@@ -257,11 +258,11 @@ class CompareShards(indexing.ShardParts):
             report.add([Difference("shard", name, f"cannot be read: {error}")])
         for then in self.known.rows(start, stop):
             report.add(self._compare_rows(prefix, then, now.pop(then.id, None), report))
-        report.add(Difference("added", prefix + text(key)) for key in now)
+        report.add(Difference("added", prefix + id_text(key)) for key in now)
         report.checked += len(now)
 
     def _compare_rows(self, prefix: str, then: Row, now: Row | None, report: "PartReport") -> Iterator[Difference]:
-        name, classes = prefix + text(then.id), self.known.meta.class_names
+        name, classes = prefix + id_text(then.id), self.known.meta.class_names
         if now is None:
             yield Difference("missing", name)
             return
@@ -282,9 +283,9 @@ def _check_shards(
     try:
         names = [*known, *sorted(set(source.names() if data else source.listed()) - set(known))]
     except ValueError as error:
-        raise ValueError(f"{error}; {MOVED}") from None
+        raise ValueError(f"{error}; {MOVED}" if data is None else str(error)) from None
     with work_folder(parts):
-        keep_parts_of(parts, _plan(index, source=str(source), shards=stamps_digest(source, names)), console)
+        keep_parts_of(parts, _plan(index, source=str(source), shards=names_digest(names)), console)
         work = CompareShards(source.absolute(), sizes_of(source, names), parts.absolute(), index.path.absolute())
         run_parts(work, parts, workers, console, str(source))
         recorded = index.meta.class_names  # used where no class names lie beside the shards

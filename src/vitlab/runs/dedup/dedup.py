@@ -10,7 +10,7 @@ from urllib.parse import quote
 import numpy as np
 from rich.console import Console
 
-from vitlab.data.dedup.exclusion import Entry, Remaining, write_list
+from vitlab.data.dedup.exclusion import SUMMARY, Entry, Remaining, write_list
 from vitlab.data.dedup.hash_files import HashFolder, identity
 from vitlab.data.dedup.matching import MAX_DISTANCE, MIN_CORRELATION, Criteria, TestPictures
 from vitlab.data.dedup.search import BITS
@@ -18,18 +18,20 @@ from vitlab.data.loading.accounting import Quarantined
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import EXCLUDE, data_name, resolve
 from vitlab.errors import printable
+from vitlab.files.store import locked, make_folder, refuse_strange, refuse_unwritable, replacing, write_json, write_text
+from vitlab.files.strict_json import read_json
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.runs.dedup.contact_sheet import pairs_page
-from vitlab.runs.dedup.embedding import MIN_SIMILARITY, similarities
+from vitlab.runs.dedup.embedding import LEAST_CORRELATION, MIN_SIMILARITY, similarities
 from vitlab.runs.dedup.pair import Pair
 from vitlab.runs.dedup.picture_hashes import FOLDER, HashedSet, hash_pictures
 from vitlab.runs.measure.inputs import DataLike, ModelLike, as_list, open_set
 from vitlab.runs.progress import Images, announced, default_console
-from vitlab.store import locked, make_folder, refuse_strange, replacing, write_json, write_text
-from vitlab.strict_json import read_json
 
-RESULT, PAIRS, LIST, PAGE = "dedup.json", "pairs.jsonl", "exclude.jsonl", "report.html"
+RESULT, PAIRS, LIST, PAGE = SUMMARY, "pairs.jsonl", "exclude.jsonl", "report.html"
+
+OTHER = "every image would be left out, so give other test data"
 
 
 @dataclass(frozen=True)
@@ -110,13 +112,14 @@ def dedup(
     require(is_used, "min_similarity= is for the features of a model; give model=, or leave it out")
     require(jobs is None or jobs >= 1, f"jobs= is {jobs}; at least 1 is needed")
     folder, screen = Path(out), default_console(console, quiet=quiet)
+    refuse_unwritable(folder)
     refuse_strange(folder, (RESULT, FOLDER))
     make_folder(folder)
     with locked(folder):
         own, others = _opened(train, tests, folder, max_pixels, screen)
         _refuse_other(folder, own, others)
         hash_pictures([own, *others], jobs, folder, screen)
-        floor = None if model is None else 0.5
+        floor = None if model is None else LEAST_CORRELATION
         found = _searched(own, others, Criteria(max_distance, min_correlation), floor, screen)
         cosines = None
         if model is not None:
@@ -134,6 +137,10 @@ def _opened(
     """The training set and the test sets, with the test pictures numbered one set after another."""
     given = [train, *as_list(tests)]
     require(len(given) > 1, "no test data is given; name at least one test set")
+    same = f"is given as the training data and as a test set; {OTHER}"
+    for data in given[1:]:
+        is_same = data is train or (isinstance(data, str) and data == train)
+        require(not is_same, f"{printable(data_name(data))} {same}")
     sets: list[HashedSet] = []
     offset = 0
     for place, data in enumerate(given):
@@ -144,9 +151,20 @@ def _opened(
         require(bool(place) or is_whole, f"{spec!r} leaves images out already; {again}")
         name = spec if spec not in {one.name for one in sets} else f"{spec} ({place})"
         folder = HashFolder(out / FOLDER / (f"test-{place}" if place else "train"), len(source))
+        if sets and _are_same_files(sets[0].source, source):
+            raise ValueError(f"{printable(sets[0].name)} and {printable(spec)} are the same images; {OTHER}")
         sets.append(HashedSet(name, spec if isinstance(data, str) else "", source, folder, offset if place else 0))
         offset += len(source) if place else 0
     return sets[0], sets[1:]
+
+
+def _are_same_files(train: Source, test: Source) -> bool:
+    """Whether two sources have the same files in the same order."""
+    ours, theirs = train.paths(), test.paths()
+    if ours is None or theirs is None or len(train) != len(test) or len(ours) != len(theirs):
+        return False
+    is_same = all(ours[place] == theirs[place] for place in range(len(ours)))
+    return is_same and all(train.id(number) == test.id(number) for number in range(len(train)))
 
 
 def _refuse_other(folder: Path, own: HashedSet, others: list[HashedSet]) -> None:
@@ -214,7 +232,7 @@ def _without(spec: str, file: Path) -> str:
 
 def _write(result: Deduplicated, own: HashedSet, others: list[HashedSet], console: Console) -> None:
     """Write the lists, the page and, last, the summary."""
-    entries = (Entry(pair.train, "near_duplicate", pair.train_number) for pair in result.removed)
+    entries = [Entry(pair.train, "near_duplicate", pair.train_number) for pair in result.removed]
     write_list(result.path / LIST, identity(own.source), entries)
     with replacing(result.path / PAIRS) as temporary, temporary.open("w", encoding="ascii") as lines:
         for pair in result.pairs:

@@ -14,6 +14,7 @@ from vitlab.runs.measure.scoring import Reading, outputs
 from vitlab.runs.progress import Images
 
 MIN_SIMILARITY = 0.9
+LEAST_CORRELATION = 0.5  # of the pixels of pairs whose features are compared
 
 
 def similarities(

@@ -13,9 +13,9 @@ from vitlab.data.loading.accounting import Quarantined
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_data
 from vitlab.errors import Stopped, printable
-from vitlab.interrupts import Signals
 from vitlab.jobs.job import Here, Job, Processes
 from vitlab.jobs.mapping import Crew, Event
+from vitlab.process.interrupts import Signals
 from vitlab.require import require
 from vitlab.runs.progress import Images, say
 

@@ -15,14 +15,14 @@ from vitlab.data.sources.catalogue import data_name, described_kinds
 from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
 from vitlab.data.transforms.resizing import check_result
 from vitlab.errors import first_few, printable
-from vitlab.pixels import Augmentation
+from vitlab.files.store import make_folder, refuse_strange, replacing, write_json
+from vitlab.files.strict_json import to_json
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.runs.measure.inputs import DataLike, ImageSize, open_set
 from vitlab.runs.progress import Images, announced, default_console
 from vitlab.spec import image_size
-from vitlab.store import make_folder, refuse_strange, replacing, write_json
-from vitlab.strict_json import to_json
+from vitlab.spec.pixels import Augmentation
 
 SHOWN = 10  # classes, bad samples, duplicates and sizes that are listed
 REPORT, SHEET = "report.json", "contact-sheet.png"

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Literal, cast
@@ -11,7 +11,6 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from vitlab import busy
 from vitlab.costing.child import Task
 from vitlab.costing.children import ChildFailed
 from vitlab.costing.measuring import Measuring
@@ -21,18 +20,19 @@ from vitlab.costing.work import Mode
 from vitlab.counting import count_spec
 from vitlab.engines.making import missing_packages
 from vitlab.errors import InvalidValue, printable
+from vitlab.files.store import locked, refuse_strange, replacing, write_json
+from vitlab.files.strict_json import from_json, read_json
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.paper.models import AXIAL, model_spec
 from vitlab.paper.names import canonical, is_model
-from vitlab.patterns import EXAMPLES, OF_SWIN, no_pattern, parse_pattern
+from vitlab.process import busy
 from vitlab.require import check_arguments, require
 from vitlab.runs.measure.cost_table import FIGURE, Cost, Costs
 from vitlab.runs.measure.inputs import ImageSize, ModelLike, as_list, label_of
 from vitlab.runs.progress import Points, default_console, duration, say
 from vitlab.spec import AttentionLike, EngineName, ModelSpec, SwinSpec, ViTSpec, image_size
-from vitlab.store import locked, refuse_strange, replacing, write_json
-from vitlab.strict_json import from_json, read_json
+from vitlab.spec.patterns import EXAMPLES, OF_SWIN, no_pattern, parse_pattern
 from vitlab.weights.load import load_model
 from vitlab.weights.released.catalogue import releases
 from vitlab.world.device import environment, pick_device
@@ -41,6 +41,7 @@ SIZES = (64, 128, 224, 384, 512)  # of figure 12
 MEASUREMENTS = "measurements.json"
 REVISION = 2  # of how rows are measured; 1 trained without streams
 STARTING = 5.0  # seconds to start a process and to build a model, about
+SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin")  # of files with weights
 FIGURE_12 = "R50x1, R50x2, ViT-B/32, ViT-L/32, ViT-B/16, ViT-L/16, ViT-H/14, R152x4"
 
 
@@ -64,11 +65,13 @@ class Subject:
     label: str
     spec: ModelSpec | None = None  # None for a name
     attention: str = ""  # a pattern to measure it with; empty for its own
+    merge: int | None = None  # tokens to merge in every layer; None for its own
 
     @property
     def name(self) -> str:
-        """How tables call the model with this pattern."""
-        return f"{self.label}, {self.attention}" if self.attention else self.label
+        """How tables call the model with this pattern and merging."""
+        merge = "" if self.merge is None else f"merge {self.merge}"
+        return ", ".join(filter(None, [self.label, merge, self.attention]))
 
     @property
     def has_patterns(self) -> bool:
@@ -76,8 +79,12 @@ class Subject:
         return isinstance(model_spec(self.label) if self.spec is None else self.spec, ViTSpec)
 
     def at(self, size: tuple[int, int]) -> ModelSpec:
-        """The spec at an image size; a ValueError if the model cannot take it, or has no such attention."""
+        """The spec at an image size; a ValueError if the model cannot take it, or cannot attend or merge like this."""
         spec = model_spec(self.label, image=size) if self.spec is None else replace(self.spec, image=size)
+        if self.merge is not None:
+            if not isinstance(spec, ViTSpec):
+                raise ValueError(f"merge {self.merge} is for ViTs and hybrids; this model has no tokens to merge")
+            spec = replace(spec, merge=self.merge)
         if not self.attention:
             return spec
         if not isinstance(spec, ViTSpec):
@@ -104,6 +111,7 @@ def cost(
     batch: int | Sequence[int] = (),
     memory: int | str | None = None,
     attention: AttentionLike | Sequence[AttentionLike] = (),
+    merge: int | None = None,
     seconds: float = 30.0,
     out: str | Path | None = None,
     device: str = "auto",
@@ -119,12 +127,13 @@ def cost(
     "torch": see `vitlab.open_engine`. Speed is the best over `batch`, by default powers of two until it falls. `memory`
     limits each process, in bytes or as text such as "8GiB", by default to what is free now minus a margin; on a GPU it
     is the memory there. `attention` lists patterns such as "window:7" to measure every model with, or is "all": one of
-    each kind. A row takes at most `seconds`, apart from starting its process. A size that a model cannot take
-    is a row with a note.
+    each kind. `merge` is the number of tokens that every ViT merges in each layer (default: its own). A row takes at
+    most `seconds`, apart from starting its process. A size that a model cannot take is a row with a note.
 
     Rows are measured in child processes, which are killed when they exceed the memory. They are written to the folder
     `out` as they come, at the end with the figure if matplotlib is installed; the same call continues there, and tries
-    rows without a measurement again. `quiet` prints no progress.
+    rows without a measurement again. The rows of other models, sizes and modes stay in the folder; rows that were
+    measured in another way are an error. `quiet` prints no progress.
     """
     check_arguments(cost, locals())
     chosen = _engine(engine, mode)
@@ -135,9 +144,11 @@ def cost(
     allowed = None if memory is None else parse_memory(memory)
     if where.type == "cpu":
         _check_free(allowed)
+    if merge is not None and merge < 0:
+        raise InvalidValue(f"is {merge}; give the number of tokens to merge in every layer, 0 for none", field="merge")
     plan = Plan(str(where), _positive(seconds), _batches(batch), allowed, environment(where), chosen, REVISION)
     modes = cast(list[Mode], ["inference", "training"] if mode == "both" else [mode])
-    wanted = list(product(modes, _subjects(model, _attentions(attention)), _sizes(image)))
+    wanted = list(product(modes, _subjects(model, _attentions(attention), merge), _sizes(image)))
     require(bool(wanted), f"give at least one model and one image size; figure 12 of the paper shows {FIGURE_12}")
     if out is None:
         return Costs(tuple(_rows(wanted, plan, (), screen)))
@@ -148,22 +159,24 @@ def cost(
         try:
             for row in _rows(wanted, plan, known, screen):
                 done.append(row)
-                others = tuple(one for one in known if _key(one) not in map(_key, done))
-                write_json(folder / MEASUREMENTS, asdict(Kept(plan, (*done, *others))))
-                Costs(tuple(done)).save(folder)
+                rows = (*_others(known, done), *done)
+                write_json(folder / MEASUREMENTS, asdict(Kept(plan, rows)))
+                Costs(rows).save(folder)
         except KeyboardInterrupt:
             said = f"stopped; {len(done)} of {len(wanted)} rows are in {folder}, and the same command continues"
             raise KeyboardInterrupt(said) from None
-        _draw(Costs(tuple(done)), folder, screen)
+        _draw(Costs((*_others(known, done), *done)), folder, screen)
     return Costs(tuple(done))
 
 
 # -- What is given ---------------------------------------------------------------------------------
 
 
-def _subjects(given: ModelLike | Sequence[ModelLike], attentions: Sequence[str]) -> list[Subject]:
+def _subjects(
+    given: ModelLike | Sequence[ModelLike], attentions: Sequence[str], merge: int | None = None
+) -> list[Subject]:
     """Every model with every pattern; beside ViTs, a model that has no patterns is measured once, as it is."""
-    subjects = [_subject(one) for one in as_list(given)]
+    subjects = [replace(_subject(one), merge=merge) for one in as_list(given)]
     are_any = any(one.has_patterns for one in subjects)
     return [
         replace(one, attention=attention)
@@ -184,6 +197,8 @@ def _subject(given: ModelLike) -> Subject:
         return Subject(label_of(given, cast(Model, given)), cast(Model, given).spec)
     name = str(given)
     if not is_model(name) and name not in releases() and not Path(name).exists():
+        if Path(name).suffix in SUFFIXES:
+            raise FileNotFoundError(f"{name} does not exist; give weights, or a name such as ViT-B/16")
         canonical(name)  # raises, with the names that may have been meant
     return Subject(name) if is_model(name) else Subject(name, load_model(given).spec)
 
@@ -200,7 +215,8 @@ def _sizes(given: ImageSize | Sequence[ImageSize]) -> list[tuple[int, int]]:
 def _batches(given: int | Sequence[int]) -> tuple[int, ...]:
     batches = sorted(set(given if isinstance(given, Sequence) else [given]))
     if any(not isinstance(batch, int) or batch < 1 for batch in batches):
-        raise InvalidValue(f"is {given!r:.60}; expected positive whole numbers", field="batch")
+        shown = " ".join(map(str, given)) if isinstance(given, Sequence) else given
+        raise InvalidValue(f"is {shown!s:.60}; expected positive whole numbers", field="batch")
     return tuple(batches)
 
 
@@ -231,11 +247,26 @@ def _positive(seconds: float) -> float:
 
 
 def _read(folder: Path, plan: Plan) -> tuple[Cost, ...]:
-    """The rows that an earlier call with the same plan measured; what failed, for want of memory say, may work now."""
+    """The rows that an earlier call with the same plan measured; what failed, for want of memory say, may work now.
+
+    Raises FileExistsError if the folder has rows of another plan, which this call would replace.
+    """
     if not (folder / MEASUREMENTS).exists():
         return ()
     kept = from_json(Kept, read_json(folder / MEASUREMENTS), MEASUREMENTS)
-    return tuple(row for row in kept.rows if row.timings) if kept.plan == plan else ()
+    others = [field.name for field in fields(Plan) if getattr(kept.plan, field.name) != getattr(plan, field.name)]
+    measured = tuple(row for row in kept.rows if row.timings)
+    if others and measured:
+        how = ", ".join("batch" if name == "batches" else name for name in others)
+        differ = f"has {len(measured)} row{'s' * (len(measured) != 1)} measured in another way ({how})"
+        raise FileExistsError(f"{folder} {differ}; choose another folder, or measure as before")
+    return measured
+
+
+def _others(known: Sequence[Cost], done: Sequence[Cost]) -> tuple[Cost, ...]:
+    """The rows of earlier calls that this one has not measured: they stay in the folder's table and figure."""
+    keys = set(map(_key, done))
+    return tuple(row for row in known if _key(row) not in keys)
 
 
 def _key(row: Cost) -> tuple[object, ...]:
@@ -270,9 +301,9 @@ def _rows(
     if fresh:
         if why := _crowd():
             say(console, f"warning: {why}, so the numbers are not those of a quiet machine", "yellow")
-        each = f"up to {plan.seconds:g} s each, and about {STARTING:g} s to start"
-        rows = f"{fresh} row{'s' * (fresh != 1)}"
-        say(console, f"{rows}, {each}: at most about {duration(fresh * (plan.seconds + STARTING))}")
+        rows, each = ("1 row", "") if fresh == 1 else (f"{fresh} rows", " each")
+        limit = f"up to {plan.seconds:g} s{each}, and about {STARTING:g} s to start"
+        say(console, f"{rows}, {limit}: at most about {duration(fresh * (plan.seconds + STARTING))}")
     with Points(console, len(wanted)) as display:
         for (_, subject, size), row in zip(wanted, empty, strict=True):
             if _key(row) in before:

@@ -11,20 +11,22 @@ from rich.console import Console
 from torch import nn
 
 from vitlab.artefacts.artefact import Artefact
-from vitlab.busy import Crowding, advice
 from vitlab.data.class_names import are_whole, matched, numbers_of
 from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import data_name
-from vitlab.engines.engine import INEXACT, EngineName
+from vitlab.engines.engine import EngineName
+from vitlab.engines.runtimes import is_inexact
 from vitlab.errors import printable
+from vitlab.files.store import locked, refuse_strange, sha256
+from vitlab.files.strict_json import to_json
 from vitlab.metrics.multilabel import THRESHOLD
 from vitlab.metrics.targets import REAL_CLASSES, LabelMap, OwnLabels, Target, read_label_map, read_real
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
 from vitlab.paper.imagenet import imagenet_classes
 from vitlab.paper.models import name_of
-from vitlab.pixels import Preprocessing
+from vitlab.process.busy import Crowding, advice
 from vitlab.report.ledger import check_ledger
 from vitlab.require import check_arguments, require
 from vitlab.runs.measure import inputs
@@ -33,8 +35,7 @@ from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOpti
 from vitlab.runs.measure.scoring import SAVE, Reading, compared, score_source
 from vitlab.runs.progress import Images, announced, say
 from vitlab.spec import AttentionLike, ConventionName
-from vitlab.store import locked, refuse_strange, sha256
-from vitlab.strict_json import to_json
+from vitlab.spec.pixels import Preprocessing
 from vitlab.weights.load import located
 
 SPINNING = ("plain", "compiled")  # engines whose threads wait for each other after every operator
@@ -248,8 +249,9 @@ def _score(
         if outdated and not saved.exists():
             changed = f"{printable(pair.data)}: files have changed since they were scored; all are scored again"
             say(console, changed, "yellow")
-    if reading.engine in INEXACT and (found := compared(pair.model, pair.source, pair.how, reading)):
-        say(console, f"{reading.engine}: {found}", "yellow")
+    agreed = compared(pair.model, pair.source, pair.how, reading) if is_inexact(reading.engine) else None
+    if agreed is not None:
+        say(console, f"{reading.engine}: {agreed}", "yellow")
     with _Scored(console, reading) as display:
         done = score_source(
             pair.model,
@@ -277,7 +279,7 @@ def _score(
     about = (str(pair.how), competing)
     for kind, scores in done.scores.items():
         mistakes = tuple(done.mistakes.get(kind, ()))
-        result = (scores, done.account, mistakes, reading.engine)
+        result = (scores, done.account, mistakes, reading.engine, agreed)
         yield Row(pair.label, name_of(pair.model.spec), pair.data, kind, *about, *result)
 
 

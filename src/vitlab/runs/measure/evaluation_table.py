@@ -6,14 +6,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vitlab.data.loading.accounting import Account
+from vitlab.engines.agreement import Agreement
+from vitlab.files.store import write_json, write_text
+from vitlab.files.strict_json import to_json
 from vitlab.metrics.multilabel import AnyScores, MultiLabelScores
 from vitlab.metrics.scores import Scores
 from vitlab.report.answers import RESULTS, Mistake, MistakeList, NamedMistake, mistakes_file
 from vitlab.report.ledger import Entry, append, check_ledger
 from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import require
-from vitlab.store import write_json, write_text
-from vitlab.strict_json import to_json
 
 TASKS = {  # of the paper, by the kind of data, or of labels
     "cifar10": "CIFAR-10",
@@ -22,7 +23,7 @@ TASKS = {  # of the paper, by the kind of data, or of labels
     "ReaL": "ImageNet ReaL",
 }
 DETAILS = re.compile(r"(\d{2,})-(classes\.csv|confusion\.csv|mistakes\.json)")
-WHAT = ("model", "data", "labels")
+WHAT = ("model", "data", "labels", "engine")
 SINGLE = {"top-1 %": "top1", "top-5 %": "top5", "class mean %": "class_mean"}
 MULTI = {"mAP %": "map", "F1 micro %": "f1_micro", "F1 macro %": "f1_macro", "threshold": ""}
 LOSS = ("loss", "ECE %")
@@ -44,6 +45,7 @@ class Row:
     account: Account
     mistakes: tuple[Mistake, ...] = ()  # the worst first; single-label models only
     engine: str = "plain"  # that computed the logits
+    agreement: Agreement | None = None  # of an engine that does not give the plain model's logits
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -54,7 +56,8 @@ class Row:
         """The headline numbers and the account, as JSON values."""
         named = {name: getattr(self, name) for name in ABOUT}
         numbers = {name: None if value != value else value for name, value in self.numbers.items()}
-        return {**named, "numbers": numbers, "account": self.account.to_json()}
+        agreement = None if self.agreement is None else asdict(self.agreement)
+        return {**named, "agreement": agreement, "numbers": numbers, "account": self.account.to_json()}
 
     @property
     def classes(self) -> Results:
@@ -172,6 +175,7 @@ def record(
             expected=expected,
             expected_from=expected_from,
             weights=Path(row.model).name,
+            engine=row.engine,
             task=TASKS.get(row.data.partition(":")[0], "") if is_own else TASKS.get(row.labels, ""),
         )
         entries += [entry] if row.scores.count else []

@@ -28,16 +28,16 @@ from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import take
 from vitlab.errors import printable
+from vitlab.files.strict_json import to_json
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
-from vitlab.pixels import Preprocessing
 from vitlab.require import require
 from vitlab.runs.measure.features import SHARD, making, write_features
 from vitlab.runs.measure.inputs import DataLike, ModelLike, ModelOptions, load, open_set, settled
 from vitlab.runs.measure.scoring import Reading
 from vitlab.runs.progress import say
 from vitlab.shots import Draw, shot_numbers
-from vitlab.strict_json import to_json
+from vitlab.spec.pixels import Preprocessing
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,13 @@ from vitlab.data.fingerprint import fingerprint, state
 from vitlab.data.loading.accounting import Account, Quarantined
 from vitlab.data.source import Source
 from vitlab.data.splits import Subset
-from vitlab.engines.engine import INEXACT, EngineName
+from vitlab.engines.engine import EngineName
+from vitlab.engines.runtimes import is_inexact
+from vitlab.files.store import refuse_strange
+from vitlab.files.strict_json import to_json
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
 from vitlab.paper.models import name_of
-from vitlab.pixels import Preprocessing
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.runs.measure import inputs
@@ -29,8 +31,7 @@ from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOpti
 from vitlab.runs.measure.scoring import Reading, compared, outputs
 from vitlab.runs.progress import Images, say
 from vitlab.spec import AttentionLike, ConventionName
-from vitlab.store import refuse_strange
-from vitlab.strict_json import to_json
+from vitlab.spec.pixels import Preprocessing
 
 SHARD = 4096  # samples; 12 MB of ViT-B
 
@@ -147,7 +148,7 @@ def write_features(
     account.add((), [(0, sample) for sample in folder.bad()], max_bad)
     missing = [number for number in folder.missing() if number in parts]
     done, total = 0, sum(len(parts[number]) for number in missing)
-    if missing and reading.engine in INEXACT and world.leads and (found := compared(model, source, how, reading)):
+    if missing and is_inexact(reading.engine) and world.leads and (found := compared(model, source, how, reading)):
         say(console, f"{reading.engine}: {found}", "yellow")
     with Images(console, "features of") as display:
         if missing:

@@ -11,6 +11,7 @@ from rich.console import Console
 from vitlab.data.feature_files import Vectors
 from vitlab.engines.engine import EngineName
 from vitlab.errors import printable
+from vitlab.files.store import refuse_strange
 from vitlab.metrics.feature_sets import FeatureSet, checked
 from vitlab.metrics.fewshot import SHOTS, ChooseL2, Draw, fewshot_sets
 from vitlab.metrics.probe import linear_probe, nearest_neighbours
@@ -22,7 +23,6 @@ from vitlab.runs.measure.inputs import DataLike, ImageSize, ModelLike, ModelOpti
 from vitlab.runs.measure.scoring import Reading
 from vitlab.runs.progress import say
 from vitlab.spec import AttentionLike, ConventionName
-from vitlab.store import refuse_strange
 
 COLUMNS = ("data", "method", "seed", "accuracy %", "l2 or rate", "chosen by", "train", "count", "engine")
 OPTIMISTIC = (

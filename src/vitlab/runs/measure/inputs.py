@@ -21,10 +21,10 @@ from vitlab.models import classifier
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
 from vitlab.paper.models import name_of
-from vitlab.pixels import Preprocessing
 from vitlab.require import require
 from vitlab.runs.progress import announced, default_console, say
 from vitlab.spec import CONVENTIONS, AttentionLike, ConventionName, ViTSpec
+from vitlab.spec.pixels import Preprocessing
 from vitlab.weights.load import load_model
 from vitlab.world.device import pick_device, products_in
 from vitlab.world.group import World, join
@@ -156,7 +156,7 @@ def settled(
 
 def opened(model: Model, engine: EngineName, batch: int, console: Console, images: int | None = None) -> Engine:
     """Open an engine for so many images, and print how an automatic choice came about."""
-    with announced(console, f"preparing engine {engine} ...", is_brief=engine == "torch"):
+    with announced(console, f"preparing engine {engine} ...", is_brief=engine in ("torch", "plain")):
         made = open_engine(model, engine, batch=batch, images=images)
     if made.note:
         say(console, f"engine {made.name}: {made.note}", "dim")

@@ -17,6 +17,7 @@ from vitlab.data.images.refusals import BadImage
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.drawing.canvas import Drawn, coloured, require_matplotlib
 from vitlab.drawing.page import Card, Section, page
+from vitlab.files.store import Writer, json_writer, refuse_existing, refuse_unwritable, write_folder
 from vitlab.inspection import captions, figures
 from vitlab.inspection.attention import batch_size, even_distance
 from vitlab.inspection.merged import merged_picture
@@ -32,7 +33,6 @@ from vitlab.runs.measure.inputs import ImageSize, ModelLike, ModelOptions, class
 from vitlab.runs.measure.prediction import Prepared, named, prepared
 from vitlab.runs.progress import Images, default_console
 from vitlab.spec import AttentionLike, ConventionName, SwinSpec, ViTSpec
-from vitlab.store import Writer, json_writer, refuse_existing, refuse_unwritable, write_folder
 from vitlab.world.device import products_in
 
 REPORT = "report.html"

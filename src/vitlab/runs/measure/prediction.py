@@ -1,6 +1,7 @@
 """Classify pictures: class names and probabilities, or the reason why a picture cannot be read."""
 
 import itertools
+import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
@@ -20,9 +21,10 @@ from vitlab.data.images.refusals import LARGEST_FILE, BadImage
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.transforms.evaluation import evaluation_pixels, normalised
 from vitlab.data.transforms.resizing import to_tensor
-from vitlab.engines.agreement import agreement
-from vitlab.engines.engine import INEXACT, Engine, EngineName, Pending
+from vitlab.engines.agreement import Agreement, agreement
+from vitlab.engines.engine import Engine, EngineName, Pending
 from vitlab.engines.opening import open_engine
+from vitlab.engines.runtimes import is_inexact
 from vitlab.errors import printable
 from vitlab.models.build import Model
 from vitlab.models.classifier import check_model
@@ -93,6 +95,7 @@ class Answers(list[Answer], Tabular):
         self.model, self.task, self.meaning, self.engine = label, model.task, MEANING[model.task], engine
         self.preprocessing = str(model.spec.conventions.preprocessing)
         self.names_from = class_names(model)[1]
+        self.agreement: Agreement | None = None  # of an engine that does not give the plain model's logits
 
     @property
     def failed(self) -> int:
@@ -106,7 +109,13 @@ class Answers(list[Answer], Tabular):
 
     def to_json(self) -> dict[str, object]:
         """Everything as JSON values."""
-        about = {"model": self.model, "task": self.task, "probabilities": self.meaning, "engine": self.engine}
+        about: dict[str, object] = {
+            "model": self.model,
+            "task": self.task,
+            "probabilities": self.meaning,
+            "engine": self.engine,
+        }
+        about |= {"agreement": None if self.agreement is None else asdict(self.agreement)}
         listed = [asdict(answer) for answer in self]
         return {**about, "preprocessing": self.preprocessing, "class_names": self.names_from, "answers": listed}
 
@@ -147,16 +156,29 @@ def predict(
     options = ModelOptions(conventions, image, "own", device, heads, allow_partial, allow_nonfinite, merge, attention)
     loaded = open_any(model, options, screen)
     number, batch = number_of(pictures), batch_of(pictures)
-    computing = None if isinstance(loaded, Artefact) else opened(loaded, engine, batch, screen, number)
+    wanted: EngineName = engine if _are_any_there(pictures) else "plain"  # preparing another takes long, for nothing
+    computing = None if isinstance(loaded, Artefact) else opened(loaded, wanted, batch, screen, number)
     used = own_engine(loaded, engine) if isinstance(loaded, Artefact) else cast(Engine, computing).name
     found = Answers((), loaded, label_of(model, loaded), used)
     place = torch.device("cpu") if computing is None else computing.device
     with products_in("fp32", place), Images(screen, "classified") as display:
-        for answer in answers(loaded, pictures, top, max_pixels=max_pixels, engine=computing, console=screen):
-            found.append(answer)
+        for one in answers(loaded, pictures, top, max_pixels=max_pixels, engine=computing):
+            if isinstance(one, Agreement):
+                found.agreement = one
+                say(screen, f"{used}: {one}", "yellow")
+                continue
+            found.append(one)
             display.show(len(found), len(pictures) if isinstance(pictures, list) else 0)
     require(bool(found), NONE_GIVEN)
     return found
+
+
+def _are_any_there(pictures: Pictures) -> bool:
+    """Whether a picture may be read: false if all are paths of files that do not exist."""
+    if not isinstance(pictures, list):
+        return True
+    given = (one.picture if isinstance(one, Named) else one for one in pictures)
+    return any(not isinstance(one, str | Path) or os.path.lexists(one) for one in given)
 
 
 def batch_of(pictures: Pictures) -> int:
@@ -174,11 +196,10 @@ def answers(
     *,
     max_pixels: int | None = None,
     engine: Engine | None = None,
-    console: Console | None = None,
-) -> Iterator[Answer]:
+) -> Iterator[Answer | Agreement]:
     """Yield an answer for each picture, a batch at a time; the next batch is read while one is computed.
 
-    See `vitlab.predict`. How far an inexact engine agrees with the plain model is printed after the first batch.
+    See `vitlab.predict`. How far an inexact engine agrees with the plain model on the first batch is yielded once.
     """
     if not isinstance(model, Artefact):
         check_model(model)
@@ -189,7 +210,10 @@ def answers(
         yield from _artefact_answers(model, images, names, top, max_pixels)
         return
     engine = engine or open_engine(model, "plain")
+    is_compared = not is_inexact(engine.name)
     if isinstance(images, Tensor) and images.is_floating_point():
+        if not is_compared and len(images):
+            yield agreement(engine, model, _checked_batch(images)[:BATCH])
         for start in range(0, len(_checked_batch(images)), BATCH):
             said = guesses_of(model, engine(images[start : start + BATCH]), names, top)
             yield from (Answer(f"picture {start + place}", guesses) for place, guesses in enumerate(said, 1))
@@ -200,10 +224,9 @@ def answers(
         read = list(prepared(model, batch, max_pixels))
         pixels = [one.pixels for one in read if isinstance(one, Prepared)]
         pending.append((read, begun(model, engine, torch.stack(pixels)) if pixels else None))
-        if engine.name in INEXACT and pixels and console is not None:
-            inputs = normalised(torch.stack(pixels), model.spec.conventions.preprocessing)
-            say(console, f"{engine.name}: {agreement(engine, model, inputs)}", "yellow")
-            console = None
+        if not is_compared and pixels:
+            yield agreement(engine, model, normalised(torch.stack(pixels), model.spec.conventions.preprocessing))
+            is_compared = True
         if len(pending) > int(engine.is_concurrent):
             yield from _answers(model, *pending.popleft(), names, top)
     while pending:

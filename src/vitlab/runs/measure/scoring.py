@@ -21,19 +21,19 @@ from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.engines.agreement import Agreement, agreement
 from vitlab.engines.engine import CPU, EngineName, Output, Pending
 from vitlab.engines.opening import open_engine
+from vitlab.files.store import write_text
+from vitlab.files.strict_json import from_json, parse_json, to_json
+from vitlab.files.user_files import read_regular
 from vitlab.metrics.answers import mistakes_in
 from vitlab.metrics.multilabel import THRESHOLD, AnyScores, any_scores_from_json, empty_scores, merged
 from vitlab.metrics.scores import Scores
 from vitlab.metrics.targets import OWN, Target
 from vitlab.models.build import Model
-from vitlab.pixels import Preprocessing
 from vitlab.report.answers import Mistake, worst
 from vitlab.require import require
 from vitlab.runs.progress import Images
 from vitlab.spec import Task
-from vitlab.store import write_text
-from vitlab.strict_json import from_json, parse_json, to_json
-from vitlab.user_files import read_regular
+from vitlab.spec.pixels import Preprocessing
 from vitlab.world.group import ALONE, World
 
 SYNC = 8  # batches between two exchanges of results among the ranks

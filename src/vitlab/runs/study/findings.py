@@ -5,25 +5,38 @@ LEDGER/SCALE/STUDY/CELL,seed=N.json     a row for each run, as `vitlab study --l
 
 import itertools
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from vitlab.drawing.canvas import Drawn
-from vitlab.drawing.charts import Measured, draw_intervals
-from vitlab.report.tables import Results
+from vitlab.drawing.intervals import Measured, draw_intervals
+from vitlab.files.strict_json import from_json, read_json
+from vitlab.paper.models import name_of
+from vitlab.paper.results import BIT_L, CORE_DAYS, L16_JFT, TABLE_6
+from vitlab.report.tables import Cell, Results
 from vitlab.require import require
-from vitlab.runs.study.presentation import sorted_rows, study_figure, study_table
-from vitlab.runs.study.trainings import unique
-from vitlab.strict_json import from_json, read_json
+from vitlab.runs.study.presentation import runs_of, sorted_rows, study_figure, study_table
+from vitlab.studies.architecture import POSITIONS
 from vitlab.studies.catalogue import STUDIES
 from vitlab.studies.claims import FEWEST, Judged, Row, Verdict, verdict
+from vitlab.studies.scale import JFT, Scale
 from vitlab.studies.scales import find_scale
-from vitlab.studies.study import FEW_SHOT, TOP_1, Study, cell_name
+from vitlab.studies.study import COMPUTE, FEW_SHOT, LARGEST, SPEED, TOP_1, FewShot, Study, cell_name
 
 PAGE, FIGURES, OVERVIEW = "findings.md", "figures", "findings.svg"
-COLOURS: Final = {"confirmed": "#1b7837", "not confirmed": "#b2182b", "undecided": "#7f7f7f"}
-SUMMARY = ("claim of the paper", "where", "verdict here", "mean [95 % interval]", "seeds")
+LOOKS: Final = {  # colour and marker
+    "confirmed": ("#1b7837", "o"),
+    "not confirmed": ("#b2182b", "X"),
+    "undecided": ("#7f7f7f", "D"),
+}
+ANSWERS = (*LOOKS, "not run yet")
+FARTHEST = 20.0  # points of accuracy on the axis of the overview
+HOUR = 3600  # seconds
+WIDTH = 118  # characters of a line
+UNITS = {TOP_1: "", FEW_SHOT: "", SPEED: " images/s", POSITIONS: " in cosine", "distance gain": " % of the image side"}
+SUMMARY = ("tested here", "verdict", "mean [95 % interval]", "seeds", "what the paper says", "where")
 OPENING = """# Findings
 
 After this page you know which claims of the paper hold in our own small experiments, which do not, and which
@@ -33,14 +46,35 @@ Every number below comes from a row of `results/studies/`, which `vitlab study` 
 and seed. `python docs/findings.py` makes this page and its figures from those rows, byte for byte. A claim that
 does not hold at this scale is a finding about this scale, not about the paper.
 """
+READING = """The verdict is on the statement that was *tested here*. The paper often says more, or something more
+general; its sentence stands beside it. Numbers are differences in points of accuracy unless a unit is given.
+"""
+COUNTED = """These results rest on {models:,} trained models with different weights.{again}
+The trainings took at most {hours:.1f} hours and {compute:.1g} exaFLOPs in all, where a pre-training from which several
+models were fine-tuned is counted with each of them. The paper's ViT-B/16 alone took {paper:g} exaFLOPs.
+"""
+AGAIN = """ {again:,} of them repeat a training of another study on another processor, whose arithmetic differs in the
+last bits; all runs of a study with one seed were on one machine."""
 SCALE = """## The scale
 
-At the scale `{scale}`, models of the same families stand in for those of the paper and keep its names here.
-They have about its proportions of compute, and see the paper's number of images times one constant: {seen:,}
-for 7 epochs of JFT-300M. Pre-training uses CIFAR-10 and parts of it for JFT-300M, ImageNet-21k and ImageNet;
-fine-tuning uses 1,000 images of other sets. Its learning rate, the same for fresh and for trained weights, was
-chosen of two before the first of these runs, with a seed that is not counted. `docs/howto/studies.md` has the
-details and how to run everything again.
+At the scale `{scale}`, every model and every data set of the paper has a stand-in, which keeps the paper's name on
+this page. The column *stand-in* of the tables says what was trained.
+
+- **Models.** They are pre-trained with images of {pixels} pixels. Most have about the paper's proportions of compute.
+  {renamed}
+- **Length.** All see the paper's number of images times one constant: {seen:,} for 7 epochs of JFT-300M. What the paper
+  trains for 14 epochs is trained for 7 here, except in `figure10`.
+- **Pre-training data.** CIFAR-10 stands in for JFT-300M, and {upstream}.
+  The three differ in their number of images, not in their classes.
+- **Fine-tuning** uses 1,000 images of a task, the same for every seed. {own} also fine-tune on CIFAR-10,
+  the pre-training set itself: their results on it are not transfer to new data.
+- **Few-shot accuracy** ({shots}) is measured on CIFAR-10's own classes,
+  with {many} of its training images of each: classes, and mostly images, that pre-training has seen with their labels.
+  The paper pre-trains on JFT-300M and measures on ImageNet.
+- **Learning rate.** Fine-tuning has one rate, {rate:g}, for fresh and for trained weights. It was chosen over 0.001 in
+  a pilot before the first of these runs, with a seed that is not counted; its output was not kept.
+
+`docs/howto/studies.md` has the details and how to run everything again.
 """
 RULE = """## The rule
 
@@ -52,39 +86,66 @@ interval is at or below it. Where it should be *within* a margin, the claim is c
 is inside, and not confirmed if all of it is outside. Otherwise the claim is undecided, and the number of seeds
 is given that would decide it if mean and deviation stayed the same. A claim of several comparisons is confirmed
 if all are, and not confirmed if one is not.
+
+There are {comparisons} comparisons, each with an interval of its own. About one in twenty of such intervals misses
+the true value, so of {comparisons} one or two can be expected to. Nothing is corrected for the number of comparisons.
+The intervals cover what changes with the seed, such as fresh weights and the order of images. They do not cover
+another choice of training images, tasks or learning rates. Error bars in the figures of the studies are 95 % intervals
+of single points. Those of two points may overlap although their difference, paired by the seed, is decided.
+"""
+STAGES = """The runs have two stages: {fewest} seeds for every study, then more, once, for studies that left a claim
+undecided: {studies}.
+The second number was fixed before its first run. Claims that were decided after the first stage are judged again with
+all seeds. Looking twice makes a wrong verdict more likely than the 5 % of a single look.
 """
 ENDING = "## Claims by study\n"
 
 
 def read_ledger(folder: Path, scale: str) -> dict[str, list[Row]]:
-    """The rows of a ledger at one scale by study, in the order of the grids."""
-    found: dict[str, list[Row]] = {}
+    """The rows of a ledger at one scale by study, in the order of the grids.
+
+    Raises for a folder of an unknown study, and for a row that is damaged, misnamed or of no cell of its study.
+    """
+    size, found = find_scale(scale), dict[str, list[Row]]()
+    strange = sorted(path.name for path in (folder / scale).glob("*") if path.name not in STUDIES)
+    require(not strange, f"{folder / scale} holds {', '.join(strange)}; known studies are {', '.join(STUDIES)}")
     for name, study in STUDIES.items():
-        files = sorted((folder / scale / name).glob("*.json"))
-        rows = [from_json(Row, read_json(file), str(file)) for file in files]
-        for row, file in zip(rows, files, strict=True):
+        cells = tuple(study.cells(size))
+        names = {cell.name for cell in cells}
+        rows = []
+        for file in sorted((folder / scale / name).glob("*.json")):
+            row = _read_row(file)
             own = (row.study, row.scale, f"{cell_name(row.levels)},seed={row.seed}.json")
             require(own == (name, scale, file.name), f"{file} holds the row of {own}; files are named after their rows")
-        found[name] = sorted_rows(rows, tuple(study.cells(find_scale(scale))))
+            require(cell_name(row.levels) in names, f"{file} is of no cell that the study {name} has at scale {scale}")
+            rows.append(row)
+        found[name] = sorted_rows(rows, cells)
     return found
+
+
+def _read_row(file: Path) -> Row:
+    """The row of a file; a ValueError that names the file if it is damaged."""
+    try:
+        return from_json(Row, read_json(file))
+    except ValueError as error:
+        raise ValueError(f"{file} is not a row of a study: {error}") from None
 
 
 def findings(ledger: Path, scale: str = "tiny") -> dict[str, bytes]:
     """The page and its figures, by their names below docs/."""
-    rows = read_ledger(ledger, scale)
+    rows, size = read_ledger(ledger, scale), find_scale(scale)
     verdicts = verdicts_of(rows)
-    seen = find_scale(scale).shrinking
     files: dict[str, bytes] = {}
     overview = _overview(verdicts)
     if overview is not None:
         files[f"{FIGURES}/{OVERVIEW}"] = overview.svg
-    parts = [OPENING, _summary(verdicts, is_drawn=bool(files)), _compute(rows, scale)]
-    parts += [SCALE.format(scale=scale, seen=seen.seen if seen else 0), RULE.format(fewest=FEWEST), ENDING]
+    parts = [OPENING, _summary(verdicts, is_drawn=bool(files)), _compute(rows, size), _scale(rows, size)]
+    parts += [RULE.format(fewest=FEWEST, comparisons=_comparisons()), _stages(rows), ENDING]
     for name, study in STUDIES.items():
         parts.append("\n".join(_section(study, rows[name], verdicts[name])))
         if any(row.values for row in rows[name]):
             files[f"{FIGURES}/{_figure(study)}"] = study_figure(study, rows[name]).svg
-    return {PAGE: "\n".join(parts).encode(), **files}
+    return {PAGE: "\n".join(filter(None, parts)).encode(), **files}
 
 
 def verdicts_of(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Verdict]]:
@@ -92,46 +153,201 @@ def verdicts_of(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Verdict]]:
     return {name: [verdict(claim, rows[name]) for claim in study.claims] for name, study in STUDIES.items()}
 
 
+# -- All claims ------------------------------------------------------------------------------------
+
+
+def counts_text(verdicts: Mapping[str, Sequence[Verdict]]) -> str:
+    """How many claims have which answer, in words."""
+    every = [one.answer for own in verdicts.values() for one in own]
+    said = ", ".join(f"{every.count(answer)} {answer}" for answer in ANSWERS if answer in every)
+    return f"Of {len(every)} claims: {said}."
+
+
+def measured_text(one: Verdict) -> str:
+    """The intervals of a claim, with what they are about if there are several, and those beside it."""
+    said = "; ".join(map(_about, one.judged))
+    shown = [judged for judged in one.beside if judged.interval]
+    if shown:
+        said += f"; not judged: {', '.join(map(_about, shown))}"
+    return f"{said}. {one.claim.everywhere}" if one.is_everywhere else said
+
+
+def _about(one: Judged) -> str:
+    return f"{one.comparison.about} {interval_text(one)}".strip()
+
+
+def interval_text(one: Judged) -> str:
+    """A mean with its interval, and what it is of unless that is accuracy."""
+    found, value = one.interval, one.comparison.value
+    if found is None:
+        return "-"
+    return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]{UNITS.get(value, f' {value}')}"
+
+
 def _overview(verdicts: Mapping[str, Sequence[Verdict]]) -> Drawn | None:
     """All comparisons of accuracies in one figure; None without any."""
     lines = []
     for one in itertools.chain(*verdicts.values()):
-        for number, judged in enumerate(one.judged, 1):
+        for number, judged in enumerate(one.judged):
             compared, found = judged.comparison, judged.interval
-            if found is None or compared.value not in (TOP_1, FEW_SHOT):
+            if found is None or not _is_accuracy(judged):
                 continue
-            name = f"{one.claim.name}{f' ({number})' if len(one.judged) > 1 else ''}"
+            about = f": {compared.about}" if compared.about else ""
+            name = f"{one.claim.name}{about}" if number == 0 else f"... {compared.about}"
             limit = compared.threshold
             expected = (limit, math.inf) if compared.expects == "above" else (-limit, limit)
             lines.append(Measured(name, found.mean, found.half, expected, judged.answer))
-    return draw_intervals(lines, COLOURS, x="difference in points of accuracy, 95 % interval") if lines else None
+    words = "difference in points of accuracy, 95 % interval"
+    return draw_intervals(lines, LOOKS, x=words, most=FARTHEST) if lines else None
 
 
-def _compute(rows: Mapping[str, Sequence[Row]], scale: str) -> str:
-    """How many trainings the rows rest on, and their compute, each counted once."""
-    size, trained = find_scale(scale), dict[tuple[object, int], float]()
-    for name, study in STUDIES.items():
-        seeds: dict[str, set[int]] = {}
-        for row in rows[name]:
-            seeds.setdefault(cell_name(row.levels), set()).add(row.seed)
-        for cell in study.cells(size):
-            own = [] if cell.training is None else unique([cell.training])
-            trained |= {(one, seed): one.exaflops for one in own for seed in seeds.get(cell.name, ())}
-    total = f"{sum(trained.values()):.2g} exaFLOPs"
-    return f"These results took {len(trained):,} trainings and {total}.\n" if trained else ""
+def _is_accuracy(one: Judged) -> bool:
+    return one.comparison.value in (TOP_1, FEW_SHOT)
 
 
 def _summary(verdicts: Mapping[str, Sequence[Verdict]], *, is_drawn: bool) -> str:
     every = [one for own in verdicts.values() for one in own]
-    counts = {answer: sum(one.answer == answer for one in every) for answer in dict.fromkeys(v.answer for v in every)}
-    said = ", ".join(f"{number} {answer}" for answer, number in counts.items())
     rows = [
-        (one.claim.says, one.claim.source, one.answer, "; ".join(map(interval_text, one.judged)), _seeds(one.judged))
+        (one.claim.name, one.answer, measured_text(one), _seeds(one.judged), one.claim.says, one.claim.source)
         for one in every
     ]
-    words = "every claim about accuracies: the difference, its interval, and in grey where the paper expects it"
-    figure = f"![{words}]({FIGURES}/{OVERVIEW})\n\n" if is_drawn else ""
-    return f"Of {len(every)} claims: {said}.\n\n{figure}{Results(SUMMARY, tuple(rows)).to_markdown()}"
+    table = Results(SUMMARY, tuple(rows)).to_markdown()
+    figure = ""
+    if is_drawn:
+        words = "every comparison of accuracies: the difference, its interval, and in grey where it is expected"
+        others = sum(not _is_accuracy(judged) for one in every for judged in one.judged)
+        figure = (
+            f"![{words}]({FIGURES}/{OVERVIEW})\n\nThe figure has every comparison of accuracies under the name of its "
+            f"claim, grey where it is expected to be.\nArrows lead to values beyond its axis. "
+            f"{others} comparisons of other values are in the table only.\n\n"
+        )
+    return f"{counts_text(verdicts)}\n\n{figure}{READING}\n{table}"
+
+
+def _seeds(judged: Sequence[Judged]) -> str:
+    found = sorted({one.interval.seeds for one in judged if one.interval})
+    is_speed = any(one.comparison.value == SPEED for one in judged)
+    return (", ".join(map(str, found)) or "0") + (" repeats" if is_speed else "")
+
+
+# -- What the runs were ----------------------------------------------------------------------------
+
+
+def _compute(rows: Mapping[str, Sequence[Row]], scale: Scale) -> str:
+    """How many trained models the rows rest on, by their weights, and how long they took."""
+    trained = {row.weights: row for own in rows.values() for row in own if row.weights}
+    if not trained:
+        return ""
+    again = len(trained) - len(_trainings(rows, scale))
+    text = COUNTED.format(
+        models=len(trained),
+        again=AGAIN.format(again=again) if again > 0 else "",
+        hours=sum(row.seconds for row in trained.values()) / HOUR,
+        compute=sum(row.exaflops for row in trained.values()),
+        paper=TABLE_6[("ViT-B/16", 7), COMPUTE],
+    )
+    return _filled(text)
+
+
+def _trainings(rows: Mapping[str, Sequence[Row]], scale: Scale) -> set[tuple[object, int]]:
+    """The different trainings that the rows measure, with their seeds."""
+    found: set[tuple[object, int]] = set()
+    for name, study in STUDIES.items():
+        cells = {cell.name: cell.training for cell in study.cells(scale)}
+        found |= {(cells[cell_name(row.levels)], row.seed) for row in rows[name] if row.weights}
+    return found
+
+
+def _scale(rows: Mapping[str, Sequence[Row]], scale: Scale) -> str:
+    """What stands in for what; only for scales whose pre-training data is CIFAR-10."""
+    small, whole = scale.shrinking, scale.upstream[JFT]
+    if small is None or "cifar10" not in whole.data:
+        return ""
+    cells = {name: tuple(study.cells(scale)) for name, study in STUDIES.items()}
+    tuned = [name for name, own in cells.items()
+             if any(c.training and c.training.start and "{cifar10}" in c.training.data for c in own)]  # fmt: skip
+    shots = [name for name, own in cells.items() if any(isinstance(cell.measurement, FewShot) for cell in own)]
+    parts = [f"{one.images:,} of its images for {name}" for name, one in scale.upstream.items() if name != JFT]
+    text = SCALE.format(
+        scale=scale.name,
+        pixels=scale.image,
+        renamed=_renamed(rows, scale),
+        seen=small.seen,
+        upstream=" and ".join(parts),
+        own=_listed(tuned),
+        shots=_listed(shots),
+        many=scale.shots[2],
+        rate=small.tuning_rate,
+    )
+    return _filled(text)
+
+
+def _renamed(rows: Mapping[str, Sequence[Row]], scale: Scale) -> str:
+    """The stand-ins that a study takes from another model of the paper, which break its proportions."""
+    known: dict[str, str] = {}
+    for name, spec in scale.models.items():
+        known.setdefault(name_of(spec), name)
+    found: dict[tuple[str, str], list[str]] = {}
+    for study, own in rows.items():
+        for row in own:
+            model = row.levels.get("model", "")
+            if (
+                model
+                and row.model in known
+                and (model not in scale.models or name_of(scale.models[model]) != row.model)
+            ):
+                found.setdefault((model, known[row.model]), []).append(study)
+    if not found:
+        return ""
+    said = [f"in {_listed(list(dict.fromkeys(own)))}, {name} is the stand-in of {other}"
+            for (name, other), own in found.items()]  # fmt: skip
+    return f"These do not have the paper's proportions: {'; '.join(said)}.{_ratio(rows)}"
+
+
+def _ratio(rows: Mapping[str, Sequence[Row]]) -> str:
+    """What table 2 compares: the compute of its models relative to each other, and how the ResNet is trained."""
+    compute = {row.levels["model"]: row.exaflops for row in rows["table2"] if row.levels["data"] == JFT}
+    if not {"ViT-L/16", "R152x4"} <= compute.keys() or not compute["R152x4"]:
+        return ""
+    times = compute["ViT-L/16"] / compute["R152x4"]
+    days = [CORE_DAYS["TPUv3-core-days", which] for which in (L16_JFT, BIT_L)]
+    return (
+        f" So in `table2`, ViT-L/16 takes {times:.1f} times the compute of R152x4, where the paper reports "
+        f"{days[0]:,} and {days[1]:,} TPUv3-core-days. R152x4 is pre-trained with Adam here, with SGD in the paper."
+    )
+
+
+def _comparisons() -> int:
+    return sum(len(claim.comparisons) for study in STUDIES.values() for claim in study.claims)
+
+
+def _stages(rows: Mapping[str, Sequence[Row]]) -> str:
+    """What is said about several stages, if some studies have more seeds than others."""
+    seeds = {name: len({row.seed for row in own}) for name, own in rows.items() if own}
+    fewest = min(seeds.values(), default=0)
+    more = [f"`{name}` ({number} seeds in all)" for name, number in seeds.items() if number > fewest]
+    return _filled(STAGES.format(fewest=fewest, studies=", ".join(more))) if more else ""
+
+
+def _filled(text: str) -> str:
+    """The text with its paragraphs and list items in lines of at most WIDTH characters."""
+    blocks: list[str] = []
+    for line in text.splitlines():
+        is_first = not blocks or not line or not blocks[-1] or line.startswith(("- ", "#"))
+        blocks = [*blocks, line] if is_first else [*blocks[:-1], f"{blocks[-1]} {line.strip()}"]
+    return "\n".join(map(_fill, blocks)) + "\n"
+
+
+def _fill(block: str) -> str:
+    indent = "  " if block.startswith("- ") else ""
+    return textwrap.fill(block, WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(", ".join(f"`{name}`" for name in part) for part in (names[:-1], names[-1:]) if part)
+
+
+# -- One study -------------------------------------------------------------------------------------
 
 
 def _section(study: Study, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> Iterator[str]:
@@ -140,13 +356,30 @@ def _section(study: Study, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> 
     if not any(row.values for row in rows):
         yield "Not run yet: the ledger has no rows of this study.\n"
     else:
-        yield study_table(rows).to_markdown()
+        yield _rounded(study_table(rows, study.printed)).to_markdown()
+        if rows[0].measure == SPEED and not any(LARGEST in row.values for row in rows):
+            yield "No row has a largest batch: the time of a measurement ended before a limit of memory was found.\n"
         yield f"![{study.remakes}]({FIGURES}/{_figure(study)})\n"
         commands = dict.fromkeys(row.command for row in rows)
         yield "\n".join(f"    {command}" for command in commands) + "\n"
     for one in verdicts:
-        yield f"**{one.claim.name}: {one.answer}.** {one.claim.says} ({one.claim.source})\n"
+        yield f"**{one.claim.name}: {one.answer}.** The paper: {one.claim.says} ({one.claim.source})\n"
         yield "\n".join(f"- {_judged(judged)}" for judged in one.judged) + "\n"
+        if one.beside and all(judged.interval for judged in one.beside):
+            yield f"Not judged, and added after the runs: {', '.join(map(_about, one.beside))}.\n"
+            yield f"{one.claim.everywhere}\n" if one.is_everywhere else ""
+
+
+def _rounded(table: Results) -> Results:
+    """The table with the digits that a reader needs, equally many in all rows of a column."""
+
+    def short(column: Sequence[Cell]) -> list[Cell]:
+        largest = max((abs(cell) for cell in column if isinstance(cell, float)), default=0.0)
+        form = ".2f" if largest >= 1 else ".3f" if largest >= 0.01 else ".3g"
+        return [format(cell, form) if isinstance(cell, float) else cell for cell in column]
+
+    columns = [short(column) for column in zip(*table.rows, strict=True)]
+    return Results(table.columns, tuple(zip(*columns, strict=True)))
 
 
 def _judged(one: Judged) -> str:
@@ -155,19 +388,9 @@ def _judged(one: Judged) -> str:
     said += f", {one.answer}"
     if one.answer != "undecided":
         return said
-    needed = f"about {one.seeds_needed} seeds" if one.seeds_needed else "more than 1,000 seeds"
+    runs = runs_of(one.comparison.value)
+    needed = f"about {one.seeds_needed} {runs}" if one.seeds_needed else f"more than 1,000 {runs}"
     return f"{said}; {needed} would decide it at the same mean and deviation"
-
-
-def interval_text(one: Judged) -> str:
-    """A mean with its interval."""
-    found = one.interval
-    return "-" if found is None else f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
-
-
-def _seeds(judged: Sequence[Judged]) -> str:
-    found = sorted({one.interval.seeds for one in judged if one.interval})
-    return ", ".join(map(str, found)) or "0"
 
 
 def _figure(study: Study) -> str:

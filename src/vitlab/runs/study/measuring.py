@@ -16,6 +16,8 @@ from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import take
 from vitlab.data.transforms.evaluation import normalised
+from vitlab.files.store import write_json
+from vitlab.files.strict_json import read_json, to_json
 from vitlab.inspection.attention import attention_distance
 from vitlab.inspection.weights import likeness, position_similarity
 from vitlab.models.build import Model, build_from_spec
@@ -26,13 +28,11 @@ from vitlab.runs.measure.cost import cost
 from vitlab.runs.measure.evaluate import evaluate
 from vitlab.runs.measure.fewshot import fewshot_table
 from vitlab.runs.study.trainings import Lab, is_usable
-from vitlab.store import write_json
-from vitlab.strict_json import read_json, to_json
 from vitlab.studies.claims import Row
 from vitlab.studies.study import Accuracy, Cell, FewShot, Inside, Real, Speed
+from vitlab.studies.study_file import ROW
 from vitlab.weights.load import load_model
 
-ROW = "row.json"
 QUIET = Console(quiet=True)
 BATCH = 64
 

@@ -10,14 +10,14 @@ import torch
 
 from vitlab.counting import count_spec
 from vitlab.paper.models import name_of
-from vitlab.recipe import Execution
 from vitlab.report.tables import Cell as TableCell
 from vitlab.report.tables import Results, Tabular
 from vitlab.run_dir import RESULT
 from vitlab.runs.progress import counted, duration
 from vitlab.runs.study.trainings import Lab, planned_spec, unique
 from vitlab.runs.training.time_estimate import TRAINING_COST, TYPICAL_SHARE, training_pace
-from vitlab.studies.scale import Scale
+from vitlab.spec.recipe import Execution
+from vitlab.studies.scale import Scale, three_digits
 from vitlab.studies.study import Cell, FewShot, Inside, Real, Speed, Study, Training
 from vitlab.world.device import pick_device
 
@@ -48,7 +48,7 @@ class Plan(Tabular):
     @property
     def runs(self) -> int:
         """All trainings: with every seed, and with their rivals once."""
-        return sum(len(self.seeds) + self._tried(one) for one in self.trainings)
+        return sum(map(self._runs, self.trainings))
 
     @property
     def finished(self) -> int:
@@ -64,7 +64,7 @@ class Plan(Tabular):
     @property
     def disk(self) -> float:
         """Bytes of all run folders, about."""
-        return sum(one.disk * (len(self.seeds) + self._tried(one)) for one in self.trainings)
+        return sum(one.disk * self._runs(one) for one in self.trainings)
 
     @cached_property
     def device(self) -> torch.device:
@@ -80,8 +80,9 @@ class Plan(Tabular):
     def together_with(self, others: "Sequence[Plan]") -> "Plan":
         """One plan for several studies in the same folder, which share equal trainings."""
         name = ", ".join(one.study.name for one in (self, *others))
-        cells = tuple(cell for one in (self, *others) for cell in one.cells)
-        return replace(self, study=replace(self.study, name=name), cells=cells)
+        cells = [cell for one in (self, *others) for cell in one.cells]
+        study = replace(self.study, name=name)
+        return make_plan(study, self.scale, cells, self.seeds, self.lab.out, self.lab.execution, self.jobs)
 
     @property
     def table(self) -> Results:
@@ -93,17 +94,26 @@ class Plan(Tabular):
             groups.setdefault((stage, name_of(one.chain[0].model), recipe), []).append(one)
         rows: list[tuple[TableCell, ...]] = []
         for (stage, model, recipe), own in groups.items():
-            runs = sum(len(self.seeds) + self._tried(one) for one in own)
+            runs = sum(map(self._runs, own))
             images = max(one.images for one in own)
             hours = sum(self._runs(one) * self._seconds(one) for one in own) / self.jobs / HOUR
             disk = sum(one.disk * self._runs(one) for one in own) / MB
             rows.append(
-                (stage, model, recipe, runs, images, _short(sum(map(self._exaflops, own))), _short(hours), round(disk))
+                (
+                    stage,
+                    model,
+                    recipe,
+                    runs,
+                    images,
+                    three_digits(sum(map(self._exaflops, own))),
+                    three_digits(hours),
+                    round(disk),
+                )
             )
         speeds = [cell for cell in self.cells if isinstance(cell.measurement, Speed)]
         if speeds:
             hours = len(self.seeds) * sum(map(_measuring_seconds, speeds)) / self.jobs / HOUR
-            rows.append(("measuring speed", "", "", len(speeds) * len(self.seeds), 0, 0.0, _short(hours), 0))
+            rows.append(("measuring speed", "", "", len(speeds) * len(self.seeds), 0, 0.0, three_digits(hours), 0))
         return Results(COLUMNS, tuple(rows))
 
     def in_words(self) -> str:
@@ -117,11 +127,9 @@ class Plan(Tabular):
 
     # -- One training ------------------------------------------------------------------------------
 
-    def _tried(self, one: Training) -> int:
-        return 1 + len(one.rivals) if one.rivals else 0
-
     def _runs(self, one: Training) -> int:
-        return len(self.seeds) + self._tried(one)
+        """Runs of a training: one for every seed, and one for each recipe that is tried."""
+        return len(self.seeds) + (1 + len(one.rivals) if one.rivals else 0)
 
     def _left(self, one: Training) -> int:
         done = sum((self.lab.folder(one, seed) / RESULT).exists() for seed in self.seeds)
@@ -185,8 +193,3 @@ def _measuring_seconds(cell: Cell) -> float:
     """Seconds to measure a cell; the accuracy of a fine-tuned model is known already."""
     how = cell.measurement
     return 2 * how.seconds if isinstance(how, Speed) else MEASURING * isinstance(how, FewShot | Inside | Real)
-
-
-def _short(number: float) -> float:
-    """Three significant digits."""
-    return float(f"{number:.3g}")

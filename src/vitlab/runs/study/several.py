@@ -1,13 +1,14 @@
 """Several studies, one after another: what `vitlab study NAME ...` runs or plans."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitlab.report.tables import Results
 from vitlab.runs.study.plan import Plan
-from vitlab.runs.study.study import StudyResult, places_table, plan_study, study, study_names
+from vitlab.runs.study.study import StudyResult, check_places, places_table, plan_study, study, study_names
+from vitlab.studies.scale import Scale
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,18 @@ def plan_studies(names: Sequence[str], out: str | Path = "studies", **how: Any) 
     return Plans(tuple(plan_study(name, out, **how) for name in study_names(names)))
 
 
-def run_studies(names: Sequence[str], out: str | Path = "studies", **how: Any) -> Iterator[StudyResult]:
-    """Run studies by name, or all of them, and yield each result as it comes; see `study`."""
+def run_studies(
+    names: Sequence[str],
+    out: str | Path = "studies",
+    *,
+    scale: str | Scale = "tiny",
+    data: Mapping[str, str] | Sequence[str] = (),
+    **how: Any,
+) -> Iterator[StudyResult]:
+    """Run studies by name, or all of them, and yield each result as it comes; see `study`.
+
+    The data of all is checked before the first one starts.
+    """
+    check_places(plan_studies(names, out, scale=scale).together, data)
     for name in study_names(names):
-        yield study(name, out, **how)
+        yield study(name, out, scale=scale, data=data, **how)

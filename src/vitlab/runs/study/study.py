@@ -1,14 +1,14 @@
 """A table or figure of the paper, or a study of your own: `vitlab.study`, `vitlab study`.
 
     OUT/trained/, OUT/data/           see trainings.py; studies in one folder share them
-    OUT/NAME/study.json               what was asked for
+    OUT/NAME/study.json               what was asked for: the grid, its trainings, seeds and claims
     OUT/NAME/cells/CELL/seed-N/       row.json: what was measured, with which run, command and versions
     OUT/NAME/table.json, .csv, .md    the table; figure.svg and figure.png
 
 These files are the whole state: the same call continues, and finished runs are not repeated.
 """
 
-import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,28 +20,29 @@ from rich.console import Console
 
 from vitlab.drawing.canvas import Drawn, require_matplotlib
 from vitlab.errors import Stopped
+from vitlab.files.store import locked, refuse_strange, refuse_unwritable, write_json
+from vitlab.files.strict_json import from_json, read_json, to_json
 from vitlab.jobs.job import Here, Job, Ray
 from vitlab.jobs.mapping import Crew, Event
-from vitlab.recipe import AUTOMATIC, Execution
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.run_dir import DIVERGED, RESULT
 from vitlab.runs.progress import Tally, default_console, describe, say
-from vitlab.runs.study.measuring import ROW, Asked, measure
+from vitlab.runs.study.measuring import Asked, measure
 from vitlab.runs.study.plan import Plan, make_plan
 from vitlab.runs.study.presentation import sorted_rows, study_figure, study_table
-from vitlab.runs.study.trainings import Lab, choose_recipes, packed, picking_jobs, training_jobs
+from vitlab.runs.study.trainings import DATA, Lab, choose_recipes, packed, picking_jobs, training_jobs
 from vitlab.runs.sweep.sweep import workers_of
 from vitlab.runs.training.time_estimate import DAY
-from vitlab.store import locked, refuse_strange, refuse_unwritable, write_json
-from vitlab.strict_json import from_json, read_json, to_json
+from vitlab.spec.recipe import AUTOMATIC, Execution
 from vitlab.studies.catalogue import STUDIES, find_study
 from vitlab.studies.claims import FEWEST, Row, Verdict, verdict
 from vitlab.studies.scale import Scale
 from vitlab.studies.scales import find_scale
-from vitlab.studies.study import PLACE, Study, cell_name, check_grid
+from vitlab.studies.study import PLACE, Study, cell_name, check_figure, check_grid
+from vitlab.studies.study_file import CELLS, IDENTITY, ROW, STUDY, TRAINED, StudyFile, study_file
 
-STUDY, CELLS, TABLE, FIGURE = "study.json", "cells", "table", "figure"
+TABLE, FIGURE = "table", "figure"
 SEEDS = FEWEST
 
 
@@ -55,7 +56,7 @@ class StudyResult(Tabular):
     @property
     def table(self) -> Results:
         """A row for each cell, with the mean over seeds, beside what the paper prints."""
-        return study_table(self.rows)
+        return study_table(self.rows, self.study.printed)
 
     @property
     def figure(self) -> Drawn:
@@ -77,9 +78,10 @@ class StudyResult(Tabular):
 
     def lines(self) -> Iterator[str]:
         """The verdict on each claim, and what the paper says."""
+        seeds = {row.seed for row in self.rows}
         for one in self.verdicts:
-            few = f" (it takes {FEWEST} seeds or more)" * (one.answer == "not run yet")
-            yield f"{one.claim.name}: {one.answer}{few}"
+            why = f"it takes {FEWEST} seeds or more" if len(seeds) < FEWEST else "this grid has no cells for it"
+            yield f"{one.claim.name}: {one.answer}{f' ({why})' * (one.answer == 'not run yet')}"
         if self.study.says:
             yield f"the paper: {self.study.says}"
 
@@ -113,9 +115,11 @@ def study(
     screen, folder = default_console(console, quiet=quiet), Path(out)
     workers = workers_of(jobs, ray)
     at_once = 1 if isinstance(workers, Here) else workers.count
+    is_usual = execution.keep == AUTOMATIC.keep
+    require(is_usual, f"keep is {execution.keep}, but a study keeps one checkpoint of each run; leave it out")
     plan = plan_study(which, out, scale=scale, seeds=seeds, first_seed=first_seed, jobs=at_once, execution=execution)
     own, found = folder / plan.study.name, _places(data)
-    _check_places(plan, found)
+    check_places(plan, found)
     refuse_unwritable(own)
     refuse_strange(own, (STUDY,))
     say(screen, f"study   {plan.study.name} at scale {plan.scale.name}: {plan.in_words()}")
@@ -151,7 +155,11 @@ def plan_study(
     require(first_seed >= 0, f"first_seed is {first_seed}; seeds count from 0")
     chosen = find_study(which) if isinstance(which, str) else which
     size = find_scale(scale) if isinstance(scale, str) else scale
+    is_folder = re.fullmatch(r"\w[\w.+-]{0,99}", chosen.name, re.ASCII) and chosen.name not in (TRAINED, DATA)
+    allowed = f"give at most 100 letters, digits, . _ + and -, but not {TRAINED} or {DATA}"
+    require(bool(is_folder), f"a study cannot be named {chosen.name!r:.120}; {allowed}")
     cells = check_grid(chosen.name, chosen.cells(size))
+    check_figure(chosen.figure, cells)
     return make_plan(chosen, size, cells, range(first_seed, first_seed + seeds), Path(out), execution, jobs)
 
 
@@ -179,7 +187,7 @@ def _places(data: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """The places by name, from a mapping or from texts such as `cifar10=DIR`."""
     if isinstance(data, Mapping):
         return {name: str(place) for name, place in data.items()}
-    pairs = [text.partition("=") for text in data]
+    pairs = [text.partition("=") for text in ((data,) if isinstance(data, str) else data)]
     for name, equals, place in pairs:
         is_pair = bool(name and equals and place)
         require(is_pair, f"data {name!r} must be a name and a place, such as cifar10=data/cifar10")
@@ -188,10 +196,12 @@ def _places(data: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
 
 def without_places(command: str, places: Mapping[str, str]) -> str:
     """The command with names in place of paths: a row says nothing about the machine."""
-    for name, place in places.items():
-        for written in (shlex.quote(f"{name}={place}"), f"{name}={place}"):
-            command = command.replace(written, f"{name}={name.upper()}")
-    return command
+    named = {f"{name}={place}": f"{name}={name.upper()}" for name, place in places.items()}
+    words = [named.get(word, word) for word in shlex.split(command)]
+    for flag, name in (("--out", "OUT"), ("--ledger", "LEDGER")):
+        if flag in words[:-1] and Path(words[words.index(flag) + 1]).is_absolute():
+            words[words.index(flag) + 1] = name
+    return shlex.join(words)
 
 
 def _needed(plan: Plan) -> set[str]:
@@ -212,14 +222,16 @@ def _packed(plan: Plan, given: Mapping[str, str], console: Console) -> dict[str,
     return packed(lab.out, {name: lab.expanded(spec) for name, spec in wanted.items()}, console)
 
 
-def _check_places(plan: Plan, given: Mapping[str, str]) -> None:
-    wanted = _asked(plan)
-    missing = [name for name in wanted if name not in given]
-    words = "; ".join(f"{name}={plan.scale.places.get(name, 'SPEC')}" for name in missing)
-    require(not missing, f"the study needs data that it cannot draw: {words}; give data=")
+def check_places(plan: Plan, data: Mapping[str, str] | Sequence[str]) -> None:
+    """Raise a ValueError if data is given that no study knows, or if some is missing."""
+    wanted, given = _asked(plan), _places(data)
     known = {*wanted, *plan.scale.places, *plan.scale.drawn}
     strange = sorted(set(given) - known)
     require(not strange, f"no data is named {', '.join(strange)} here; known are {', '.join(sorted(known)) or 'none'}")
+    missing = [name for name in wanted if name not in given]
+    words = ", ".join(f"{name} ({plan.scale.places.get(name, 'a data spec')})" for name in missing)
+    how = " ".join(f"--data {name}=PLACE" for name in missing)
+    require(not missing, f"{plan.study.name} needs the data {words}; give it with {how}, in Python with data=")
 
 
 # -- The runs --------------------------------------------------------------------------------------
@@ -271,17 +283,16 @@ def _reached(folder: Path) -> str:
 
 
 def _remember(own: Path, plan: Plan) -> None:
-    """Write what is asked for; if the folder holds this study at another scale or with other cells, raise."""
-    cells = {cell.name: "" if cell.training is None else cell.training.name for cell in plan.cells}
-    asked = {"format": "vitlab-study", "version": 1, "study": plan.study.name, "scale": plan.scale.name, "cells": cells}
-    wanted = json.loads(json.dumps(asked, allow_nan=False))
-    if not (own / STUDY).exists():
-        write_json(own / STUDY, wanted)
-    before = read_json(own / STUDY)
-    require(isinstance(before, dict), f"{own / STUDY} does not describe a study; choose another out=")
-    held = cast(dict[str, Any], before)
-    other = sorted(name for name in {**held, **wanted} if held.get(name) != wanted.get(name))
-    require(not other, f"{own} holds another study: its {', '.join(other)} differ; choose another out=")
+    """Write what is asked for, with the seeds of earlier calls; raise if the folder holds another scale or grid."""
+    asked = study_file(plan.study, plan.scale.name, plan.cells, plan.seeds)
+    if (own / STUDY).exists():
+        before = read_json(own / STUDY)
+        require(isinstance(before, dict), f"{own / STUDY} does not describe a study; choose another out=")
+        held, wanted = cast(dict[str, Any], before), to_json(asked)
+        other = sorted(name for name in IDENTITY if held.get(name) != wanted[name])
+        require(not other, f"{own} holds another study: its {', '.join(other)} differ; choose another out=")
+        asked = replace(asked, seeds=tuple(sorted({*from_json(StudyFile, held, STUDY).seeds, *asked.seeds})))
+    write_json(own / STUDY, to_json(asked))
 
 
 # -- Rows ------------------------------------------------------------------------------------------

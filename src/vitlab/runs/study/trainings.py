@@ -16,20 +16,21 @@ from rich.console import Console
 
 from vitlab.data.source import decode
 from vitlab.data.sources.catalogue import open_source
+from vitlab.files.store import replacing, write_json
+from vitlab.files.strict_json import read_json
 from vitlab.jobs.job import Job
-from vitlab.recipe import CHOSEN, Execution, Recipe, measure_of
 from vitlab.require import require
 from vitlab.run_dir import DIVERGED, MODEL, RESULT, VERSION, RunSpec
 from vitlab.runs.progress import announced
 from vitlab.runs.sweep.point_run import check_same, train_point
-from vitlab.store import replacing, write_json
-from vitlab.strict_json import read_json
+from vitlab.spec.recipe import CHOSEN, Execution, Recipe, measure_of
 from vitlab.studies.study import PLACE, Training, sized
+from vitlab.studies.study_file import TRAINED
 from vitlab.train.streams import resolved, unfit
 from vitlab.weights.load import weights_sha256
 from vitlab.world.device import default_workers, pick_device
 
-TRAINED, PICKING, CHOICE, DATA = "trained", "picking", "choice.json", "data"
+PICKING, CHOICE, DATA = "picking", "choice.json", "data"
 SAVES = 4  # checkpoints of a run that is made small
 Pair = tuple[Training, int]  # with its seed
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from vitlab.jobs.job import Here, Workers
 from vitlab.paper.finetuning import HYPER_RULES, RUNS, finetuning_row, hyper_rule
 from vitlab.paper.recipes.finetuning import BIT_SIZES, FINETUNING_RATE, QUICK, TRANSFER_SLUGS, finetuning_row_for
-from vitlab.recipe import Execution, Recipe
 from vitlab.require import require
 from vitlab.runs.training.request import Request
+from vitlab.spec.recipe import Execution, Recipe
 
 PEAK = "schedule.peak"
 BY_SIZE = "bit-hyperrule"  # the one of BIT_SIZES that fits the data

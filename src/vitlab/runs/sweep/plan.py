@@ -14,7 +14,6 @@ from vitlab.errors import Stopped
 from vitlab.jobs.job import Here, Job, Ray
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.paper.models import name_of
-from vitlab.recipe import measure_of
 from vitlab.require import require
 from vitlab.run_dir import CONTENTS, DIVERGED, RESULT, RunSpec, weights_name
 from vitlab.runs.progress import Tally, duration, say
@@ -27,6 +26,7 @@ from vitlab.runs.sweep.selection import METRICS, Judged, divergence, judged, num
 from vitlab.runs.training.data import RunData, TrainingData, open_training_data, split_data
 from vitlab.runs.training.request import finetuning_spec, unused_settings
 from vitlab.runs.training.time_estimate import DAY, estimated_seconds
+from vitlab.spec.recipe import measure_of
 from vitlab.weights.load import StartWeights, load_start
 from vitlab.world.device import pick_device
 

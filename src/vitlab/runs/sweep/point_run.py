@@ -9,6 +9,8 @@ from typing import Any, cast
 from rich.console import Console
 
 from vitlab.data.source import Source
+from vitlab.files.store import Locked, write_json
+from vitlab.files.strict_json import read_json
 from vitlab.require import require
 from vitlab.run_dir import DIVERGED, RESULT, RUN, RunDir, RunSpec
 from vitlab.runs.progress import describe, say
@@ -16,8 +18,6 @@ from vitlab.runs.training.data import open_run_data
 from vitlab.runs.training.objective import open_teacher
 from vitlab.runs.training.start import create_run
 from vitlab.runs.training.trainer import InMemory, train_run
-from vitlab.store import Locked, write_json
-from vitlab.strict_json import read_json
 
 PATIENCE = 120  # seconds for a worker of a killed sweep to save and end
 Argument = tuple[Path, RunSpec, Path, Mapping[str, Source]]

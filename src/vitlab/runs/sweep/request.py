@@ -9,12 +9,12 @@ from rich.console import Console
 
 from vitlab.data.source import Source
 from vitlab.errors import first_few
+from vitlab.files.store import write_json
+from vitlab.files.strict_json import read_json
 from vitlab.require import require
 from vitlab.run_dir import CONTENTS, RUN, SWEEP
 from vitlab.runs.progress import say
 from vitlab.runs.training.exactness import compared, differences, read_record, recorded, tell_unchecked, write_record
-from vitlab.store import write_json
-from vitlab.strict_json import read_json
 
 FINGERPRINTS = "fingerprints"
 NAMED = 4  # values that a message names

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from vitlab.recipe import measure_of
+from vitlab.files.store import write_json
+from vitlab.files.strict_json import read_json
 from vitlab.report.tables import Results
 from vitlab.require import require
 from vitlab.run_dir import CHOICE, DIVERGED, RESULT, RunSpec
 from vitlab.runs.sweep.grid import Point
-from vitlab.store import write_json
-from vitlab.strict_json import read_json
+from vitlab.spec.recipe import measure_of
 
 METRICS = {"top1": "top-1", "map": "mAP"}  # names in tables
 TIE = "the smaller learning rate wins, then the earlier point"

@@ -17,13 +17,12 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from vitlab.changes import NO_CHANGES
 from vitlab.data.source import Source
 from vitlab.errors import InvalidValue
+from vitlab.files.store import locked, refuse_strange, refuse_unwritable
 from vitlab.jobs.job import Here
 from vitlab.jobs.mapping import workers_of
 from vitlab.paper.finetuning import RUNS
-from vitlab.recipe import AUTOMATIC, Execution
 from vitlab.report.ledger import check_ledger
 from vitlab.require import check_arguments, require
 from vitlab.run_dir import RESULT, SWEEP
@@ -37,7 +36,8 @@ from vitlab.runs.training.data import NO_SOURCES, Data, named_sources
 from vitlab.runs.training.request import Request
 from vitlab.runs.training.start import split_changes
 from vitlab.spec import Image, image_size
-from vitlab.store import locked, refuse_strange, refuse_unwritable
+from vitlab.spec.changes import NO_CHANGES
+from vitlab.spec.recipe import AUTOMATIC, Execution
 
 
 def sweep(

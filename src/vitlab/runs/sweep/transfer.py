@@ -7,12 +7,10 @@ from typing import Literal
 
 from rich.console import Console
 
-from vitlab.changes import NO_CHANGES
 from vitlab.jobs.mapping import workers_of
 from vitlab.paper.finetuning import RUNS
 from vitlab.paper.recipes.finetuning import TRANSFER_SLUGS, finetuning_recipe
 from vitlab.paper.recipes.length import Length
-from vitlab.recipe import AUTOMATIC, Execution
 from vitlab.report.ledger import check_ledger
 from vitlab.report.tables import Results
 from vitlab.require import check_arguments, require
@@ -23,6 +21,8 @@ from vitlab.runs.sweep.sweep import run_sweep
 from vitlab.runs.training.request import Request
 from vitlab.runs.training.start import split_changes
 from vitlab.spec import Image, image_size
+from vitlab.spec.changes import NO_CHANGES
+from vitlab.spec.recipe import AUTOMATIC, Execution
 from vitlab.world.device import pick_device
 
 Picking = Literal["auto", "yes", "no"]

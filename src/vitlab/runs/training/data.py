@@ -20,12 +20,12 @@ from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import open_data, open_source, with_decode, with_max_pixels
 from vitlab.data.splits import development_split
 from vitlab.errors import first_few
+from vitlab.files.strict_json import from_json, read_json
 from vitlab.metrics.multilabel import check_kept
 from vitlab.require import require
 from vitlab.run_dir import OBJECT, QUARANTINE, RunDir, RunSpec
 from vitlab.runs.progress import say
 from vitlab.spec import Task
-from vitlab.strict_json import from_json, read_json
 from vitlab.world.group import World
 
 Data = str | Source | Dataset[Any]  # how a caller names a data set: see `open_data`

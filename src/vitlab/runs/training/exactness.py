@@ -12,12 +12,12 @@ from vitlab.data.contents import Comparison, Contents, compare, from_bytes, take
 from vitlab.data.fingerprint import DataCard, fingerprint, way_out
 from vitlab.data.source import Source
 from vitlab.errors import first_few
+from vitlab.files.store import replacing
+from vitlab.files.strict_json import to_json
+from vitlab.files.user_files import read_regular
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, LARGEST_RECORD, NOT_EXACT, RUN, RunDir
 from vitlab.runs.progress import Bytes, say
-from vitlab.store import replacing
-from vitlab.strict_json import to_json
 from vitlab.train.checkpoints.files import learned_in, learned_sha256
-from vitlab.user_files import read_regular
 
 NAMED = 3  # changed files, or fields, that a message names
 NO_RECORD = (

@@ -12,9 +12,10 @@ from vitlab.data.fingerprint import DataCard
 from vitlab.data.loading.accounting import Account
 from vitlab.data.transforms.evaluation import normalised
 from vitlab.errors import Diverged
+from vitlab.files.store import sha256, verify_folder
+from vitlab.files.strict_json import read_json
 from vitlab.models.build import Model
 from vitlab.models.masked import MaskedPatchModel
-from vitlab.recipe import VALIDATION
 from vitlab.require import require
 from vitlab.run_dir import CHECKPOINTS, EVENTS, MODEL, QUARANTINE, RESULT, RunDir, RunSpec
 from vitlab.runs.progress import describe, say
@@ -23,8 +24,7 @@ from vitlab.runs.training.report import has_answers, tell_report
 from vitlab.runs.training.state import Session, open_state, whole_model
 from vitlab.runs.training.validation import draw, score_set
 from vitlab.spec import Task
-from vitlab.store import sha256, verify_folder
-from vitlab.strict_json import read_json
+from vitlab.spec.recipe import VALIDATION
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.checkpoints.files import load_checkpoint, name_of, set_aside, steps_in
 from vitlab.train.loop import ADVICE

@@ -16,19 +16,19 @@ from vitlab.data.transforms.evaluation import evaluation_pixels
 from vitlab.drawing.canvas import require_matplotlib
 from vitlab.drawing.charts import draw_confusion, draw_curves, smoothed, thinned
 from vitlab.drawing.page import Card, Section, page
+from vitlab.files.strict_json import from_json, read_json
 from vitlab.inspection.captions import ROLLOUT
 from vitlab.inspection.figures import draw_scale
 from vitlab.models.build import Model
 from vitlab.models.vit import ViT
 from vitlab.paper.models import name_of
-from vitlab.recipe import VALIDATION
 from vitlab.report.answers import Answers, ClassResult, Mistake, finite_numbers
 from vitlab.run_dir import MODEL, REPORT, RunDir, RunSpec, answers_file, weights_name
 from vitlab.runs.measure.inputs import class_names
 from vitlab.runs.measure.inspection import examine
 from vitlab.runs.progress import describe, say
 from vitlab.runs.training.data import RunData
-from vitlab.strict_json import from_json, read_json
+from vitlab.spec.recipe import VALIDATION
 from vitlab.weights.load import load_model
 
 DRAWN, LISTED = 20, 50  # classes in the picture of confusions and in the table

@@ -7,7 +7,6 @@ from typing import Literal, cast
 
 from rich.console import Console
 
-from vitlab.changes import with_fields
 from vitlab.data.fingerprint import DataCard
 from vitlab.data.survey import typical_size
 from vitlab.errors import InvalidValue
@@ -32,14 +31,15 @@ from vitlab.paper.recipes.pretraining import (
     pretraining_recipe,
     pretraining_row_for,
 )
-from vitlab.patterns import parse_pattern
-from vitlab.recipe import CHOSEN, Execution, Recipe
 from vitlab.require import require
 from vitlab.run_dir import VERSION, RunSpec
 from vitlab.runs.progress import say
 from vitlab.runs.training.data import TrainingData
 from vitlab.runs.training.state import adapt
 from vitlab.spec import ModelSpec, SwinSpec, ViTSpec, check_image, check_same_weights
+from vitlab.spec.changes import with_fields
+from vitlab.spec.patterns import parse_pattern
+from vitlab.spec.recipe import CHOSEN, Execution, Recipe
 from vitlab.train.streams import resolved, unfit
 from vitlab.weights.load import StartWeights
 from vitlab.world.device import check_precision, default_workers, pick_device

@@ -10,9 +10,10 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from vitlab.changes import NO_CHANGES, flattened, with_fields
+from vitlab.files.store import MANIFEST
+from vitlab.files.strict_json import read_json
+from vitlab.files.user_files import as_path, read_regular
 from vitlab.models.build import Model
-from vitlab.recipe import VALIDATION, measure_of
 from vitlab.report.tables import Cell, Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, LARGEST_RECORD, MODEL, REPORT, RESULT, RUN, RunDir, RunSpec, check_new
@@ -20,11 +21,10 @@ from vitlab.runs.progress import default_console, describe, say
 from vitlab.runs.training.data import Data, named_sources
 from vitlab.runs.training.finishing import read_result
 from vitlab.runs.training.trainer import InMemory, Watcher, check_watcher, train_or_stop
-from vitlab.store import MANIFEST
-from vitlab.strict_json import read_json
+from vitlab.spec.changes import NO_CHANGES, flattened, with_fields
+from vitlab.spec.recipe import VALIDATION, measure_of
 from vitlab.train.checkpoints.files import STATE
 from vitlab.train.streams import resolved
-from vitlab.user_files import as_path, read_regular
 from vitlab.weights.load import load_model, located
 from vitlab.world.device import differences
 from vitlab.world.group import join

@@ -11,16 +11,14 @@ from typing import Any
 from rich.console import Console
 from torch import nn
 
-from vitlab.changes import NO_CHANGES, check_names, flattened, with_fields
 from vitlab.data.images.gate import Decoding
 from vitlab.data.loading.workers import check_workers
 from vitlab.data.sources.catalogue import data_name
 from vitlab.errors import InvalidValue, printable
-from vitlab.interrupts import raise_when_interrupted
+from vitlab.files.strict_json import to_json
 from vitlab.models.build import Model
 from vitlab.models.fingerprint import fingerprint_of
-from vitlab.patterns import parse_pattern
-from vitlab.recipe import AUTOMATIC, SHARDS, Execution
+from vitlab.process.interrupts import raise_when_interrupted
 from vitlab.require import check_arguments, require
 from vitlab.run_dir import RUN, RunDir, RunSpec, check_new
 from vitlab.runs.progress import announced, default_console, duration, say
@@ -43,7 +41,9 @@ from vitlab.runs.training.time_estimate import DAY, estimated_seconds
 from vitlab.runs.training.trainer import InMemory, Watcher, check_watcher, train_or_stop
 from vitlab.runs.training.validation import check_pictures
 from vitlab.spec import AttentionLike, Image, ViTSpec, image_size
-from vitlab.strict_json import to_json
+from vitlab.spec.changes import NO_CHANGES, check_names, flattened, with_fields
+from vitlab.spec.patterns import parse_pattern
+from vitlab.spec.recipe import AUTOMATIC, SHARDS, Execution
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.streams import unfit
 from vitlab.train.update import freeze, recompute_activations

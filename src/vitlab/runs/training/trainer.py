@@ -13,16 +13,15 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from vitlab.busy import Crowding, advice
 from vitlab.data.loading.accounting import Account
 from vitlab.data.loading.batches import order_of, slice_sizes, training_batches
 from vitlab.data.source import Source
 from vitlab.data.transforms.evaluation import as_model_input
 from vitlab.errors import SIGNAL_CODES, Stopped, TooManyBadImages
-from vitlab.interrupts import undisturbed
 from vitlab.models.build import Model
 from vitlab.models.vit import make_lean
-from vitlab.recipe import Execution
+from vitlab.process.busy import Crowding, advice
+from vitlab.process.interrupts import undisturbed
 from vitlab.require import require
 from vitlab.run_dir import MODEL, RESULT, RunDir
 from vitlab.runs.progress import Display, say
@@ -32,6 +31,7 @@ from vitlab.runs.training.finishing import finish, is_complete
 from vitlab.runs.training.objective import Teacher, corruption_of, objective_of, open_teacher, student_of, targets_of
 from vitlab.runs.training.state import Session, open_state, restore_or_begin
 from vitlab.runs.training.validation import validate
+from vitlab.spec.recipe import Execution
 from vitlab.train.checkpoints.checkpoints import Checkpoints
 from vitlab.train.loop import Loop
 from vitlab.train.state import TrainState

@@ -15,10 +15,10 @@ from vitlab.data.splits import take
 from vitlab.data.transforms.corruption import HIDDEN
 from vitlab.drawing.canvas import contact_sheet
 from vitlab.errors import TooManyBadImages
+from vitlab.files.strict_json import to_json
 from vitlab.metrics.answers import answers_of
 from vitlab.models.build import Model
 from vitlab.models.classifier import evaluating
-from vitlab.recipe import VALIDATION
 from vitlab.run_dir import PICTURE, RunSpec, answers_file
 from vitlab.runs.measure.scoring import Reading, score_source
 from vitlab.runs.progress import Images
@@ -26,7 +26,7 @@ from vitlab.runs.training.data import RankAccounts, RunData, tell_bad, write_qua
 from vitlab.runs.training.objective import corruption_of, prediction_of
 from vitlab.runs.training.state import Session
 from vitlab.spec import Task
-from vitlab.strict_json import to_json
+from vitlab.spec.recipe import VALIDATION
 from vitlab.train.masking import patches_at
 from vitlab.world.group import ALONE, World
 

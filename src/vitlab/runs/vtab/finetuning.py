@@ -12,7 +12,6 @@ from vitlab.data.source import Source
 from vitlab.data.vtab.opening import open_task
 from vitlab.jobs.job import Job
 from vitlab.paper.vtab import TASKS, TaskSplit, VtabTask
-from vitlab.recipe import Execution
 from vitlab.run_dir import CONTENTS, DIVERGED, RESULT, RunSpec
 from vitlab.runs.sweep.point_run import check_same, train_point
 from vitlab.runs.sweep.selection import divergence, numbers_of
@@ -21,6 +20,7 @@ from vitlab.runs.training.request import Request, finetuning_spec
 from vitlab.runs.training.time_estimate import estimated_seconds
 from vitlab.runs.vtab.problems import PROBLEM, guarded
 from vitlab.runs.vtab.results import Score, chance_of
+from vitlab.spec.recipe import Execution
 from vitlab.weights.load import StartWeights
 from vitlab.world.device import pick_device
 

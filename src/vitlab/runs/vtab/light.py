@@ -21,6 +21,8 @@ from vitlab.data.source import Source
 from vitlab.data.splits import nested_subset
 from vitlab.data.vtab.opening import open_task
 from vitlab.engines.engine import EngineName
+from vitlab.files.store import write_json
+from vitlab.files.strict_json import read_json
 from vitlab.metrics.fewshot import mean_rank_choice
 from vitlab.metrics.probe import RATES, train_probe
 from vitlab.metrics.ridge import GRID, fit
@@ -35,8 +37,6 @@ from vitlab.runs.progress import say
 from vitlab.runs.vtab.problems import guarded
 from vitlab.runs.vtab.results import Score
 from vitlab.spec import image_size
-from vitlab.store import write_json
-from vitlab.strict_json import read_json
 from vitlab.world.group import ALONE
 
 SPLITS: Final[tuple[TaskSplit, ...]] = ("train800val200", "test")

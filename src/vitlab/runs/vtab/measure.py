@@ -16,17 +16,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vitlab.changes import NO_CHANGES
 from vitlab.data.vtab.image_sets import image_set
 from vitlab.engines.engine import EngineName
 from vitlab.errors import Stopped
+from vitlab.files.store import locked, refuse_strange, refuse_unwritable, write_json
+from vitlab.files.strict_json import read_json
 from vitlab.jobs.job import Here, Job, Ray
 from vitlab.jobs.mapping import Crew, Event, workers_of
 from vitlab.models.fingerprint import fingerprint_of
 from vitlab.paper.finetuning import RUNS
 from vitlab.paper.models import name_of
 from vitlab.paper.vtab import VtabTask
-from vitlab.recipe import AUTOMATIC, CHOSEN, Execution
 from vitlab.report.ledger import Entry, append, check_ledger
 from vitlab.require import check_arguments, require
 from vitlab.run_dir import weights_name
@@ -42,8 +42,8 @@ from vitlab.runs.vtab.problems import PROBLEM, UNREADABLE, forget_problem, probl
 from vitlab.runs.vtab.results import Score, VtabResult
 from vitlab.runs.vtab.tasks import TaskLike, chosen_tasks
 from vitlab.spec import Image, image_size
-from vitlab.store import locked, refuse_strange, refuse_unwritable, write_json
-from vitlab.strict_json import read_json
+from vitlab.spec.changes import NO_CHANGES
+from vitlab.spec.recipe import AUTOMATIC, CHOSEN, Execution
 from vitlab.weights.load import load_start, located
 from vitlab.world.device import default_workers, pick_device
 

@@ -12,16 +12,16 @@ from vitlab.data.vtab.image_sets import image_set
 from vitlab.data.vtab.opening import origin
 from vitlab.data.vtab.packs import CARD, FOLDER, PLAN, pack_folder, write_pack
 from vitlab.errors import Stopped
-from vitlab.interrupts import Signals
+from vitlab.files.store import locked, refuse_strange, refuse_unwritable
 from vitlab.jobs.job import LOG, Here, Job, Processes
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.paper.vtab import TASKS, VtabTask
+from vitlab.process.interrupts import Signals
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.runs.progress import Images, Tally, default_console
 from vitlab.runs.vtab.problems import PROBLEM, forget_problem, guarded, problem_of, said
 from vitlab.runs.vtab.tasks import TaskLike, chosen_tasks
-from vitlab.store import locked, refuse_strange, refuse_unwritable
 
 OURS = (PLAN, LOG, PROBLEM)  # files that only a pack's folder has
 

@@ -7,10 +7,10 @@ from typing import Any, Final
 from rich.console import Console
 
 from vitlab.errors import printable
+from vitlab.files.store import make_folder, write_json
+from vitlab.files.strict_json import read_json
 from vitlab.jobs.job import Job
 from vitlab.runs.progress import say
-from vitlab.store import make_folder, write_json
-from vitlab.strict_json import read_json
 
 PROBLEM: Final = "problem.json"  # removed when the task is tried again
 UNREADABLE: Final = (OSError, ValueError, ModuleNotFoundError, MemoryError)  # what missing and damaged files raise

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vitlab import store
+from vitlab.files import store
 from vitlab.train.checkpoints import files
 from vitlab.train.state import Progress, TrainState
 from vitlab.world.group import ALONE, World

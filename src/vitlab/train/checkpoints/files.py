@@ -23,11 +23,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitlab.files.store import Writer, replacing, verify_folder
+from vitlab.files.strict_json import from_json, read_json
+from vitlab.files.user_files import read_regular
 from vitlab.require import require
-from vitlab.store import Writer, replacing, verify_folder
-from vitlab.strict_json import from_json, read_json
 from vitlab.train.state import Progress, Read, TrainState, progress_from
-from vitlab.user_files import read_regular
 from vitlab.world.group import World
 from vitlab.world.parallel import is_sharded, rows_of_rank
 

@@ -13,9 +13,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vitlab.files.strict_json import read_json
+from vitlab.files.user_files import check_regular, open_regular
 from vitlab.npz import NpzError
-from vitlab.strict_json import read_json
-from vitlab.user_files import check_regular, open_regular
 from vitlab.weights.files.npz import NpzArchive, has_pickle
 
 

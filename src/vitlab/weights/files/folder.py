@@ -9,9 +9,9 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitlab.files.store import MANIFEST, json_writer, verify_folder, write_folder
+from vitlab.files.strict_json import from_json, read_json, to_json
 from vitlab.spec import ModelSpec, Task, ViTSpec
-from vitlab.store import MANIFEST, json_writer, verify_folder, write_folder
-from vitlab.strict_json import from_json, read_json, to_json
 from vitlab.weights.files.containers import Container, WeightsError
 
 CARD = "vitlab.json"

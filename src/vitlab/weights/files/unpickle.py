@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from vitlab.confinement import GIB, forbid
+from vitlab.process.confinement import GIB, forbid
 
 ENTRIES = ("model", "state_dict")  # under which training code stores the weights: DeiT, timm
 WRAPPERS = ("module.", "_orig_mod.")  # DistributedDataParallel, torch.compile

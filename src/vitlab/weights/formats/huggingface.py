@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import torch
 
-from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS, Conventions, ModelSpec, Task, ViTSpec
+from vitlab.spec.pixels import Preprocessing
 from vitlab.weights.files.containers import Container, WeightsError
 from vitlab.weights.formats import preprocessing, sizes, timm_config
 from vitlab.weights.formats.layouts import QKV, STACKED, Entry, entries, under

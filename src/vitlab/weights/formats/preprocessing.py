@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from vitlab.pixels import Preprocessing
+from vitlab.files.strict_json import from_json, parse_json, to_json
 from vitlab.spec import ModelSpec
-from vitlab.strict_json import from_json, parse_json, to_json
+from vitlab.spec.pixels import Preprocessing
 from vitlab.weights.files.containers import Container, WeightsError
 from vitlab.weights.formats.sizes import heads_of
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from vitlab.paper.names import SWINS
-from vitlab.pixels import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from vitlab.spec import CONVENTIONS, Conventions, SwinSpec, Task, WindowOrder
+from vitlab.spec.pixels import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from vitlab.weights.files.containers import Container, WeightsError
 from vitlab.weights.formats import huggingface, sizes, timm_config
 from vitlab.weights.formats.layouts import STACKED, Entry, entries, under

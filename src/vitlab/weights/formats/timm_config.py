@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from vitlab.pixels import Preprocessing
 from vitlab.spec import ModelSpec
+from vitlab.spec.pixels import Preprocessing
 from vitlab.weights.files.containers import Container, WeightsError
 from vitlab.weights.formats.preprocessing import triple
 

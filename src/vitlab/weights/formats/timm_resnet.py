@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from vitlab.paper.models import name_of
-from vitlab.pixels import Preprocessing
 from vitlab.spec import CONVENTIONS, ResNetSpec, Task
+from vitlab.spec.pixels import Preprocessing
 from vitlab.weights.files.containers import Container, WeightsError
 from vitlab.weights.formats import timm_config
 from vitlab.weights.formats.layouts import POINT, Entry, entries, under

@@ -14,12 +14,12 @@ from typing import Literal
 
 from vitlab.counting import count
 from vitlab.errors import did_you_mean
+from vitlab.files.store import sha256, write_json
+from vitlab.files.strict_json import from_json, read_json, to_json
 from vitlab.paper.names import canonical, meant
 from vitlab.paper.pretraining import DATA
 from vitlab.require import require
 from vitlab.spec import CONVENTIONS, Conventions, HeadKind
-from vitlab.store import sha256, write_json
-from vitlab.strict_json import from_json, read_json, to_json
 
 FORMAT: Literal["vitlab-fetched"] = "vitlab-fetched"  # of the JSON beside a downloaded file
 GOOGLE = "https://storage.googleapis.com"

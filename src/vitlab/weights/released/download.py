@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vitlab.files.store import publish
 from vitlab.require import require
-from vitlab.store import publish
 from vitlab.weights.released.catalogue import Release, cached, fetched, find_release, read_fetched, write_fetched
 
 TIMEOUT = 30  # seconds without a byte

@@ -13,9 +13,9 @@ from vitlab.data.sources.cifar import CifarSource
 from vitlab.data.transforms.resizing import resized
 from vitlab.data.vtab.listing import Converted, Listing, Pictures, PixelRows, file_listing, jpeg
 from vitlab.data.vtab.places import Place
+from vitlab.files.user_files import read_lines
 from vitlab.paper.vtab import VtabTask
 from vitlab.require import require
-from vitlab.user_files import read_lines
 
 SPLIT_FILES = {"train": "train", "validation": "val", "test": "test"}
 CIFAR_FILES = (

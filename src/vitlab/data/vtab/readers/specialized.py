@@ -13,9 +13,9 @@ from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.vtab.listing import Converted, InFiles, Listing, Pictures, file_listing
 from vitlab.data.vtab.places import Missing, Place
 from vitlab.data.vtab.readers.retinopathy import as_stored
+from vitlab.files.user_files import stream_text
 from vitlab.paper.vtab import VtabTask
 from vitlab.require import require
-from vitlab.user_files import stream_text
 
 MOST_PATCHES = 1_000_000
 CAMELYON = {"train": "train", "validation": "valid", "test": "test"}  # in file names and keys

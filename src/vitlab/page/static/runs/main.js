@@ -6,6 +6,7 @@ import { openEvaluation, openEvaluations } from "./evaluations.js";
 import { openLedger } from "./ledger.js";
 import { openList } from "./list.js";
 import { openRun } from "./run.js";
+import { openStudies } from "./studies.js";
 import { openSweeps } from "./sweeps.js";
 import { nothing } from "./tables.js";
 
@@ -33,6 +34,7 @@ async function show() {
     else if (name === "run" && id) openRun(holder, id, signal);
     else if (name === "compare") await openCompare(holder, argument.split(",").filter((one) => /^[0-9a-f]{1,64}$/.test(one)), signal);
     else if (name === "sweeps") openSweeps(holder, signal);
+    else if (name === "studies") openStudies(holder, signal);
     else if (name === "evaluations") await openEvaluations(holder, signal);
     else if (name === "evaluation" && id) await openEvaluation(holder, id, signal);
     else if (name === "ledger") await openLedger(holder, signal);

@@ -20,9 +20,9 @@ function cellOf(column, row) {
 
 export const badge = (state, why = "") => element("span", { class: `badge ${state}`, title: why || false }, state);
 
-export function bar(step, total) {
+export function bar(step, total, what = "steps") {
   const share = total ? Math.min(step / total, 1) : 0;
-  const made = element("progress", { max: 1, value: share, "aria-label": `${percent(share)} of the steps` });
+  const made = element("progress", { max: 1, value: share, "aria-label": `${percent(share)} of the ${what}` });
   return made;
 }
 
