@@ -58,11 +58,11 @@ def test_trained_models_are_counted_by_their_weights(ledger):
     assert "3 of them repeat a training of another study on another" in " ".join(after.split())
 
 
-def test_the_page_tells_of_two_stages_only_if_some_study_has_more_seeds(ledger):
-    assert "two stages" not in findings(ledger)["findings.md"].decode()
+def test_the_page_tells_of_stages_only_if_some_study_has_more_seeds(ledger):
+    assert "The runs have stages" not in findings(ledger)["findings.md"].decode()
     write_ledger(ledger, list(synthetic("table8", {}, seeds=6)))
     page = " ".join(findings(ledger)["findings.md"].decode().split())
-    assert "The runs have two stages: 3 seeds for every study" in page
+    assert "The runs have stages: 3 seeds for every study" in page
     assert "left a claim undecided: `table8` (6 seeds in all)." in page
 
 

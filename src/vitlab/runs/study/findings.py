@@ -93,10 +93,10 @@ The intervals cover what changes with the seed, such as fresh weights and the or
 another choice of training images, tasks or learning rates. Error bars in the figures of the studies are 95 % intervals
 of single points. Those of two points may overlap although their difference, paired by the seed, is decided.
 """
-STAGES = """The runs have two stages: {fewest} seeds for every study, then more, once, for studies that left a claim
-undecided: {studies}.
-The second number was fixed before its first run. Claims that were decided after the first stage are judged again with
-all seeds. Looking twice makes a wrong verdict more likely than the 5 % of a single look.
+STAGES = """The runs have stages: {fewest} seeds for every study, then more for studies that left a claim undecided:
+{studies}.
+Every number of seeds was fixed before its first run, in `docs/log.md`. Claims that were decided after an earlier stage
+are judged again with all seeds. Every further look makes a wrong verdict more likely than the 5 % of a single one.
 """
 ENDING = "## Claims by study\n"
 
