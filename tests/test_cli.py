@@ -26,6 +26,18 @@ def test_every_command_has_help(command, capsys):
     assert COMMANDS[command].__doc__.splitlines()[0][:40] in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize(("words", "commands"), [([], COMMANDS), (["data"], DATA_COMMANDS)])
+def test_the_list_of_commands_has_a_sentence_for_each(words, commands, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([*words, "--help"])
+    assert stopped.value.code == 0
+    rows = dict(re.findall(r"^  ([\w ]+?)  +(\S.+?) *$", capsys.readouterr().out, re.MULTILINE))
+    assert list(rows) == list(commands)
+    for name, sentence in rows.items():
+        assert len(sentence) > 20
+        assert " ".join(commands[name].__doc__.split()).startswith(sentence)
+
+
 @pytest.mark.parametrize("words", [*([name] for name in COMMANDS), *(["data", name] for name in DATA_COMMANDS)])
 def test_help_shows_nothing_of_how_a_default_is_stored(words, capsys):
     with pytest.raises(SystemExit):

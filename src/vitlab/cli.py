@@ -11,7 +11,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import tyro
 from rich.table import Table
 from rich.text import Text
 
@@ -43,8 +42,10 @@ from vitlab.process.interrupts import raise_when_interrupted
 
 
 def demo(out: Path = Path("demo-out")) -> None:
-    """Pre-train a small Vision Transformer on printed letters, fine-tune it on handwritten digits with few labels and
-    with many, train it on them from scratch as well, and write one report of the results: minutes on a CPU.
+    """Pre-train a small Vision Transformer on printed letters, fine-tune it on handwritten digits and write a report:
+    minutes on a CPU.
+
+    It is fine-tuned with few labels and with many, and trained from scratch as well, so that the report compares them.
 
     Args:
         out: Folder for the trainings, the report and a few digit pictures; a number is added if it exists.
@@ -148,12 +149,12 @@ def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str
     name, *words = arguments or [""]
     if name not in commands:
         _check_command(commands, program, arguments)
-        shown = {name: _without_flags(command) for name, command in commands.items()}
-        return tyro.extras.subcommand_cli_from_dict(
-            shown, prog=program, description=about, args=arguments, console_outputs=is_printing
-        )
+        _list_commands(commands, program, about)
+        raise SystemExit(0)  # as the help of one command ends
     FLAGS.set(arguments_of(commands[name]))
     if not {"-h", "--help"}.isdisjoint(takewhile(lambda word: word != "--", words)):
+        import tyro  # here, because only help needs it
+
         command = as_shown(commands[name])
         return tyro.cli(command, prog=f"{program} {name}", args=["--help"], console_outputs=is_printing)
     given = read_words(f"{program} {name}", commands[name], words)
@@ -162,14 +163,15 @@ def _run(commands: dict[str, Any], program: str, about: str, arguments: list[str
     return commands[name](**given)
 
 
-def _without_flags(command: Any) -> Any:
-    """A function with the documentation of a command, for the list of commands, where flags would only take time."""
-
-    def shown() -> None:
-        """Do nothing."""
-
-    shown.__name__, shown.__doc__ = command.__name__, (command.__doc__ or "").partition("Args:")[0]
-    return shown
+def _list_commands(commands: dict[str, Any], program: str, about: str) -> None:
+    """Print what every command does, in the first sentence of its documentation."""
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for name, command in commands.items():
+        first, *_ = " ".join((command.__doc__ or "").split()).split(". ")
+        table.add_row(Text(name, style="bold"), Text(first.removesuffix(".")))
+    more = f"{program} COMMAND --help lists the flags of a command."
+    for part in (f"usage: {program} COMMAND ...", about, table, more):
+        console().print(part, "", sep="\n", highlight=False, markup=False)
 
 
 def _check_command(commands: dict[str, Any], program: str, words: list[str]) -> None:

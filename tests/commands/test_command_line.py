@@ -119,10 +119,11 @@ def test_names_of_other_libraries_are_understood(given, meant):
 
 
 def test_the_help_of_data_has_no_indentation_and_says_what_is_required(capsys):
-    for words, wanted in ((["data", "--help"], "Look at data sets and store them"), (["data", "dedup", "--help"], "")):
-        with pytest.raises(SystemExit):
-            main(words)
-        said = capsys.readouterr().out
-        assert wanted in said
-        assert "\n    records" not in said
-    assert said.count("(required)") == 2
+    with pytest.raises(SystemExit):
+        main(["data", "--help"])
+    said = capsys.readouterr().out
+    assert "Look at data sets and store them" in said
+    assert "\n    records" not in said
+    with pytest.raises(SystemExit):
+        main(["data", "dedup", "--help"])
+    assert capsys.readouterr().out.count("(required)") == 2

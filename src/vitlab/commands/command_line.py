@@ -9,8 +9,6 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-import tyro
-
 from vitlab.commands.recipe_fields import MEANINGS
 from vitlab.errors import InvalidValue, did_you_mean, flag
 from vitlab.files.strict_json import EXPECTED
@@ -239,6 +237,7 @@ def as_shown(command: Command) -> Command:
 
     A switch that is off by default is one flag, `--yes` without `--no-yes`.
     """
+    import tyro  # here, because only help needs it, and it takes as long as all other imports of a command together
 
     def shown(**_: Any) -> None:
         """Do nothing."""

@@ -15,7 +15,7 @@ Parallel = Annotated[int | None, Flag("INT")]
 
 
 def data() -> None:
-    """Look at data sets and store them: `data check` says what is in one, `data kinds` lists all kinds, `data index`
+    """Look at data sets and store them. `data check` says what is in one, `data kinds` lists all kinds, `data index`
     records one and `data verify` compares it later, `data pack` copies one into tar shards, `data dedup` finds
     near-duplicates of test images, `data check vtab` and `data prepare vtab` are about the downloads of VTAB-1k.
     """

@@ -17,7 +17,7 @@ from vitlab.spec.recipe import Recipe
 
 def recipes(name: Annotated[str, Flag("[NAME]", is_positional=True)] = "", json: flags.Json = False) -> None:
     """List the recipes with images seen, steps and exaFLOPs; with a name, show every field of that recipe as the flag
-    to type: `vitlab recipes cifar10`, `vitlab recipes ViT-B/16@imagenet21k`, `vitlab recipes quick`.
+    to type. Examples: `vitlab recipes cifar10`, `vitlab recipes ViT-B/16@imagenet21k`, `vitlab recipes quick`.
 
     Args:
         name: The recipe whose fields to show.
