@@ -8,7 +8,7 @@ from rich.text import Text
 from vitlab.commands import flags
 from vitlab.commands.command_line import Flag
 from vitlab.commands.terminal import command_line, console
-from vitlab.spec.recipe import AUTOMATIC, Execution
+from vitlab.spec.recipe import UNREPORTED, Execution
 
 if TYPE_CHECKING:
     from vitlab.runs.study.several import Plans
@@ -28,7 +28,7 @@ def study(
     jobs: flags.Jobs = None,
     ray: flags.Ray = "",
     yes: flags.Yes = False,
-    execution: Execution = AUTOMATIC,
+    execution: Execution = UNREPORTED,
 ) -> None:
     """Run tables and figures of the paper as grids of runs, at a scale of your choice: `vitlab study table8`.
 

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from vitlab.files.strict_json import check_fields
@@ -317,3 +317,4 @@ class Execution:
 
 
 AUTOMATIC = Execution(device="auto", streams=CHOSEN, workers=CHOSEN, report=True)  # the default for users
+UNREPORTED = replace(AUTOMATIC, report=False)  # that of studies, which train many models

@@ -286,6 +286,12 @@ def test_a_setting_that_a_study_decides_itself_is_refused(tmp_path):
         study("figure9", tmp_path, scale="test", seeds=1, quiet=True, execution=replace(CPU, keep=5))
 
 
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_trainings_write_reports_if_asked(tmp_path, is_wanted):
+    study("figure7", tmp_path, scale="test", seeds=1, quiet=True, execution=replace(CPU, report=is_wanted))
+    assert [path.name for path in tmp_path.glob("trained/*/*/*.html")] == ["report.html"] * is_wanted
+
+
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "trained", "data", "x" * 101])
 def test_a_study_has_the_name_of_a_folder_of_its_own(tmp_path, name):
     with pytest.raises(ValueError, match="named"):

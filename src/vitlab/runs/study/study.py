@@ -34,7 +34,7 @@ from vitlab.runs.study.presentation import sorted_rows, study_figure, study_tabl
 from vitlab.runs.study.trainings import DATA, Lab, choose_recipes, packed, picking_jobs, training_jobs
 from vitlab.runs.sweep.sweep import workers_of
 from vitlab.runs.training.time_estimate import DAY
-from vitlab.spec.recipe import AUTOMATIC, Execution
+from vitlab.spec.recipe import UNREPORTED, Execution
 from vitlab.studies.catalogue import STUDIES, find_study
 from vitlab.studies.claims import FEWEST, Row, Verdict, verdict
 from vitlab.studies.scale import Scale
@@ -96,7 +96,7 @@ def study(
     first_seed: int = 0,
     jobs: int | None = None,
     ray: str = "",
-    execution: Execution = AUTOMATIC,
+    execution: Execution = UNREPORTED,
     ledger: str | Path | None = None,
     command: str = "vitlab.study",
     yes: bool = False,
@@ -115,7 +115,7 @@ def study(
     screen, folder = default_console(console, quiet=quiet), Path(out)
     workers = workers_of(jobs, ray)
     at_once = 1 if isinstance(workers, Here) else workers.count
-    is_usual = execution.keep == AUTOMATIC.keep
+    is_usual = execution.keep == UNREPORTED.keep
     require(is_usual, f"keep is {execution.keep}, but a study keeps one checkpoint of each run; leave it out")
     plan = plan_study(which, out, scale=scale, seeds=seeds, first_seed=first_seed, jobs=at_once, execution=execution)
     own, found = folder / plan.study.name, _places(data)
@@ -147,7 +147,7 @@ def plan_study(
     seeds: int = SEEDS,
     first_seed: int = 0,
     jobs: int = 1,
-    execution: Execution = AUTOMATIC,
+    execution: Execution = UNREPORTED,
 ) -> Plan:
     """What a study would run: trainings, exaFLOPs, time on this device and disk. No data is needed."""
     check_arguments(plan_study, locals())

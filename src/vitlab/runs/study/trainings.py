@@ -79,7 +79,7 @@ def planned_spec(lab: Lab, training: Training, seed: int, recipe: Recipe, *, is_
     how = lab.execution
     workers = default_workers(device) if how.workers == CHOSEN else how.workers
     every = how.save_every or max(recipe.schedule.total // SAVES, 1)
-    placed = replace(how, device=str(device), workers=workers, keep=1, save_every=every, report=False)
+    placed = replace(how, device=str(device), workers=workers, keep=1, save_every=every)
     placed = replace(placed, streams=0) if unfit(model, placed) else placed
     return RunSpec(
         format="vitlab-run",
