@@ -41,7 +41,7 @@ sys.exit(start())
 @pytest.mark.parametrize(
     "module",
     [
-        "tyro",
+        "rich.table",
         "vitlab.commands.data",
         "vitlab.runs.training.request",
         pytest.param("vitlab.runs.training.start", marks=pytest.mark.slow),
