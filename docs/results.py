@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vitlab.runs.study.findings import counts_text, measured_text, read_ledger, verdicts_of
 from vitlab.spec import CONVENTIONS
+from vitlab.studies.scales import TINY
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -162,7 +163,7 @@ def robustness_rows() -> Iterator[Row]:
 
 def findings_table() -> str:
     """How many claims have which verdict, and the most telling ones: what was tested, and what the paper says."""
-    verdicts = verdicts_of(read_ledger(ROOT / "results" / "studies", "tiny"))
+    verdicts = verdicts_of(read_ledger(ROOT / "results" / "studies", TINY.name), TINY)
     found = {one.claim.name: one for own in verdicts.values() for one in own}
     rows = [
         (one.claim.name, one.answer, measured_text(one), one.claim.says.rstrip("."))

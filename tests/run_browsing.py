@@ -98,7 +98,7 @@ def made_run(path: Path, spec: RunSpec | None = None, events: list[dict] | None 
 
 def made_study(out: Path, study: Study, seeds: Sequence[int] = (0, 1, 2)) -> Path:
     """The folder of a study at the scale `tiny` that has just begun; returns it."""
-    write_json(out / study.name / STUDY, to_json(study_file(study, TINY.name, study.cells(TINY), seeds)))
+    write_json(out / study.name / STUDY, to_json(study_file(study, TINY, study.cells(TINY), seeds)))
     return out / study.name
 
 

@@ -228,7 +228,7 @@ def test_a_study_fills_up_while_it_is_watched(tmp_path, at):
         assert shown[0] == ["none", "stem", "30.5 ± 0.71", "2 of 3", "61.38"]
         assert shown[2] == ["1d", "every-layer", "pending", "0 of 3", "63.96"]
         assert len(shown) == len(cells)
-        needed = claims.locator("tr", has_text=study.claims[0].name)
+        needed = claims.locator("tr", has_text=study.claims_at(TINY)[0].name)
         expect(needed).to_contain_text("not enough seeds yet")
         expect(needed).to_contain_text("2 of 3")
         made_row(folder, study, 0, 2, 32.0)

@@ -1,34 +1,15 @@
-"""What the paper claims, as comparisons of cells, and the rule that decides each claim from the runs of several seeds.
-
-The rule, fixed before the runs: for every seed, a comparison is a weighted sum of measured values, paired by the seed.
-Its mean over the seeds has a 95 % confidence interval by Student's t distribution.
-
-    above     confirmed if the whole interval is above the threshold, not confirmed if all of it is at or below
-    within    confirmed if the whole interval is inside -threshold..threshold, not confirmed if all of it is outside
-    otherwise undecided, with the number of seeds that would decide it if mean and deviation stayed as they are
-
-A claim of several comparisons is confirmed if all are, not confirmed if one is not, and else undecided. Fewer than
-three seeds decide nothing.
-"""
+"""What the paper claims, as comparisons of cells; `verdicts.py` decides them from the runs of several seeds."""
 
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from vitlab.require import require
 
-Levels = tuple[tuple[str, str], ...]  # (factor, level), those that a row must have
-Answer = Literal["confirmed", "not confirmed", "undecided", "not run yet"]
-FEWEST = 3  # seeds
-MOST = 1000  # seeds that are still worth naming
-# 97.5 % points of Student's t distribution, by degrees of freedom from 1; beyond, a bound from above.
-T_975 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
+Levels = tuple[tuple[str, str], ...]  # (factor, level), those that a cell must have
+Expectation = Literal["above", "within"]
 
 
 @dataclass(frozen=True)
@@ -58,11 +39,33 @@ class Row:
 
 
 @dataclass(frozen=True)
+class GridCell:
+    """A cell of a grid: its levels, the value that tables show, and the number that the paper prints for it."""
+
+    levels: dict[str, str]
+    measure: str
+    published: float | None = None
+
+
+@dataclass(frozen=True)
 class Term:
-    """A weight, and the rows it applies to: the mean over all that have these levels."""
+    """A weight, and the cells it applies to: the mean over all that have these levels."""
 
     weight: float
     levels: Levels
+
+    def __post_init__(self) -> None:
+        require(math.isfinite(self.weight), f"the weight of a term is {self.weight}; give a finite number")
+        for pair in self.levels:
+            is_pair = len(pair) == 2 and all(isinstance(one, str) for one in pair)
+            require(is_pair, f"a term names {pair}; give a factor and its level, both as text")
+
+    def __str__(self) -> str:
+        return ", ".join(f"{factor} {level}" for factor, level in self.levels) or "all cells"
+
+    def cells(self, grid: Sequence[GridCell]) -> list[GridCell]:
+        """The cells of a grid that have these levels."""
+        return [cell for cell in grid if all(cell.levels.get(factor) == level for factor, level in self.levels)]
 
 
 @dataclass(frozen=True)
@@ -74,30 +77,49 @@ class Comparison:
 
     terms: tuple[Term, ...]
     value: str
-    expects: Literal["above", "within"]
+    expects: Expectation
     threshold: float
     about: str = ""
 
     def __post_init__(self) -> None:
-        require(math.isclose(sum(term.weight for term in self.terms), 0, abs_tol=1e-9) or len(self.terms) == 1,
-                "the weights of a comparison add up to 0")  # fmt: skip
-        require(self.expects == "above" or self.threshold > 0, "a value is within a positive threshold")
+        known = get_args(Expectation)
+        require(self.expects in known, f"a comparison expects {self.expects!r}; give one of {', '.join(known)}")
+        require(math.isfinite(self.threshold), f"the threshold is {self.threshold}; give a finite number")
+        is_margin = self.expects == "above" or self.threshold > 0
+        require(is_margin, f"a value is within {self.threshold}; give a positive threshold")
+        require(bool(self.terms), "a comparison has no terms; give at least one")
+        is_balanced = math.isclose(sum(term.weight for term in self.terms), 0, abs_tol=1e-9)
+        require(is_balanced or len(self.terms) == 1, "the weights of a comparison must add up to 0")
 
-    def by_seed(self, rows: Sequence[Row]) -> dict[int, float]:
-        """The comparison for every seed that all its terms have."""
-        sums: dict[int, list[float]] = {}
-        for term in self.terms:
-            for seed, value in _means(rows, term.levels, self.value).items():
-                sums.setdefault(seed, []).append(term.weight * value)
-        return {seed: sum(parts) for seed, parts in sorted(sums.items()) if len(parts) == len(self.terms)}
+    def measured(self, grid: Sequence[GridCell]) -> list[GridCell]:
+        """The cells that have the value: those that measure it, or all where it comes with another measure."""
+        return [cell for cell in grid if cell.measure == self.value] or list(grid)
+
+    def obstacle(self, grid: Sequence[GridCell]) -> str:
+        """Why the cells of a grid cannot be compared; empty if they can.
+
+        Every term needs cells. Of factors that are named by no term, all terms must have the same combinations of
+        levels equally often: a mean over two tasks is not compared with one over three.
+        """
+        groups = [term.cells(self.measured(grid)) for term in self.terms]
+        for term, cells in zip(self.terms, groups, strict=True):
+            if not cells:
+                return f"no cell has {term}"
+        named = {factor for term in self.terms for factor, _ in term.levels}
+        free = [factor for factor in groups[0][0].levels if factor not in named]
+        varied = [one for one in free if any(len({cell.levels[one] for cell in cells}) > 1 for cells in groups)]
+        first, *others = (_shares([tuple(cell.levels[one] for one in varied) for cell in cells]) for cells in groups)
+        for term, other in zip(self.terms[1:], others, strict=True):
+            if other != first:
+                return f"cells with {self.terms[0]} and with {term} have different levels of {', '.join(varied)}"
+        return ""
 
     def __str__(self) -> str:
         parts = []
         for place, term in enumerate(self.terms):
             sign = "-" if term.weight < 0 else "+" if place else ""
             size = "" if abs(term.weight) == 1 else f"{abs(term.weight):g} x "
-            named = ", ".join(f"{factor} {level}" for factor, level in term.levels) or "all cells"
-            parts.append(f"{sign} {size}({named})".strip())
+            parts.append(f"{sign} {size}({term})".strip())
         how = "above" if self.expects == "above" else "within ±"
         space = " " if self.expects == "above" else ""
         return f"{self.value}: {' '.join(parts)} {how}{space}{self.threshold:g}"
@@ -118,6 +140,14 @@ class Claim:
     beside: tuple[Comparison, ...] = ()
     everywhere: str = ""
 
+    def __post_init__(self) -> None:
+        require(bool(self.comparisons), f"the claim {self.name!r:.80} has no comparisons; give at least one")
+
+
+def _shares(combinations: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], float]:
+    """How often each combination of levels occurs, as a share of all."""
+    return {one: count / len(combinations) for one, count in Counter(combinations).items()}
+
 
 def above(value: str, more: Mapping[str, str], less: Mapping[str, str], by: float = 0.0, about: str = "") -> Comparison:
     """Expect the cells of the first levels to have more than those of the second."""
@@ -137,112 +167,3 @@ def gains_more(
     """Expect `one` to gain more than `other` on the way from the levels `of` to the levels `to`."""
     pairs = ((1.0, one, to), (-1.0, one, of), (-1.0, other, to), (1.0, other, of))
     return Comparison(tuple(Term(w, tuple({**who, **where}.items())) for w, who, where in pairs), value, "above", 0.0)
-
-
-# -- Verdicts --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The mean of a comparison over seeds, and half the width of its 95 % confidence interval."""
-
-    mean: float
-    half: float
-    seeds: int
-
-    @property
-    def low(self) -> float:
-        """The lower end."""
-        return self.mean - self.half
-
-    @property
-    def high(self) -> float:
-        """The upper end."""
-        return self.mean + self.half
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A comparison with its interval, None without enough seeds, and the answer."""
-
-    comparison: Comparison
-    interval: Interval | None
-    answer: Answer
-    seeds_needed: int | None = None  # that would decide an undecided one; None: more than are worth naming
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The answer to a claim, with what it rests on, and what is shown beside it."""
-
-    claim: Claim
-    answer: Answer
-    judged: tuple[Judged, ...]
-    beside: tuple[Judged, ...] = ()
-
-    @property
-    def is_everywhere(self) -> bool:
-        """Whether the comparisons beside the claim turned out as all of its own did."""
-        return bool(self.beside) and {one.answer for one in (*self.judged, *self.beside)} == {"confirmed"}
-
-
-def verdict(claim: Claim, rows: Sequence[Row]) -> Verdict:
-    """Decide a claim by the rule, from the rows of its study at one scale."""
-    judged = tuple(judge(comparison, rows) for comparison in claim.comparisons)
-    beside = tuple(judge(comparison, rows) for comparison in claim.beside)
-    answers = [one.answer for one in judged]
-    for answer in ("not run yet", "not confirmed", "undecided"):
-        if answer in answers:
-            return Verdict(claim, answer, judged, beside)
-    return Verdict(claim, "confirmed", judged, beside)
-
-
-def judge(comparison: Comparison, rows: Sequence[Row]) -> Judged:
-    """Decide one comparison."""
-    values = list(comparison.by_seed(rows).values())
-    if len(values) < FEWEST:
-        return Judged(comparison, None, "not run yet")
-    found = interval(values)
-    answer = _answer(comparison, found)
-    if answer != "undecided":
-        return Judged(comparison, found, answer)
-    return Judged(comparison, found, answer, _seeds_needed(comparison, found.mean, statistics.stdev(values)))
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """The 95 % confidence interval of a mean."""
-    n = len(values)
-    return Interval(statistics.fmean(values), _t(n - 1) * statistics.stdev(values) / math.sqrt(n), n)
-
-
-def _answer(comparison: Comparison, found: Interval) -> Answer:
-    limit = comparison.threshold
-    if comparison.expects == "above":
-        is_so, is_not = found.low > limit, found.high <= limit
-    else:
-        is_so, is_not = -limit < found.low and found.high < limit, found.low >= limit or found.high <= -limit
-    return "confirmed" if is_so else "not confirmed" if is_not else "undecided"
-
-
-def _seeds_needed(comparison: Comparison, mean: float, deviation: float) -> int | None:
-    """The fewest seeds whose interval would decide, if mean and deviation stay as they are."""
-    for n in range(FEWEST + 1, MOST + 1):
-        wider = Interval(mean, _t(n - 1) * deviation / math.sqrt(n), n)
-        if _answer(comparison, wider) != "undecided":
-            return n
-    return None
-
-
-def _t(freedom: int) -> float:
-    """The 97.5 % point of Student's t distribution; from 31 degrees of freedom on, that of 30."""
-    return T_975[min(freedom, len(T_975)) - 1]
-
-
-def _means(rows: Iterable[Row], levels: Levels, value: str) -> dict[int, float]:
-    """The mean of a value over all rows with these levels, by seed; only seeds that have every such cell."""
-    found: dict[int, dict[str, float]] = {}
-    for row in rows:
-        if value in row.values and all(row.levels.get(factor) == level for factor, level in levels):
-            found.setdefault(row.seed, {})[str(sorted(row.levels.items()))] = row.values[value]
-    cells = {cell for own in found.values() for cell in own}
-    return {seed: statistics.fmean(own.values()) for seed, own in found.items() if set(own) == cells}

@@ -13,18 +13,22 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from vitlab.counting import count_spec, training_exaflops
 from vitlab.files.strict_json import to_json
 from vitlab.require import require
 from vitlab.spec import ModelSpec
 from vitlab.spec.recipe import Recipe
-from vitlab.studies.claims import Claim
+from vitlab.studies.claims import Claim, GridCell
+
+if TYPE_CHECKING:
+    from vitlab.studies.scale import Scale
 
 PLACE = re.compile(r"\{([\w-]+)\}")  # in a data spec: where the user's files are
 HASH = 8  # hexadecimal digits in the name of a training
 TOP_1, FEW_SHOT, SPEED, LARGEST = "top-1 %", "few-shot %", "images/s", "largest batch"  # names of measured values
+DISTANCE_GAIN = "distance gain"  # of attention, from the first layer to the last
 COMPUTE = "exaFLOPs"  # the x axis of a figure that is no factor
 BYTES = 4  # of a number in float32
 STATES = {"adamw": 3, "sgd": 2}  # numbers in a checkpoint for each parameter
@@ -105,6 +109,7 @@ class Accuracy:
 
     kind: Literal["accuracy"] = "accuracy"
     value: str = TOP_1
+    more: ClassVar = ()  # how the names of further values begin
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,7 @@ class Real:
     labels: str  # the place of real.json
     kind: Literal["real"] = "real"
     value: str = "ReaL %"
+    more: ClassVar = ()
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,7 @@ class FewShot:
     preprocessing: Literal["few-shot", "own"] = "own"
     kind: Literal["few-shot"] = "few-shot"
     value: str = FEW_SHOT
+    more: ClassVar = ()
 
 
 @dataclass(frozen=True)
@@ -145,6 +152,7 @@ class Inside:
     images: int
     kind: Literal["inside"] = "inside"
     value: str = "positions"
+    more: ClassVar = (DISTANCE_GAIN, "distance, layer ")
 
 
 @dataclass(frozen=True)
@@ -156,6 +164,7 @@ class Speed:
     memory: str = ""  # per process, such as "2GiB"; empty: what is free
     kind: Literal["speed"] = "speed"
     value: str = SPEED
+    more: ClassVar = (LARGEST,)
 
 
 Measurement = Accuracy | Real | FewShot | Inside | Speed
@@ -174,6 +183,9 @@ class Cell:
     published: float | None = None
 
     def __post_init__(self) -> None:
+        for factor, level in self.levels.items():
+            are_texts = isinstance(factor, str) and isinstance(level, str)
+            require(are_texts, f"a cell has the level {factor!r:.40}: {level!r:.40}; give both as text")
         is_whole = (self.training is None) == isinstance(self.measurement, Speed)
         require(is_whole, "every measurement but Speed needs a training, and Speed has none")
         has_test = not isinstance(self.measurement, Accuracy) or (self.training is not None and self.training.test)
@@ -223,12 +235,14 @@ class Figure:
         return (self.x,) if isinstance(self.x, str) else self.x
 
 
+# Differs from the paper: every seed of a study pre-trains a model of its own; the paper's deviations are those of three
+# fine-tunings of the same weights.
 @dataclass(frozen=True)
 class Study:
     """A table or figure of the paper as a grid of runs.
 
-    `cells` makes the grid at a scale, from the pieces that the scale offers (`scale.Scale`). The `name` is that of a
-    folder.
+    `cells` makes the grid at a scale, from the pieces that the scale offers (`scale.Scale`). Claims about levels that
+    differ between scales are made by a function, too. The `name` is that of a folder.
     """
 
     name: str
@@ -236,10 +250,19 @@ class Study:
     question: str
     cells: "Callable[..., Iterable[Cell]]"
     figure: Figure
-    claims: tuple[Claim, ...] = ()
+    claims: "tuple[Claim, ...] | Callable[[Scale], tuple[Claim, ...]]" = ()
     says: str = ""  # the paper's finding in words, where it prints no numbers
     printed: str = ""  # of what the paper's numbers are, at scales that have other tasks
     aliases: tuple[str, ...] = field(default=())
+
+    def claims_at(self, scale: "Scale") -> tuple[Claim, ...]:
+        """The claims about the cells of a scale."""
+        return tuple(self.claims(scale) if callable(self.claims) else self.claims)
+
+
+def grid_of(cells: Iterable[Cell]) -> tuple[GridCell, ...]:
+    """What claims, tables and the run browser need to know of cells."""
+    return tuple(GridCell(dict(cell.levels), cell.measurement.value, cell.published) for cell in cells)
 
 
 def check_figure(figure: Figure, cells: Sequence[Cell]) -> None:
@@ -249,6 +272,28 @@ def check_figure(figure: Figure, cells: Sequence[Cell]) -> None:
     strange = [name for name in used if name not in factors]
     said = f"the figure uses {', '.join(strange)}, but the cells have {', '.join(factors)}"
     require(not strange, f"{said}; give these, or x={COMPUTE!r}")
+
+
+def check_claims(claims: Sequence[Claim], cells: Sequence[Cell]) -> list[str]:
+    """Raise a ValueError for claims about factors and values that the cells of a grid do not have.
+
+    Returns a line for every comparison that this grid cannot decide, which may be meant: scales have different cells.
+    """
+    grid, factors, lines = grid_of(cells), list(cells[0].levels), []
+    measured = {cell.measurement for cell in cells}
+    values = dict.fromkeys(name for one in measured for name in (one.value, *one.more))
+    for claim in claims:
+        require(isinstance(claim, Claim), f"a study has the claim {claim!r:.80}; give values of Claim")
+        for compared in (*claim.comparisons, *claim.beside):
+            known = any(compared.value.startswith(name) for name in values)
+            of = f"the claim {claim.name!r:.80}"
+            require(known, f"{of} compares {compared.value!r:.40}; these cells have {', '.join(values)}")
+            used = dict.fromkeys(factor for term in compared.terms for factor, _ in term.levels)
+            strange = [factor for factor in used if factor not in factors]
+            require(not strange, f"{of} names {', '.join(strange)}; the factors of the cells are {', '.join(factors)}")
+            why = compared.obstacle(grid)
+            lines += [f"cannot be decided here: {claim.name}, because {why}"] if why else []
+    return lines
 
 
 def check_grid(name: str, cells: Iterable[Cell]) -> tuple[Cell, ...]:

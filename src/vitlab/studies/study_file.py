@@ -3,21 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from vitlab.studies.claims import Claim
-from vitlab.studies.study import Cell, Study
+from vitlab.studies.claims import Claim, GridCell
+from vitlab.studies.scale import Scale
+from vitlab.studies.study import Cell, Study, grid_of
 
 STUDY, CELLS, ROW, TRAINED = "study.json", "cells", "row.json", "trained"
 FORMAT, VERSION = "vitlab-study", 1
 IDENTITY = ("format", "version", "study", "scale", "cells")  # what stays the same when a study is continued
-
-
-@dataclass(frozen=True)
-class GridCell:
-    """A cell: its levels, the value that tables show, and the number that the paper prints for it."""
-
-    levels: dict[str, str]
-    measure: str
-    published: float | None = None
 
 
 @dataclass(frozen=True)
@@ -36,7 +28,14 @@ class StudyFile:
     claims: tuple[Claim, ...] = ()
 
 
-def study_file(study: Study, scale: str, cells: Iterable[Cell], seeds: Iterable[int] = ()) -> StudyFile:
+@dataclass(frozen=True)
+class SeedsSoFar:
+    """The only part of an earlier file that a study that is continued takes over."""
+
+    seeds: tuple[int, ...] = ()
+
+
+def study_file(study: Study, scale: Scale, cells: Iterable[Cell], seeds: Iterable[int] = ()) -> StudyFile:
     """What study.json says about a grid."""
     cells = tuple(cells)
     names = {one: one.name for cell in cells if cell.training is not None for one in cell.training.chain}
@@ -44,11 +43,11 @@ def study_file(study: Study, scale: str, cells: Iterable[Cell], seeds: Iterable[
         format=FORMAT,
         version=VERSION,
         study=study.name,
-        scale=scale,
+        scale=scale.name,
         cells={cell.name: "" if cell.training is None else names[cell.training] for cell in cells},
         remakes=study.remakes,
         seeds=tuple(seeds),
-        grid={cell.name: GridCell(dict(cell.levels), cell.measurement.value, cell.published) for cell in cells},
+        grid=dict(zip((cell.name for cell in cells), grid_of(cells), strict=True)),
         trainings=tuple(names.values()),
-        claims=study.claims,
+        claims=study.claims_at(scale),
     )

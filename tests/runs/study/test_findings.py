@@ -49,13 +49,13 @@ def test_trained_models_are_counted_by_their_weights(ledger):
     before = findings(ledger)["findings.md"].decode()
     assert f"rest on {3 * (8 + 8)} trained models" in before
     assert f"at most {3 * (8 + 8) * 36 / 3600:.1f} hours" in before
-    assert "another processor" not in before
+    assert "repeat a training" not in before
     write_ledger(ledger, list(synthetic("figure9", {})))
     assert f"rest on {3 * (8 + 8 + 2)} trained models" in findings(ledger)["findings.md"].decode()
     write_ledger(ledger, list(synthetic("figure9", {}, machine="other ")))
     after = findings(ledger)["findings.md"].decode()
     assert f"rest on {3 * (8 + 8 + 3)} trained models" in after
-    assert "3 of them repeat a training of another study on another" in " ".join(after.split())
+    assert "3 of them repeat a training of another study with the same seed" in " ".join(after.split())
 
 
 def test_the_page_tells_of_stages_only_if_some_study_has_more_seeds(ledger):
@@ -70,23 +70,24 @@ def test_the_summary_has_what_was_tested_and_what_the_paper_says_in_two_columns(
     lines = findings(ledger)["findings.md"].decode().splitlines()
     place = next(number for number, line in enumerate(lines) if line.startswith("| tested here | verdict |"))
     summary = [
-        line.strip("| ").split(" | ") for line in lines[place + 2 :][: sum(len(s.claims) for s in STUDIES.values())]
+        line.strip("| ").split(" | ")
+        for line in lines[place + 2 :][: sum(len(s.claims_at(TINY)) for s in STUDIES.values())]
     ]
-    claims = [claim for study in STUDIES.values() for claim in study.claims]
+    claims = [claim for study in STUDIES.values() for claim in study.claims_at(TINY)]
     assert [(line[0], line[-2], line[-1]) for line in summary] == [(c.name, c.says, c.source) for c in claims]
 
 
 def test_the_lead_of_the_resnet_at_every_size_stands_beside_figure_4(tmp_path):
-    sentence = STUDIES["figure4"].claims[0].everywhere
+    sentence = STUDIES["figure4"].claims_at(TINY)[0].everywhere
     write_ledger(tmp_path, list(synthetic("figure4", {"R50x2": 10.0})))
     everywhere = findings(tmp_path)["findings.md"].decode()
     assert everywhere.count(sentence) == 2  # in the summary and in the section
-    assert "not judged: after 10,000 images +10" in everywhere
+    assert "not judged: on 10,000 images +10" in everywhere
     rows = [replace(row, values={row.measure: 90.0 + 0.1 * row.seed}) if row.levels == {"model": "ViT-B/16",
             "images": "50000"} else row for row in synthetic("figure4", {"R50x2": 10.0})]  # fmt: skip
     write_ledger(tmp_path, rows)
     overtaken = findings(tmp_path)["findings.md"].decode()
-    assert "**R50x2 above ViT-B/16 after 2,000 images: confirmed.**" in overtaken
+    assert "**R50x2 above ViT-B/16, pre-trained on 2,000 images: confirmed.**" in overtaken
     assert sentence not in overtaken
 
 
@@ -120,7 +121,7 @@ def test_what_was_not_run_says_so_and_has_no_number(tmp_path):
     made = findings(tmp_path)
     assert list(made) == ["findings.md"]
     page = made["findings.md"].decode()
-    claims = [claim for study in STUDIES.values() for claim in study.claims]
+    claims = [claim for study in STUDIES.values() for claim in study.claims_at(TINY)]
     assert f"Of {len(claims)} claims: {len(claims)} not run yet." in page
     assert f"There are {sum(len(claim.comparisons) for claim in claims)} comparisons" in page
     assert page.count("Not run yet: the ledger has no rows of this study.") == len(STUDIES)

@@ -1,14 +1,17 @@
 """The panels of the studies' figures: which points, in which order, joined or not, beside which of the paper's."""
 
 import math
+import statistics
 from dataclasses import replace
 
 import pytest
 
 from study_rows import synthetic
-from vitlab.paper.results import SELF_SUPERVISION, TABLE_6
+from vitlab.paper.results import BIT_L, L16_JFT, SELF_SUPERVISION, TABLE_2, TABLE_6
 from vitlab.runs.study.presentation import study_panels, study_table
 from vitlab.studies.catalogue import STUDIES
+from vitlab.studies.scales import PAPER
+from vitlab.studies.transfer import FIVE
 
 ORDERED = {
     "table5",
@@ -61,6 +64,29 @@ def test_the_papers_accuracies_of_table_6_are_over_its_own_exaflops():
     assert drawn == {TABLE_6[(model, 7), "exaFLOPs"] for model in (
         "ViT-B/32", "ViT-B/16", "ViT-L/16", "R50x1", "R50x2", "R50+ViT-B/32", "R50+ViT-B/16", "R50+ViT-L/16",
     )}  # fmt: skip
+
+
+def test_points_at_the_papers_scale_are_means_over_the_tasks_that_all_models_have():
+    """Table 9 has VTAB's tasks for ViTs alone, and ReaL is no accuracy of the five: means over them would differ."""
+    rows = list(synthetic("table2", {"VTAB, dSprites (location)": -40.0}, scale=PAPER))
+    ours, paper = study_panels(STUDIES["table2"], rows)
+    assert paper.title == "the paper, mean over tasks"
+    columns = {L16_JFT: "JFT-300M", BIT_L: "JFT-300M"}
+    for (model, data), curve in columns.items():
+        (height,) = [point.y for point in paper.curves[curve] if point.x == model]
+        assert height == pytest.approx(statistics.fmean(TABLE_2[task, (model, data)].mean for task in FIVE))
+    assert len({row.levels["task"] for row in rows}) == 25
+    assert all(point.y > 49 for points in ours.curves.values() for point in points)
+
+
+def test_a_point_leaves_out_seeds_without_every_cell_as_its_claims_do():
+    rows = list(synthetic("table7", {"digits": 30.0}))
+    whole, first = study_panels(STUDIES["table7"], rows)[0], rows[0]
+    assert (first.levels["task"], first.seed) == ("Fashion-MNIST", 0)
+    (cut, *_) = study_panels(STUDIES["table7"], [replace(first, values={}), *rows[1:]])
+    curve, place = first.levels["model"], first.levels["optimizer"]
+    (before,), (after,) = ([p.y for p in panel.curves[curve] if p.x == place] for panel in (whole, cut))
+    assert abs(after - before) < 1, "seed 0 is left out; its digits alone would raise the mean by 5 points"
 
 
 def test_published_numbers_of_other_tasks_are_one_series():

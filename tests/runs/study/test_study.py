@@ -102,7 +102,7 @@ def test_the_file_of_a_study_describes_its_grid_and_an_older_one_is_completed(tm
     study(own_study(), tmp_path, scale="test", seeds=1, quiet=True, execution=CPU)
     file, before = tmp_path / "length" / STUDY, times(tmp_path)
     written, plan = json.loads(file.read_text()), plan_study(own_study(), tmp_path, scale="test", seeds=1)
-    assert from_json(StudyFile, written) == study_file(own_study(), "test", plan.cells, (0,))
+    assert from_json(StudyFile, written) == study_file(own_study(), TEST, plan.cells, (0,))
     assert set(written["trainings"]) == {path.parent.parent.name for path in tmp_path.glob(f"trained/*/*/{RESULT}")}
     file.write_text(json.dumps({name: written[name] for name in IDENTITY}))
     study(own_study(), tmp_path, scale="test", seeds=1, quiet=True, execution=CPU)
@@ -220,6 +220,24 @@ def test_a_folder_holds_one_grid(tmp_path):
     (tmp_path / "table8" / "study.json").write_text(json.dumps({"study": "table8", "scale": "paper"}))
     with pytest.raises(ValueError, match="holds another study: its cells, format, scale, version differ"):
         study("table8", tmp_path, scale="test", seeds=1, quiet=True, execution=CPU)
+
+
+def test_a_study_continues_whatever_claims_its_folder_has(tmp_path):
+    """Claims may be corrected after the runs; only the grid must stay the same."""
+    study(own_study(), tmp_path, scale="test", seeds=1, quiet=True, execution=CPU)
+    file = tmp_path / own_study().name / STUDY
+    asked = json.loads(file.read_text())
+    asked["claims"] = [{"name": "not a claim", "comparisons": [{"terms": [{"levels": [["layers", 2]]}]}]}]
+    file.write_text(json.dumps(asked))
+    study(own_study(), tmp_path, scale="test", seeds=1, quiet=True, execution=CPU)
+    assert from_json(StudyFile, json.loads(file.read_text())).claims == own_study().claims
+
+
+def test_a_claim_about_an_unknown_factor_is_refused_before_anything_is_trained(tmp_path):
+    wrong = replace(own_study(), claims=(Claim("c", "", "", (above("top-1 %", {"depth": "2"}, {"depth": "1"}),)),))
+    with pytest.raises(ValueError, match="names depth; the factors of the cells are length"):
+        study(wrong, tmp_path, scale="test", quiet=True, execution=CPU)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_second_question_mark_of_a_data_spec_joins_the_options():

@@ -13,10 +13,11 @@ from vitlab.page.run_browser.values import REMARKS, Values, check_there, is_regu
 from vitlab.require import require
 from vitlab.run_dir import DIVERGED, RESULT
 from vitlab.studies.catalogue import STUDIES
-from vitlab.studies.claims import FEWEST, Claim, Judged, Row, verdict
+from vitlab.studies.claims import Claim, GridCell, Row
 from vitlab.studies.scales import find_scale
 from vitlab.studies.study import cell_name
-from vitlab.studies.study_file import CELLS, FORMAT, ROW, STUDY, TRAINED, GridCell, StudyFile, study_file
+from vitlab.studies.study_file import CELLS, FORMAT, ROW, STUDY, TRAINED, StudyFile, study_file
+from vitlab.studies.verdicts import FEWEST, Judged, verdict
 
 LARGEST_FILE = 2**20  # bytes
 LARGEST_NUMBER = 1e15  # of a value, a weight or a threshold: their squares and sums are finite
@@ -121,7 +122,8 @@ def _completed(asked: StudyFile) -> StudyFile:
     if asked.study not in STUDIES:
         return asked
     study = STUDIES[asked.study]
-    full = study_file(study, asked.scale, study.cells(find_scale(asked.scale)))
+    scale = find_scale(asked.scale)
+    full = study_file(study, scale, study.cells(scale))
     return full if full.cells == asked.cells else replace(asked, remakes=study.remakes)
 
 
@@ -166,7 +168,7 @@ def _shown(asked: StudyFile, found: Mapping[Path, Row | str]) -> Values:
         "factors": list(dict.fromkeys(factor for cell in described.values() for factor in cell.levels)),
         "cells": [_cell(cell, cells[name]) for name, cell in described.items()],
         "cell_count": len(cells),
-        "claims": [_claim(claim, rows) for claim in asked.claims],
+        "claims": [_claim(claim, rows, _grid(asked, rows)) for claim in asked.claims],
         "remarks": remarks[:REMARKS],
     }
 
@@ -186,21 +188,26 @@ def _cell(cell: GridCell, rows: Sequence[Row]) -> Values:
     }
 
 
-def _claim(claim: Claim, rows: Sequence[Row]) -> Values:
-    found = verdict(claim, rows)
+def _grid(asked: StudyFile, rows: Iterable[Row]) -> list[GridCell]:
+    """The cells of a study; of a file that does not describe them, those that have rows."""
+    seen = {cell_name(row.levels): GridCell(row.levels, row.measure) for row in rows}
+    return list((asked.grid or seen).values())
+
+
+def _claim(claim: Claim, rows: Sequence[Row], grid: Sequence[GridCell]) -> Values:
+    found = verdict(claim, rows, grid)
     said = {"name": claim.name, "says": claim.says, "source": claim.source, "answer": found.answer}
-    return {**said, "fewest": FEWEST, "comparisons": [_comparison(one, rows) for one in found.judged]}
+    return {**said, "fewest": FEWEST, "comparisons": [_comparison(one) for one in found.judged]}
 
 
-def _comparison(judged: Judged, rows: Sequence[Row]) -> Values:
+def _comparison(judged: Judged) -> Values:
     """A comparison with its interval, if there are enough seeds, and the seeds that it has or would need."""
     found = judged.interval
     span = {} if found is None else {"mean": found.mean, "low": found.low, "high": found.high}
-    seeds = len(judged.comparison.by_seed(rows)) if found is None else found.seeds
     return {
         "says": str(judged.comparison),
         "answer": judged.answer,
-        "seeds": seeds,
+        "seeds": judged.seeds,
         "needed": judged.seeds_needed,
         **span,
     }

@@ -17,13 +17,26 @@ from vitlab.paper.models import name_of
 from vitlab.paper.results import BIT_L, CORE_DAYS, L16_JFT, TABLE_6
 from vitlab.report.tables import Cell, Results
 from vitlab.require import require
-from vitlab.runs.study.presentation import runs_of, sorted_rows, study_figure, study_table
+from vitlab.runs.study.presentation import RATE, runs_of, sorted_rows, study_figure, study_table
 from vitlab.studies.architecture import POSITIONS
 from vitlab.studies.catalogue import STUDIES
-from vitlab.studies.claims import FEWEST, Judged, Row, Verdict, verdict
+from vitlab.studies.claims import Row
 from vitlab.studies.scale import JFT, Scale
 from vitlab.studies.scales import find_scale
-from vitlab.studies.study import COMPUTE, FEW_SHOT, LARGEST, SPEED, TOP_1, FewShot, Study, cell_name
+from vitlab.studies.study import (
+    COMPUTE,
+    DISTANCE_GAIN,
+    FEW_SHOT,
+    LARGEST,
+    SPEED,
+    TOP_1,
+    FewShot,
+    Study,
+    cell_name,
+    grid_of,
+)
+from vitlab.studies.study import Cell as StudyCell
+from vitlab.studies.verdicts import FEWEST, Judged, Verdict, verdict
 
 PAGE, FIGURES, OVERVIEW = "findings.md", "figures", "findings.svg"
 LOOKS: Final = {  # colour and marker
@@ -35,7 +48,7 @@ ANSWERS = (*LOOKS, "not run yet")
 FARTHEST = 20.0  # points of accuracy on the axis of the overview
 HOUR = 3600  # seconds
 WIDTH = 118  # characters of a line
-UNITS = {TOP_1: "", FEW_SHOT: "", SPEED: " images/s", POSITIONS: " in cosine", "distance gain": " % of the image side"}
+UNITS = {TOP_1: "", FEW_SHOT: "", SPEED: " images/s", POSITIONS: " in cosine", DISTANCE_GAIN: " % of the image side"}
 SUMMARY = ("tested here", "verdict", "mean [95 % interval]", "seeds", "what the paper says", "where")
 OPENING = """# Findings
 
@@ -53,8 +66,9 @@ COUNTED = """These results rest on {models:,} trained models with different weig
 The trainings took at most {hours:.1f} hours and {compute:.1g} exaFLOPs in all, where a pre-training from which several
 models were fine-tuned is counted with each of them. The paper's ViT-B/16 alone took {paper:g} exaFLOPs.
 """
-AGAIN = """ {again:,} of them repeat a training of another study on another processor, whose arithmetic differs in the
-last bits; all runs of a study with one seed were on one machine."""
+AGAIN = """ {again:,} of them repeat a training of another study with the same seed and end in other weights. The
+studies were run on several machines, and the arithmetic of another kind of processor differs in the last bits; the
+rows do not say which machine it was."""
 SCALE = """## The scale
 
 At the scale `{scale}`, every model and every data set of the paper has a stand-in, which keeps the paper's name on
@@ -63,23 +77,26 @@ this page. The column *stand-in* of the tables says what was trained.
 - **Models.** They are pre-trained with images of {pixels} pixels. Most have about the paper's proportions of compute.
   {renamed}
 - **Length.** All see the paper's number of images times one constant: {seen:,} for 7 epochs of JFT-300M. What the paper
-  trains for 14 epochs is trained for 7 here, except in `figure10`.
-- **Pre-training data.** CIFAR-10 stands in for JFT-300M, and {upstream}.
-  The three differ in their number of images, not in their classes.
+  trains for 14 epochs is trained for 7 here, except in `figure10` and for the masked patches of `selfsup`.
+- **Pre-training data.** CIFAR-10 stands in for JFT-300M, and {upstream}. The three have the same classes. They
+  differ in their number of images and, as in the paper, in the recipe: {recipes}.
+- **Learning rates of pre-training** are {adam:g} times the paper's with Adam and {sgd:g} times with SGD, because
+  the runs are short. Tables and figures name the paper's: {rates}.
 - **Fine-tuning** uses 1,000 images of a task, the same for every seed. {own} also fine-tune on CIFAR-10,
   the pre-training set itself: their results on it are not transfer to new data.
 - **Few-shot accuracy** ({shots}) is measured on CIFAR-10's own classes,
   with {many} of its training images of each: classes, and mostly images, that pre-training has seen with their labels.
   The paper pre-trains on JFT-300M and measures on ImageNet.
-- **Learning rate.** Fine-tuning has one rate, {rate:g}, for fresh and for trained weights. It was chosen over 0.001 in
-  a pilot before the first of these runs, with a seed that is not counted; its output was not kept.
+- **Learning rate of fine-tuning.** There is one, {rate:g}, for fresh and for trained weights. It was chosen over 0.001
+  in a pilot before the first of these runs, with a seed that is not counted; its output was not kept.
 
 `docs/howto/studies.md` has the details and how to run everything again.
 """
 RULE = """## The rule
 
-It was fixed before the runs, in `src/vitlab/studies/`. For every seed, a comparison is a weighted sum of the
-measured values of cells, averaged over the factors that it does not name and paired by the seed. Over at least
+It was fixed before the runs, in `src/vitlab/studies/`; `docs/log.md` says what was added since. For every seed, a comparison is a weighted sum of the
+measured values of cells, averaged over the factors that it does not name and paired by the seed. A seed counts if
+it has a value in every cell of the comparison. Over at least
 {fewest} seeds its mean has a 95 % confidence interval by Student's t distribution. Where a value should be
 *above* a threshold, the claim is confirmed if the whole interval is above it, and not confirmed if the whole
 interval is at or below it. Where it should be *within* a margin, the claim is confirmed if the whole interval
@@ -94,9 +111,9 @@ another choice of training images, tasks or learning rates. Error bars in the fi
 of single points. Those of two points may overlap although their difference, paired by the seed, is decided.
 """
 STAGES = """The runs have stages: {fewest} seeds for every study, then more for studies that left a claim undecided:
-{studies}.
-Every number of seeds was fixed before its first run, in `docs/log.md`. Claims that were decided after an earlier stage
-are judged again with all seeds. Every further look makes a wrong verdict more likely than the 5 % of a single one.
+{studies}. `docs/log.md` has the stages, and what of them was written down before the runs.{open}
+Claims that were decided after an earlier stage are judged again with all seeds. Every further look makes a wrong
+verdict more likely than the 5 % of a single one.
 """
 ENDING = "## Claims by study\n"
 
@@ -134,13 +151,13 @@ def _read_row(file: Path) -> Row:
 def findings(ledger: Path, scale: str = "tiny") -> dict[str, bytes]:
     """The page and its figures, by their names below docs/."""
     rows, size = read_ledger(ledger, scale), find_scale(scale)
-    verdicts = verdicts_of(rows)
+    verdicts = verdicts_of(rows, size)
     files: dict[str, bytes] = {}
     overview = _overview(verdicts)
     if overview is not None:
         files[f"{FIGURES}/{OVERVIEW}"] = overview.svg
     parts = [OPENING, _summary(verdicts, is_drawn=bool(files)), _compute(rows, size), _scale(rows, size)]
-    parts += [RULE.format(fewest=FEWEST, comparisons=_comparisons()), _stages(rows), ENDING]
+    parts += [RULE.format(fewest=FEWEST, comparisons=_comparisons(verdicts)), _stages(rows, verdicts), ENDING]
     for name, study in STUDIES.items():
         parts.append("\n".join(_section(study, rows[name], verdicts[name])))
         if any(row.values for row in rows[name]):
@@ -148,9 +165,13 @@ def findings(ledger: Path, scale: str = "tiny") -> dict[str, bytes]:
     return {PAGE: "\n".join(filter(None, parts)).encode(), **files}
 
 
-def verdicts_of(rows: Mapping[str, Sequence[Row]]) -> dict[str, list[Verdict]]:
+def verdicts_of(rows: Mapping[str, Sequence[Row]], scale: Scale) -> dict[str, list[Verdict]]:
     """The verdicts on the claims of every study."""
-    return {name: [verdict(claim, rows[name]) for claim in study.claims] for name, study in STUDIES.items()}
+    found: dict[str, list[Verdict]] = {}
+    for name, study in STUDIES.items():
+        grid = grid_of(study.cells(scale))
+        found[name] = [verdict(claim, rows[name], grid) for claim in study.claims_at(scale)]
+    return found
 
 
 # -- All claims ------------------------------------------------------------------------------------
@@ -181,7 +202,11 @@ def interval_text(one: Judged) -> str:
     found, value = one.interval, one.comparison.value
     if found is None:
         return "-"
-    return f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]{UNITS.get(value, f' {value}')}"
+    ends, limit, digits = (found.low, found.high), abs(one.comparison.threshold), 2
+    while digits < 5 and any(round(abs(end), digits) == limit != abs(end) for end in ends):
+        digits += 1  # so that nobody reads an end as the threshold itself
+    low, high = (f"{end:+.{digits}f}" for end in ends)
+    return f"{found.mean:+.2f} [{low}, {high}]{UNITS.get(value, f' {value}')}"
 
 
 def _overview(verdicts: Mapping[str, Sequence[Verdict]]) -> Drawn | None:
@@ -274,12 +299,43 @@ def _scale(rows: Mapping[str, Sequence[Row]], scale: Scale) -> str:
         renamed=_renamed(rows, scale),
         seen=small.seen,
         upstream=" and ".join(parts),
+        recipes=_recipes(cells["table5"]),
+        adam=small.adam,
+        sgd=small.sgd,
+        rates=_rates(cells),
         own=_listed(tuned),
         shots=_listed(shots),
         many=scale.shots[2],
         rate=small.tuning_rate,
     )
     return _filled(text)
+
+
+def _recipes(cells: Sequence[StudyCell]) -> str:
+    """How the smallest model of table 5 is pre-trained on each set: steps, learning rate and weight decay."""
+    model = cells[0].levels["model"]
+    found: dict[str, str] = {}
+    for cell in cells:
+        if cell.training is not None and cell.levels["model"] == model:
+            how = cell.training.chain[0].recipe
+            said = f"{how.schedule.total} steps at learning rate {how.schedule.peak:g} with weight decay"
+            found[cell.levels["data"]] = f"{said} {how.optimizer.weight_decay:g} on {cell.levels['data']}"
+    return f"{model} takes {'; '.join(found.values())}"
+
+
+def _rates(cells: Mapping[str, Sequence[StudyCell]]) -> str:
+    """The learning rates that were trained, beside those that the tables name."""
+    said = []
+    for name, own in cells.items():
+        pairs = {
+            cell.levels[RATE]: cell.training.recipe.schedule.peak
+            for cell in own
+            if RATE in cell.levels and cell.training
+        }
+        if pairs:
+            listed = " and ".join(f"{paper} as {peak:g}" for paper, peak in pairs.items())
+            said.append(f"in `{name}`, {listed}")
+    return "; ".join(said)
 
 
 def _renamed(rows: Mapping[str, Sequence[Row]], scale: Scale) -> str:
@@ -317,16 +373,19 @@ def _ratio(rows: Mapping[str, Sequence[Row]]) -> str:
     )
 
 
-def _comparisons() -> int:
-    return sum(len(claim.comparisons) for study in STUDIES.values() for claim in study.claims)
+def _comparisons(verdicts: Mapping[str, Sequence[Verdict]]) -> int:
+    return sum(len(one.judged) for own in verdicts.values() for one in own)
 
 
-def _stages(rows: Mapping[str, Sequence[Row]]) -> str:
+def _stages(rows: Mapping[str, Sequence[Row]], verdicts: Mapping[str, Sequence[Verdict]]) -> str:
     """What is said about several stages, if some studies have more seeds than others."""
     seeds = {name: len({row.seed for row in own}) for name, own in rows.items() if own}
     fewest = min(seeds.values(), default=0)
     more = [f"`{name}` ({number} seeds in all)" for name, number in seeds.items() if number > fewest]
-    return _filled(STAGES.format(fewest=fewest, studies=", ".join(more))) if more else ""
+    first = [name for name, number in seeds.items()
+             if number == fewest and any(one.answer == "undecided" for one in verdicts[name])]  # fmt: skip
+    left = f" {_listed(first)} also left one undecided and had no second stage yet." if first else ""
+    return _filled(STAGES.format(fewest=fewest, studies=", ".join(more), open=left)) if more else ""
 
 
 def _filled(text: str) -> str:
@@ -367,7 +426,8 @@ def _section(study: Study, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> 
         yield "\n".join(f"- {_judged(judged)}" for judged in one.judged) + "\n"
         if one.beside and all(judged.interval for judged in one.beside):
             yield f"Not judged, and added after the runs: {', '.join(map(_about, one.beside))}.\n"
-            yield f"{one.claim.everywhere}\n" if one.is_everywhere else ""
+            if one.is_everywhere:
+                yield f"{one.claim.everywhere}\n"
 
 
 def _rounded(table: Results) -> Results:

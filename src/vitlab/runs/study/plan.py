@@ -18,7 +18,7 @@ from vitlab.runs.study.trainings import Lab, planned_spec, unique
 from vitlab.runs.training.time_estimate import TRAINING_COST, TYPICAL_SHARE, training_pace
 from vitlab.spec.recipe import Execution
 from vitlab.studies.scale import Scale, three_digits
-from vitlab.studies.study import Cell, FewShot, Inside, Real, Speed, Study, Training
+from vitlab.studies.study import Cell, FewShot, Inside, Real, Speed, Study, Training, check_claims
 from vitlab.world.device import pick_device
 
 READING = 3e-4  # seconds to read and augment a small image, typically; large ones are read by workers meanwhile
@@ -115,6 +115,11 @@ class Plan(Tabular):
             hours = len(self.seeds) * sum(map(_measuring_seconds, speeds)) / self.jobs / HOUR
             rows.append(("measuring speed", "", "", len(speeds) * len(self.seeds), 0, 0.0, three_digits(hours), 0))
         return Results(COLUMNS, tuple(rows))
+
+    @property
+    def remarks(self) -> list[str]:
+        """A line for every claim that the grid of this scale cannot decide."""
+        return check_claims(self.study.claims_at(self.scale), self.cells)
 
     def in_words(self) -> str:
         """The whole plan in one line."""

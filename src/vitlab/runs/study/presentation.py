@@ -8,12 +8,14 @@ from dataclasses import replace
 from vitlab.drawing.canvas import Drawn
 from vitlab.drawing.intervals import Panel, Point, draw_levels
 from vitlab.report.tables import Cell, Results
-from vitlab.studies.claims import FEWEST, Row, interval
+from vitlab.studies.claims import Row
 from vitlab.studies.scale import three_digits
 from vitlab.studies.study import COMPUTE, LARGEST, SPEED, Figure, Study, cell_name
 from vitlab.studies.study import Cell as StudyCell
+from vitlab.studies.verdicts import FEWEST, interval, means_by_seed
 
-OURS, PRINTED, TASK = "here", "the paper", "task"
+OURS, PRINTED, TASK, RATE = "here", "the paper", "task", "learning rate"
+Groups = dict[str, dict[str | float, list[Row]]]  # the rows of every point, by curve and place along the x axis
 
 
 def sorted_rows(rows: Iterable[Row], cells: Sequence[StudyCell] = ()) -> list[Row]:
@@ -54,7 +56,14 @@ def study_table(rows: Sequence[Row], printed: str = "") -> Results:
         compute = [three_digits(own[0].exaflops)] if has_compute else []
         published = [own[0].published] if has_printed else []
         lines.append((*levels, *model, mean, spread, len(values), *more, *compute, *published))
-    columns = [*factors, *["stand-in"] * has_stand_in, measure, "std", runs_of(measure), *others]
+    columns = [
+        *(_factor_name(one, rows) for one in factors),
+        *["stand-in"] * has_stand_in,
+        measure,
+        "std",
+        runs_of(measure),
+        *others,
+    ]
     columns += [COMPUTE] * has_compute + [_printed_name(rows, printed)] * has_printed
     return Results(tuple(columns), tuple(lines))
 
@@ -62,6 +71,11 @@ def study_table(rows: Sequence[Row], printed: str = "") -> Results:
 def runs_of(measure: str) -> str:
     """What the runs of a cell are called: speed has no random numbers, so that its runs are only repeated."""
     return "repeats" if measure == SPEED else "seeds"
+
+
+def _factor_name(factor: str, rows: Sequence[Row]) -> str:
+    """What a factor is called: smaller scales multiply learning rates, and name them as the paper does."""
+    return f"{PRINTED}'s {factor}" if factor == RATE and not _is_paper(rows) else factor
 
 
 def _is_paper(rows: Sequence[Row]) -> bool:
@@ -110,23 +124,21 @@ def study_panels(study: Study, rows: Sequence[Row]) -> list[Panel]:
 
 def _panel(study: Study, rows: Sequence[Row]) -> Panel:
     """What was measured."""
-    title = f"{OURS}, scale {rows[0].scale}"
-    measure, curves = rows[0].measure, _curves(study.figure, rows, printed=False)
-    height = study.figure.label or measure
-    return _over(study.figure, rows, Panel(_with_mean(title, study.figure, rows), curves, None, "", height))
+    groups = _groups(study.figure, rows, printed=False)
+    title = _with_mean(f"{OURS}, scale {rows[0].scale}", groups)
+    height = study.figure.label or rows[0].measure
+    return _over(study.figure, rows, Panel(title, _curves(groups, printed=False), None, "", height))
 
 
 def _printed_panel(study: Study, rows: Sequence[Row]) -> Panel:
     """What the paper prints; its numbers are of other tasks at other scales, and so not of ours."""
     rows = [row for row in rows if row.published is not None]
     shown = study.figure
-    title = _printed_name(rows, study.printed)
-    if _is_paper(rows):
-        title = _with_mean(title, shown, rows)
-    else:
+    if not _is_paper(rows):
         shown = replace(shown, curves=tuple(factor for factor in shown.curves if factor != TASK))
-    curves = _curves(shown, rows, printed=True)
-    return _over(shown, rows, Panel(title, curves, None, "", rows[0].measure))
+    groups, title = _groups(shown, rows, printed=True), _printed_name(rows, study.printed)
+    title = _with_mean(title, groups) if _is_paper(rows) else title
+    return _over(shown, rows, Panel(title, _curves(groups, printed=True), None, "", rows[0].measure))
 
 
 def _over(shown: Figure, rows: Sequence[Row], panel: Panel) -> Panel:
@@ -143,19 +155,13 @@ def _over(shown: Figure, rows: Sequence[Row], panel: Panel) -> Panel:
     elif are_numbers:
         names.sort(key=float)
     is_joined = are_numbers or bool(shown.order)
-    return panel._replace(names=names, x=", ".join(shown.along), is_joined=is_joined, limits=limits)
+    x = ", ".join(_factor_name(factor, rows) for factor in shown.along)
+    return panel._replace(names=names, x=x, is_joined=is_joined, limits=limits)
 
 
-def _with_mean(title: str, shown: Figure, rows: Sequence[Row]) -> str:
+def _with_mean(title: str, groups: Groups) -> str:
     """The title, with the factors over which every point is a mean."""
-    groups: dict[tuple[str, str | float], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((_curve(row, shown), _place(row, shown)), []).append(row)
-    averaged = [
-        factor
-        for factor in rows[0].levels
-        if any(len({row.levels[factor] for row in own}) > 1 for own in groups.values())
-    ]
+    averaged = _varied([own for places in groups.values() for own in places.values()])
     return f"{title}, mean over {' and '.join(f'{factor}s' for factor in averaged)}" if averaged else title
 
 
@@ -168,12 +174,43 @@ def _numbered(row: Row, figure: Figure) -> Iterator[Row]:
             yield replace(row, levels=levels, measure=figure.y, values={figure.y: value}, published=None)
 
 
-def _curves(shown: Figure, rows: Sequence[Row], *, printed: bool) -> dict[str, list[Point]]:
-    """Points by curve: where along the x axis, how high, and how uncertain."""
-    groups: dict[str, dict[str | float, list[Row]]] = {}
-    for row in rows:
+def _groups(shown: Figure, rows: Sequence[Row], *, printed: bool) -> Groups:
+    """The rows behind every point, of the same measure and with the same levels of the factors that are averaged.
+
+    Of other levels than those that all points have, such as the tasks of one model alone, the mean would be another.
+    Where every place along the x axis has levels of its own, such as the tasks of a group, its points have the same.
+    """
+    groups: Groups = {}
+    for row in (row for row in rows if row.measure == rows[0].measure):
         at = _place(row, shown, printed=printed)
         groups.setdefault(_curve(row, shown), {}).setdefault(at, []).append(row)
+    points = [(at, own) for places in groups.values() for at, own in places.items()]
+    averaged = _varied([own for _, own in points])
+    everywhere = _shared([own for _, own in points], averaged)
+    shared = {at: everywhere or _shared([own for where, own in points if where == at], averaged) for at, _ in points}
+    return {
+        curve: {at: [row for row in own if _levels(row, averaged) in shared[at]] for at, own in places.items()}
+        for curve, places in groups.items()
+    }
+
+
+def _shared(points: Sequence[Sequence[Row]], factors: Sequence[str]) -> set[tuple[str, ...]]:
+    """The combinations of levels that all points have."""
+    return set.intersection(*({_levels(row, factors) for row in own} for own in points)) if points else set()
+
+
+def _varied(points: Sequence[Sequence[Row]]) -> list[str]:
+    """The factors that have several levels in one point."""
+    factors = points[0][0].levels if points and points[0] else ()
+    return [one for one in factors if any(len({row.levels[one] for row in own}) > 1 for own in points)]
+
+
+def _levels(row: Row, factors: Sequence[str]) -> tuple[str, ...]:
+    return tuple(row.levels[factor] for factor in factors)
+
+
+def _curves(groups: Groups, *, printed: bool) -> dict[str, list[Point]]:
+    """Points by curve: where along the x axis, how high, and how uncertain."""
     found: dict[str, list[Point]] = {}
     for curve, places in groups.items():
         points = [(at, *_height(own, printed=printed)) for at, own in places.items()]
@@ -211,11 +248,7 @@ def _height(rows: Sequence[Row], *, printed: bool) -> tuple[float | None, float]
     if printed:
         cells: Mapping[str, float] = {str(r.levels): r.published for r in rows if r.published is not None}
         return (statistics.fmean(cells.values()) if cells else None), 0.0
-    seeds: dict[int, list[float]] = {}
-    for row in rows:
-        if row.measure in row.values:
-            seeds.setdefault(row.seed, []).append(row.values[row.measure])
-    means = [statistics.fmean(values) for values in seeds.values()]
+    means = list(means_by_seed(rows, rows[0].measure, [row.levels for row in rows]).values()) if rows else []
     if not means:
         return None, 0.0
     return statistics.fmean(means), interval(means).half if len(means) >= FEWEST else 0.0

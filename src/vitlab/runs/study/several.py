@@ -36,7 +36,9 @@ class Plans:
 
     def lines(self) -> Iterator[str]:
         """What each study takes, and what all take together."""
-        yield from (f"{one.study.name}: {one.in_words()}" for one in self.plans)
+        for one in self.plans:
+            yield f"{one.study.name}: {one.in_words()}"
+            yield from (f"{one.study.name}: {remark}" for remark in one.remarks)
         if len(self.plans) > 1:
             yield f"together: {self.together.in_words()}"
 

@@ -36,11 +36,12 @@ from vitlab.runs.sweep.sweep import workers_of
 from vitlab.runs.training.time_estimate import DAY
 from vitlab.spec.recipe import UNREPORTED, Execution
 from vitlab.studies.catalogue import STUDIES, find_study
-from vitlab.studies.claims import FEWEST, Row, Verdict, verdict
+from vitlab.studies.claims import GridCell, Row
 from vitlab.studies.scale import Scale
-from vitlab.studies.scales import find_scale
-from vitlab.studies.study import PLACE, Study, cell_name, check_figure, check_grid
-from vitlab.studies.study_file import CELLS, IDENTITY, ROW, STUDY, TRAINED, StudyFile, study_file
+from vitlab.studies.scales import TINY, find_scale
+from vitlab.studies.study import PLACE, Study, cell_name, check_claims, check_figure, check_grid, grid_of
+from vitlab.studies.study_file import CELLS, IDENTITY, ROW, STUDY, TRAINED, SeedsSoFar, study_file
+from vitlab.studies.verdicts import FEWEST, Verdict, verdict
 
 TABLE, FIGURE = "table", "figure"
 SEEDS = FEWEST
@@ -51,6 +52,8 @@ class StudyResult(Tabular):
     """The rows of a finished study; a notebook displays their table."""
 
     study: Study
+    scale: Scale
+    grid: tuple[GridCell, ...]
     rows: tuple[Row, ...]
 
     @property
@@ -74,14 +77,13 @@ class StudyResult(Tabular):
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """What the rows say about each claim of the paper."""
-        return tuple(verdict(claim, self.rows) for claim in self.study.claims)
+        return tuple(verdict(claim, self.rows, self.grid) for claim in self.study.claims_at(self.scale))
 
     def lines(self) -> Iterator[str]:
         """The verdict on each claim, and what the paper says."""
-        seeds = {row.seed for row in self.rows}
         for one in self.verdicts:
-            why = f"it takes {FEWEST} seeds or more" if len(seeds) < FEWEST else "this grid has no cells for it"
-            yield f"{one.claim.name}: {one.answer}{f' ({why})' * (one.answer == 'not run yet')}"
+            why = next((f" ({judged.why})" for judged in one.judged if judged.why), "")
+            yield f"{one.claim.name}: {one.answer}{why}"
         if self.study.says:
             yield f"the paper: {self.study.says}"
 
@@ -123,6 +125,8 @@ def study(
     refuse_unwritable(own)
     refuse_strange(own, (STUDY,))
     say(screen, f"study   {plan.study.name} at scale {plan.scale.name}: {plan.in_words()}")
+    for line in plan.remarks:
+        say(screen, f"claim   {line}")
     is_allowed = yes or plan.device.type != "cpu" or plan.seconds < DAY
     require(is_allowed, "the study would take more than a day on this CPU; confirm with yes=True, or choose a scale=")
     with locked(own):
@@ -132,7 +136,7 @@ def study(
             workers = replace(workers, gpus=int(plan.device.type == "cuda"))
         with Crew(workers) as crew:
             _run(replace(plan, lab=lab), crew, own, screen, without_places(command, found))
-        result = StudyResult(plan.study, tuple(read_rows(own, plan)))
+        result = StudyResult(plan.study, plan.scale, grid_of(plan.cells), tuple(read_rows(own, plan)))
         result.save(own)
     if ledger is not None:
         write_ledger(Path(ledger), result.rows)
@@ -160,12 +164,15 @@ def plan_study(
     require(bool(is_folder), f"a study cannot be named {chosen.name!r:.120}; {allowed}")
     cells = check_grid(chosen.name, chosen.cells(size))
     check_figure(chosen.figure, cells)
+    check_claims(chosen.claims_at(size), cells)
     return make_plan(chosen, size, cells, range(first_seed, first_seed + seeds), Path(out), execution, jobs)
 
 
 def list_studies() -> Results:
     """List the studies: their names and what of the paper they make again."""
-    lines = ((one.name, ", ".join(one.aliases) or None, one.remakes, len(one.claims)) for one in STUDIES.values())
+    lines = (
+        (one.name, ", ".join(one.aliases) or None, one.remakes, len(one.claims_at(TINY))) for one in STUDIES.values()
+    )
     return Results(("study", "also called", "what it makes again", "claims"), tuple(lines))
 
 
@@ -284,14 +291,15 @@ def _reached(folder: Path) -> str:
 
 def _remember(own: Path, plan: Plan) -> None:
     """Write what is asked for, with the seeds of earlier calls; raise if the folder holds another scale or grid."""
-    asked = study_file(plan.study, plan.scale.name, plan.cells, plan.seeds)
+    asked = study_file(plan.study, plan.scale, plan.cells, plan.seeds)
     if (own / STUDY).exists():
         before = read_json(own / STUDY)
         require(isinstance(before, dict), f"{own / STUDY} does not describe a study; choose another out=")
         held, wanted = cast(dict[str, Any], before), to_json(asked)
         other = sorted(name for name in IDENTITY if held.get(name) != wanted[name])
         require(not other, f"{own} holds another study: its {', '.join(other)} differ; choose another out=")
-        asked = replace(asked, seeds=tuple(sorted({*from_json(StudyFile, held, STUDY).seeds, *asked.seeds})))
+        earlier = from_json(SeedsSoFar, {"seeds": held.get("seeds", [])}, str(own / STUDY))
+        asked = replace(asked, seeds=tuple(sorted({*earlier.seeds, *asked.seeds})))
     write_json(own / STUDY, to_json(asked))
 
 
