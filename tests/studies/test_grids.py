@@ -58,6 +58,9 @@ def test_table_2_has_every_model_and_task_with_the_printed_means():
         for task in TASKS:
             value = results.TABLE_9[(model, data), task.name] if (model, data) in rows else None
             assert found[model, data, f"VTAB, {task.name}"] == value
+        if (model, data) in rows:  # the row VTAB of table 2 is the mean of its tasks
+            own = [found[model, data, name] for name in VTAB]
+            assert sum(own) / len(own) == pytest.approx(table["VTAB", (model, data)].mean, abs=0.0101)
     assert len(found) == len(models) * (len(tasks) + len(TASKS))
 
 

@@ -32,7 +32,7 @@ def real_labels(lab: Scale, levels: dict[str, str], training: Training, publishe
 
 
 def table_2(lab: Scale) -> Iterator[Cell]:
-    """Four models, each fine-tuned on every task; BiT-L and the ViTs as printed."""
+    """Four models, each fine-tuned on every task; BiT-L and the ViTs as printed. VTAB is the mean of its 19 cells."""
     # Differs from the paper: studies `table2` and `figure2` pre-train R152x4 (BiT-L) with SGD for 14 epochs, not for
     # BiT's 40.
     for model, data in (H14_JFT, L16_JFT, L16_I21K, BIT_L):
