@@ -94,15 +94,14 @@ this page. The column *stand-in* of the tables says what was trained.
 """
 RULE = """## The rule
 
-It was fixed before the runs, in `src/vitlab/studies/`; `docs/log.md` says what was added since. For every seed, a comparison is a weighted sum of the
-measured values of cells, averaged over the factors that it does not name and paired by the seed. A seed counts if
-it has a value in every cell of the comparison. Over at least
-{fewest} seeds its mean has a 95 % confidence interval by Student's t distribution. Where a value should be
-*above* a threshold, the claim is confirmed if the whole interval is above it, and not confirmed if the whole
-interval is at or below it. Where it should be *within* a margin, the claim is confirmed if the whole interval
-is inside, and not confirmed if all of it is outside. Otherwise the claim is undecided, and the number of seeds
-is given that would decide it if mean and deviation stayed the same. A claim of several comparisons is confirmed
-if all are, and not confirmed if one is not.
+It was fixed before the runs, in `src/vitlab/studies/`; `docs/log.md` says what was added since. For every seed, a
+comparison is a weighted sum of the measured values of cells, averaged over the factors that it does not name and
+paired by the seed. A seed counts if it has a value in every cell of the comparison. Over at least {fewest} seeds its
+mean has a 95 % confidence interval by Student's t distribution. Where a value should be *above* a threshold, the
+claim is confirmed if the whole interval is above it, and not confirmed if the whole interval is at or below it. Where
+it should be *within* a margin, the claim is confirmed if the whole interval is inside, and not confirmed if all of it
+is outside. Otherwise the claim is undecided, and the number of seeds is given that would decide it if mean and
+deviation stayed the same. A claim of several comparisons is confirmed if all are, and not confirmed if one is not.
 
 There are {comparisons} comparisons, each with an interval of its own. About one in twenty of such intervals misses
 the true value, so of {comparisons} one or two can be expected to. Nothing is corrected for the number of comparisons.
