@@ -106,7 +106,8 @@ def _spread(values: Sequence[float]) -> float | None:
 
 def study_figure(study: Study, rows: Sequence[Row]) -> Drawn:
     """The figure of a study: means over seeds with 95 % intervals, and the paper's numbers beside them if printed."""
-    return draw_levels(study_panels(study, rows), legend=", ".join(study.figure.curves))
+    legend = ", ".join(_factor_name(factor, rows) for factor in study.figure.curves)
+    return draw_levels(study_panels(study, rows), legend=legend)
 
 
 def study_panels(study: Study, rows: Sequence[Row]) -> list[Panel]:
