@@ -1,5 +1,6 @@
 """`vitlab.study`: every study at the scale of the tests, plans, resuming after a kill, rivals, studies of one's own."""
 
+import io
 import json
 import shutil
 import time
@@ -25,7 +26,7 @@ from vitlab.spec.recipe import Execution
 from vitlab.studies.catalogue import STUDIES
 from vitlab.studies.claims import Claim, above
 from vitlab.studies.scales import PAPER, TEST
-from vitlab.studies.study import Accuracy, Cell, Figure, Study
+from vitlab.studies.study import Accuracy, Cell, Figure, Speed, Study
 from vitlab.studies.study_file import IDENTITY, ROW, STUDY, StudyFile, study_file
 
 CPU = Execution()
@@ -180,6 +181,19 @@ def test_the_command_prints_table_verdicts_and_places_and_writes_the_ledger(tmp_
     assert "needs the data cifar10 (" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_speed_is_measured_alone_and_left_out_while_a_larger_batch_may_be_faster(tmp_path):
+    speed = Speed(TEST.model("R50x1", 10), seconds=1e-6)
+    grid = own_study(cells=lambda lab: [Cell({"a": "1"}, speed)], claims=(), figure=Figure("a"))
+    screen = Console(record=True, width=200, file=io.StringIO())
+    found = study(grid, tmp_path, scale="test", seeds=1, jobs=2, console=screen, execution=CPU)
+    text = screen.export_text()
+    assert text.count("measuring again with") == 2, "said on the console of the study, since no worker measures"
+    assert "a=1: 4e-06 s do not suffice to find the fastest batch; no speed is recorded" in text
+    assert [row.values for row in found.rows] == [{}]
+    assert found.table.rows[0][found.table.columns.index("repeats")] == 0
+
+
 # -- Plans and mistakes ----------------------------------------------------------------------------------
 
 
@@ -194,6 +208,12 @@ def test_the_plan_of_the_papers_grid_needs_no_data_and_counts_its_exaflops(tmp_p
     assert plan.disk > 3 * 4 * sum(one.disk / 4 for one in starts)
     assert not (tmp_path / "none").exists()
     assert "exaFLOPs" in plan.in_words()
+
+
+def test_more_jobs_shorten_the_time_of_trainings_and_not_of_speeds():
+    alone, two = (plan_study("figure12", scale="tiny", seeds=1, jobs=jobs) for jobs in (1, 2))
+    assert alone.seconds == two.seconds > 0
+    assert alone.table.rows == two.table.rows
 
 
 def test_the_plan_says_what_data_is_needed():

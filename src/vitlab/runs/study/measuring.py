@@ -25,16 +25,18 @@ from vitlab.paper.models import name_of
 from vitlab.report.ledger import versions
 from vitlab.run_dir import MODEL, RESULT, RunDir
 from vitlab.runs.measure.cost import cost
+from vitlab.runs.measure.cost_table import Cost
 from vitlab.runs.measure.evaluate import evaluate
 from vitlab.runs.measure.fewshot import fewshot_table
+from vitlab.runs.progress import say
 from vitlab.runs.study.trainings import Lab, is_usable
 from vitlab.studies.claims import Row
-from vitlab.studies.study import Accuracy, Cell, FewShot, Inside, Real, Speed
+from vitlab.studies.study import LARGEST, Accuracy, Cell, FewShot, Inside, Real, Speed
 from vitlab.studies.study_file import ROW
 from vitlab.weights.load import load_model
 
-QUIET = Console(quiet=True)
 BATCH = 64
+AGAIN = 2  # times that a speed is measured again, each with twice the time, if no larger batch was slower
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def measure(asked: Asked, console: Console) -> int:
     run = None if cell.training is None else lab.folder(cell.training, asked.seed)
     if run is None or is_usable(run):
         with torch.random.fork_rng(devices=[]):
-            values = _values(asked, run)
+            values = _values(asked, run, console)
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     row = Row(
         study=asked.study,
@@ -106,12 +108,12 @@ def _seconds(folder: Path) -> float:
     return total
 
 
-def _values(asked: Asked, run: Path | None) -> dict[str, float]:
+def _values(asked: Asked, run: Path | None, console: Console) -> dict[str, float]:
     """The values of a cell, that of its measurement first."""
     how, lab = asked.cell.measurement, asked.lab
     match how:
         case Speed():
-            return _speed(how, lab)
+            return _speed(asked.cell.name, how, lab, console)
         case Accuracy():
             numbers = cast(dict[str, Any], read_json(cast(Path, run) / RESULT))["test"]
             return {how.value: 100 * numbers["top1"], "test images": float(numbers["count"])}
@@ -164,15 +166,37 @@ def _images(model: Model, data: str, most: int) -> Tensor:
     return torch.cat([normalised(batch.pixels, preprocessing) for batch in batches])
 
 
-def _speed(how: Speed, lab: Lab) -> dict[str, float]:
+def _speed(name: str, how: Speed, lab: Lab, console: Console) -> dict[str, float]:
+    """Images per second and the largest batch; nothing if time ran out before a larger batch was slower."""
+    found = _settled(name, how, lab, console)
+    if found is None:
+        return {}
+    best, largest = found.best, found.largest
+    values = {} if best is None else {how.value: best.images_per_second, "batch": float(best.batch)}
+    return values | ({} if largest is None else {LARGEST: float(largest)})
+
+
+def _settled(name: str, how: Speed, lab: Lab, console: Console) -> Cost | None:
+    """Measure a model until its fastest batch is certain, `AGAIN` times more at most; None if it stays uncertain."""
     model = build_from_spec(how.model)
+    for again in range(AGAIN + 1):
+        seconds = how.seconds * 2**again
+        found = _cost(model, how, seconds, lab)
+        if found.is_settled:
+            return found
+        then = f"measuring again with {2 * seconds:g} s" if again < AGAIN else "no speed is recorded"
+        say(console, f"{name}: {seconds:g} s do not suffice to find the fastest batch; {then}")
+    return None
+
+
+def _cost(model: Model, how: Speed, seconds: float, lab: Lab) -> Cost:
+    """Measure a model once, in at most `seconds`."""
     (found,) = cost(
         model,
         image=[how.model.image],
-        seconds=how.seconds,
+        seconds=seconds,
         memory=how.memory or None,
         device=lab.execution.device,
         quiet=True,
     ).rows
-    values = {} if found.best is None else {how.value: found.best.images_per_second, "batch": float(found.best.batch)}
-    return values | ({} if found.largest is None else {"largest batch": float(found.largest)})
+    return found

@@ -22,7 +22,7 @@ from vitlab.drawing.canvas import Drawn, require_matplotlib
 from vitlab.errors import Stopped
 from vitlab.files.store import locked, refuse_strange, refuse_unwritable, write_json
 from vitlab.files.strict_json import from_json, read_json, to_json
-from vitlab.jobs.job import Here, Job, Ray
+from vitlab.jobs.job import Here, Job, Ray, Workers
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
@@ -39,7 +39,7 @@ from vitlab.studies.catalogue import STUDIES, find_study
 from vitlab.studies.claims import FEWEST, Row, Verdict, verdict
 from vitlab.studies.scale import Scale
 from vitlab.studies.scales import find_scale
-from vitlab.studies.study import PLACE, Study, cell_name, check_figure, check_grid
+from vitlab.studies.study import PLACE, Speed, Study, cell_name, check_figure, check_grid
 from vitlab.studies.study_file import CELLS, IDENTITY, ROW, STUDY, TRAINED, StudyFile, study_file
 
 TABLE, FIGURE = "table", "figure"
@@ -130,8 +130,7 @@ def study(
         lab = Lab(folder, found | _packed(plan, found, screen), replace(execution, device=str(plan.device)))
         if isinstance(workers, Ray):
             workers = replace(workers, gpus=int(plan.device.type == "cuda"))
-        with Crew(workers) as crew:
-            _run(replace(plan, lab=lab), crew, own, screen, without_places(command, found))
+        _run(replace(plan, lab=lab), workers, own, screen, without_places(command, found))
         result = StudyResult(plan.study, tuple(read_rows(own, plan)))
         result.save(own)
     if ledger is not None:
@@ -237,31 +236,43 @@ def check_places(plan: Plan, data: Mapping[str, str] | Sequence[str]) -> None:
 # -- The runs --------------------------------------------------------------------------------------
 
 
-def _run(plan: Plan, crew: Crew, own: Path, console: Console, command: str) -> None:
+def _run(plan: Plan, workers: Workers, own: Path, console: Console, command: str) -> None:
     """Train everything, what others start from first, then measure every cell; raises Stopped."""
-    for depth in range(1, max((len(one.chain) for one in plan.trainings), default=0) + 1):
-        level = [one for one in plan.trainings if len(one.chain) == depth]
-        pairs = [(one, seed) for one in level for seed in plan.seeds]
-        _map(crew, picking_jobs(plan.lab, pairs), console, own)
-        choose_recipes(plan.lab, level)
-        _map(crew, training_jobs(plan.lab, pairs), console, own)
-    jobs = []
+    silent = Console(quiet=True)  # the lines of every run would hide those of the study
+    speeds, others = _measurements(plan, own, command)
+    with Crew(workers) as crew:
+        for depth in range(1, max((len(one.chain) for one in plan.trainings), default=0) + 1):
+            level = [one for one in plan.trainings if len(one.chain) == depth]
+            pairs = [(one, seed) for one in level for seed in plan.seeds]
+            _map(crew, picking_jobs(plan.lab, pairs), console, own, silent)
+            choose_recipes(plan.lab, level)
+            _map(crew, training_jobs(plan.lab, pairs), console, own, silent)
+        _map(crew, others, console, own, silent)
+    # Runs at the same time share the machine: each speed has it to itself.
+    with Crew(replace(workers, count=1) if isinstance(workers, Ray) else Here()) as alone:
+        _map(alone, speeds, console, own, console)
+
+
+def _measurements(plan: Plan, own: Path, command: str) -> tuple[list[Job], list[Job]]:
+    """A job for every cell and seed: those that measure speed, and all others."""
+    speeds: list[Job] = []
+    others: list[Job] = []
     for cell in plan.cells:
         for seed in plan.seeds:
             folder = own / CELLS / cell.name / f"seed-{seed}"
             asked = Asked(plan.lab, plan.study.name, plan.scale.name, cell, seed, command, folder)
-            jobs.append(Job(f"{cell.name},seed={seed}", measure, asked, folder, (ROW,)))
-    _map(crew, jobs, console, own)
+            job = Job(f"{cell.name},seed={seed}", measure, asked, folder, (ROW,))
+            (speeds if isinstance(cell.measurement, Speed) else others).append(job)
+    return speeds, others
 
 
-def _map(crew: Crew, jobs: Sequence[Job], console: Console, own: Path) -> None:
-    """Finish the jobs; raises Stopped."""
+def _map(crew: Crew, jobs: Sequence[Job], console: Console, own: Path, lines: Console) -> None:
+    """Finish the jobs, which print to `lines` in this process; raises Stopped."""
     done = sum(job.is_done() for job in jobs)
     if done == len(jobs):
         return
-    silent = Console(quiet=True)  # the lines of every run would hide those of the study
     with Tally(console, len(jobs), done, has_bar=not isinstance(crew.workers, Here)) as tally:
-        code = crew.map(jobs, silent, partial(_tell, tally))
+        code = crew.map(jobs, lines, partial(_tell, tally))
     if code:
         raise Stopped(code, own, "the same command")
 
