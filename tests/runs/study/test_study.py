@@ -194,6 +194,67 @@ def test_a_speed_is_measured_alone_and_left_out_while_a_larger_batch_may_be_fast
     assert found.table.rows[0][found.table.columns.index("repeats")] == 0
 
 
+# -- The data of earlier runs ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_own_data(tmp_path, monkeypatch):
+    """A study of one training on the data `mine`, as a function of its place; two data sets are one.npz and two.npz."""
+    monkeypatch.chdir(tmp_path)
+    drawn = {name: f"shapes?classes=4&images=48&size=32&seed={seed}" for seed, name in enumerate(("one", "two"))}
+    packed(tmp_path, drawn, Console(quiet=True))
+    upstream = {**TEST.upstream, "JFT-300M": replace(TEST.upstream["JFT-300M"], data="npz:{mine}")}
+    scale = replace(TEST, upstream=upstream, places={"mine": "an npz file"})
+    grid = own_study(
+        cells=lambda lab: [Cell({"a": "1"}, lab.few_shot(), lab.pretrained("ViT-B/16"))], claims=(), figure=Figure("a")
+    )
+
+    def run(place, seeds=1):
+        return study(grid, tmp_path / "out", scale=scale, data={"mine": place}, seeds=seeds, quiet=True, execution=CPU)
+
+    return run
+
+
+def test_the_same_data_in_another_spelling_or_place_continues_a_study(tmp_path, on_own_data):
+    on_own_data("data/one.npz")
+    before = times(tmp_path / "out")
+    on_own_data("data/../data/one.npz")
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "data" / "one.npz").rename(tmp_path / "moved" / "one.npz")
+    on_own_data(f"{tmp_path}/moved/one.npz")
+    assert times(tmp_path / "out") == before
+    assert {row.seed for row in on_own_data("moved/one.npz", seeds=2).rows} == {0, 1}
+    (run,) = (tmp_path / "out").glob("trained/*/seed-0/run.json")
+    assert json.loads(run.read_text())["data"] == f"npz:{tmp_path}/data/one.npz"
+    both = (
+        r"seed-0 was trained on other data: 1 of 1 files .* data was npz:\S+/data/one.npz and is npz:\S+/data/two.npz"
+    )
+    with pytest.raises(ValueError, match=both):
+        on_own_data("data/two.npz", seeds=2)
+
+
+def test_a_run_that_was_stopped_continues_on_data_that_has_moved(tmp_path, on_own_data):
+    whole = on_own_data("data/one.npz")
+    (run,) = (tmp_path / "out").glob("trained/*/seed-0")
+    (run / RESULT).unlink()
+    shutil.rmtree(tmp_path / "out" / "length" / "cells")
+    (tmp_path / "data" / "one.npz").rename(tmp_path / "moved.npz")
+    (row,) = on_own_data("moved.npz").rows
+    assert row.weights == whole.rows[0].weights
+
+
+def test_a_new_seed_on_data_that_changed_in_its_place_is_refused(tmp_path, on_own_data):
+    on_own_data("data/one.npz")
+    (tmp_path / "data" / "two.npz").replace(tmp_path / "data" / "one.npz")
+    with pytest.raises(
+        ValueError, match=r"seed-0 was trained on other data: .*one.npz.*; give the data of the earlier"
+    ):
+        on_own_data("data/one.npz", seeds=2)
+    assert json.loads((tmp_path / "out" / "length" / STUDY).read_text())["seeds"] == [0]
+    assert not list((tmp_path / "out").glob("trained/*/seed-1"))
+    assert len(on_own_data("data/one.npz").rows) == 1, "a finished study needs no data"
+
+
 # -- Plans and mistakes ----------------------------------------------------------------------------------
 
 

@@ -31,7 +31,7 @@ from vitlab.runs.progress import Tally, default_console, describe, say
 from vitlab.runs.study.measuring import Asked, measure
 from vitlab.runs.study.plan import Plan, make_plan
 from vitlab.runs.study.presentation import sorted_rows, study_figure, study_table
-from vitlab.runs.study.trainings import DATA, Lab, choose_recipes, packed, picking_jobs, training_jobs
+from vitlab.runs.study.trainings import DATA, Lab, check_data, choose_recipes, packed, picking_jobs, training_jobs
 from vitlab.runs.sweep.sweep import workers_of
 from vitlab.runs.training.time_estimate import DAY
 from vitlab.spec.recipe import UNREPORTED, Execution
@@ -126,8 +126,9 @@ def study(
     is_allowed = yes or plan.device.type != "cpu" or plan.seconds < DAY
     require(is_allowed, "the study would take more than a day on this CPU; confirm with yes=True, or choose a scale=")
     with locked(own):
-        _remember(own, plan)
         lab = Lab(folder, found | _packed(plan, found, screen), replace(execution, device=str(plan.device)))
+        check_data(lab, plan.trainings, plan.seeds, screen)
+        _remember(own, plan)
         if isinstance(workers, Ray):
             workers = replace(workers, gpus=int(plan.device.type == "cuda"))
         _run(replace(plan, lab=lab), workers, own, screen, without_places(command, found))
