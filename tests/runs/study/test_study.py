@@ -15,16 +15,17 @@ import vitlab
 from crashes import run_test_study
 from vitlab.cli import main
 from vitlab.data.sources.catalogue import open_source
-from vitlab.files.strict_json import from_json
+from vitlab.files.store import write_json
+from vitlab.files.strict_json import from_json, to_json
 from vitlab.page.run_browser.api import RunBrowser
 from vitlab.run_dir import DIVERGED, RESULT
 from vitlab.runs.progress import duration
 from vitlab.runs.study.several import plan_studies, run_studies
-from vitlab.runs.study.study import places_table, plan_study, study, study_names, without_places
+from vitlab.runs.study.study import places_table, plan_study, read_rows, study, study_names, without_places
 from vitlab.runs.study.trainings import Lab, choose_recipes, chosen_recipe, packed, picking_jobs
 from vitlab.spec.recipe import Execution
 from vitlab.studies.catalogue import STUDIES
-from vitlab.studies.claims import Claim, above
+from vitlab.studies.claims import Claim, Row, above
 from vitlab.studies.scales import PAPER, TEST
 from vitlab.studies.study import Accuracy, Cell, Figure, Speed, Study
 from vitlab.studies.study_file import IDENTITY, ROW, STUDY, StudyFile, study_file
@@ -253,6 +254,18 @@ def test_a_new_seed_on_data_that_changed_in_its_place_is_refused(tmp_path, on_ow
     assert json.loads((tmp_path / "out" / "length" / STUDY).read_text())["seeds"] == [0]
     assert not list((tmp_path / "out").glob("trained/*/seed-1"))
     assert len(on_own_data("data/one.npz").rows) == 1, "a finished study needs no data"
+
+
+@pytest.mark.parametrize("change", [{"seed": 7}, {"levels": {"b": "1"}}, {"scale": "tiny"}, {"measure": "x"}])
+def test_a_row_that_was_edited_is_not_part_of_the_result(tmp_path, change):
+    grid = own_study(cells=lambda lab: [Cell({"a": "1"}, lab.few_shot(), lab.pretrained("ViT-B/16"))], claims=())
+    plan = plan_study(replace(grid, figure=Figure("a")), tmp_path, scale="test")
+    file, row = tmp_path / "cells/a=1/seed-0" / ROW, Row("length", "test", {"a": "1"}, 0, "few-shot %", {})
+    write_json(file, to_json(row))
+    assert read_rows(tmp_path, plan) == [row]
+    write_json(file, to_json(replace(row, **change)))
+    with pytest.raises(ValueError, match=f"{file} is not the row that belongs there: its "):
+        read_rows(tmp_path, plan)
 
 
 # -- Plans and mistakes ----------------------------------------------------------------------------------

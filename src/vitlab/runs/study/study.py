@@ -37,6 +37,7 @@ from vitlab.runs.training.time_estimate import DAY
 from vitlab.spec.recipe import UNREPORTED, Execution
 from vitlab.studies.catalogue import STUDIES, find_study
 from vitlab.studies.claims import FEWEST, Row, Verdict, verdict
+from vitlab.studies.rows import read_row
 from vitlab.studies.scale import Scale
 from vitlab.studies.scales import find_scale
 from vitlab.studies.study import PLACE, Speed, Study, cell_name, check_figure, check_grid
@@ -311,9 +312,17 @@ def _remember(own: Path, plan: Plan) -> None:
 
 
 def read_rows(own: Path, plan: Plan) -> list[Row]:
-    """The rows of a study's folder, in the order of its cells; those of other seeds, too."""
-    files = [file for cell in plan.cells for file in sorted((own / CELLS / cell.name).glob(f"seed-*/{ROW}"))]
-    return sorted_rows((from_json(Row, read_json(file)) for file in files), plan.cells)
+    """The rows of a study's folder, in the order of its cells; those of other seeds, too.
+
+    Raises for a row that is damaged, or not of its place.
+    """
+    rows = []
+    for cell in plan.cells:
+        own_fields = {"study": plan.study.name, "scale": plan.scale.name, "measure": cell.measurement.value}
+        own_fields |= {"cell": cell.name, "levels": dict(cell.levels)}
+        for file in sorted((own / CELLS / cell.name).glob(f"seed-*/{ROW}")):
+            rows.append(read_row(file, seed=file.parent.name.removeprefix("seed-"), **own_fields))
+    return sorted_rows(rows, plan.cells)
 
 
 def write_ledger(folder: Path, rows: Sequence[Row]) -> None:
