@@ -309,6 +309,15 @@ def test_a_study_says_what_is_wrong_before_anything_starts(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("ledger", ["/proc/led", "file", "file/below", "s3://bucket/led"])
+def test_a_ledger_that_cannot_be_written_is_found_before_anything_starts(tmp_path, monkeypatch, ledger):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises((OSError, ValueError), match=r"choose another folder|only local folders"):
+        study("figure9", tmp_path / "out", scale="test", ledger=ledger, quiet=True, execution=CPU)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_holds_one_grid(tmp_path):
     (tmp_path / "table8").mkdir()
     (tmp_path / "table8" / "study.json").write_text(json.dumps({"study": "table8", "scale": "paper"}))

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from vitlab.drawing.canvas import Drawn, require_matplotlib
 from vitlab.errors import Stopped
-from vitlab.files.store import locked, refuse_strange, refuse_unwritable, write_json
+from vitlab.files.store import locked, make_folder, refuse_strange, refuse_unwritable, write_json
 from vitlab.files.strict_json import from_json, read_json, to_json
 from vitlab.jobs.job import Here, Job, Ray, Workers
 from vitlab.jobs.mapping import Crew, Event
@@ -123,9 +123,14 @@ def study(
     check_places(plan, found)
     refuse_unwritable(own)
     refuse_strange(own, (STUDY,))
+    kept = None if ledger is None else Path(ledger) / plan.scale.name / plan.study.name
+    if kept is not None:
+        refuse_unwritable(kept)
     say(screen, f"study   {plan.study.name} at scale {plan.scale.name}: {plan.in_words()}")
     is_allowed = yes or plan.device.type != "cpu" or plan.seconds < DAY
     require(is_allowed, "the study would take more than a day on this CPU; confirm with yes=True, or choose a scale=")
+    if kept is not None:
+        make_folder(kept)  # now, not after all trainings: some places cannot be written although they seem to
     with locked(own):
         lab = Lab(folder, found | _packed(plan, found, screen), replace(execution, device=str(plan.device)))
         check_data(lab, plan.trainings, plan.seeds, screen)
