@@ -9,6 +9,7 @@ from vitlab.paper import results
 from vitlab.paper.finetuning import TABLE_4
 from vitlab.paper.models import model_spec
 from vitlab.paper.pretraining import DATA, FIGURE_4_SUBSETS, TABLE_3, UNPRINTED_ROWS
+from vitlab.paper.recipes.pretraining import pretraining_recipe
 from vitlab.paper.vtab import TASKS
 from vitlab.spec import ResNetSpec, ViTSpec
 from vitlab.spec.recipe import SGD, AdamW
@@ -16,7 +17,7 @@ from vitlab.studies.architecture import FIGURE_12_SIZES
 from vitlab.studies.catalogue import NAMES, STUDIES, find_study
 from vitlab.studies.pretraining import FIGURE_4
 from vitlab.studies.scale import FROM
-from vitlab.studies.scales import PAPER, SCALES, TINY, find_scale
+from vitlab.studies.scales import PAPER, SCALES, SMALL, TINY, find_scale
 from vitlab.studies.study import Accuracy, Cell, FewShot, Inside, Real, Speed, cell_name, check_grid
 
 VTAB = [f"VTAB, {task.name}" for task in TASKS]
@@ -249,10 +250,11 @@ def test_fine_tuning_at_the_papers_scale_tries_the_rates_of_table_4():
 def test_real_labels_are_measured_on_the_model_that_was_fine_tuned_on_imagenet():
     for name in ("table2", "table5", "table6"):
         by_task = {(tuple(c.levels.items())[:-1], c.levels["task"]): c for c in cells(name)}
-        for (rest, task), cell in by_task.items():
-            if task == "ImageNet ReaL":
-                assert isinstance(cell.measurement, Real)
-                assert cell.training == by_task[rest, "ImageNet"].training
+        real = {key for key, cell in by_task.items() if isinstance(cell.measurement, Real)}
+        assert real == {(rest, task) for rest, task in by_task if task == "ImageNet ReaL"}
+        assert real
+        for rest, task in real:
+            assert by_task[rest, task].training == by_task[rest, "ImageNet"].training
 
 
 # -- Smaller scales ------------------------------------------------------------------------------------
@@ -279,14 +281,25 @@ def test_the_tiny_family_keeps_the_papers_proportions_of_compute():
     assert (usual.tokens, usual.width, usual.layers) == (17, 64, 4)
 
 
-def test_runs_of_the_tiny_scale_see_the_papers_images_times_one_constant():
+@pytest.mark.parametrize("scale", [TINY, SMALL])
+def test_runs_of_small_scales_see_the_papers_images_times_one_constant(scale):
+    small, batches = scale.shrinking, {}
     for name in STUDIES:
-        for cell in cells(name, TINY):
+        for cell in cells(name, scale):
             if cell.training is None:
                 continue
             first = cell.training.chain[0]
-            assert first.images <= 2.1 * TINY.shrinking.seen
-            assert first.model.image == (32, 32)
+            side = scale.tuned_image if first.test else scale.image
+            assert first.model.image == (side, side)
+            if first.test:  # on the images of a task alone
+                assert first.images == small.steps * small.tuning_batch
+                continue
+            paper = pretraining_recipe(first.recipe.name)
+            usual = paper.batch * paper.schedule.total / (7 * DATA["JFT-300M"].images)  # of the paper's 7 epochs
+            times = 2 if (name, cell.levels.get("epochs")) == ("figure10", "14") else 1
+            assert first.images == pytest.approx(times * usual * small.seen, abs=times * small.batch / 2 + 1)
+            batches[first.recipe.name] = first.images // small.batch
+    assert len(set(batches.values())) >= 4, "of 7 epochs, of ImageNet-21k, of ImageNet and of masked patches"
 
 
 def test_studies_share_equal_trainings():

@@ -14,6 +14,8 @@ import crashes
 import vitlab
 from crashes import run_test_study
 from vitlab.cli import main
+from vitlab.commands import studying
+from vitlab.commands.command_line import read_words
 from vitlab.data.sources.catalogue import open_source
 from vitlab.files.store import write_json
 from vitlab.files.strict_json import from_json, to_json
@@ -193,6 +195,21 @@ def test_a_speed_is_measured_alone_and_left_out_while_a_larger_batch_may_be_fast
     assert "a=1: 4e-06 s do not suffice to find the fastest batch; no speed is recorded" in text
     assert [row.values for row in found.rows] == [{}]
     assert found.table.rows[0][found.table.columns.index("repeats")] == 0
+
+
+def test_the_command_runs_the_seeds_that_are_asked_for_and_writes_the_ledger(tmp_path, capsys):
+    out, ledger = tmp_path / "out", tmp_path / "ledger"
+    words = ["figure7", "--seeds", "2", "--first-seed", "3", "--out", str(out), "--ledger", str(ledger)]
+    given = read_words("vitlab study", studying.study, words)
+    studying.study(**given | {"scale": "test"})  # which the command line does not offer
+    folders = {path.name for path in out.glob("figure7/cells/*/*")}
+    assert folders == {path.name for path in out.glob("trained/*/*")} == {"seed-3", "seed-4"}
+    names = {path.parent.name for path in out.glob("figure7/cells/*/*")}
+    wanted = {f"test/figure7/{name},seed={seed}.json" for name in names for seed in (3, 4)}
+    assert {path.relative_to(ledger).as_posix() for path in ledger.rglob("*.json")} == wanted
+    printed = capsys.readouterr().out
+    assert f"table and figure are in {out / 'figure7'}" in printed
+    assert "not run yet (it takes 3 seeds or more)" in printed
 
 
 # -- The data of earlier runs ---------------------------------------------------------------------------
