@@ -336,6 +336,25 @@ def test_a_grid_with_repeated_or_unlike_cells_is_refused():
         Cell({"a": "1"}, TINY.few_shot())
 
 
+@pytest.mark.parametrize("lab", [PAPER, SMALL, TINY])
+def test_a_length_or_model_without_a_recipe_is_refused_with_those_that_exist(lab):
+    with pytest.raises(ValueError, match=r"ViT-B/16 on JFT-300M for 7 epochs, not for 300; .* recipe=\{\"times\": 2\}"):
+        lab.pretrained("ViT-B/16", epochs=300)
+    with pytest.raises(ValueError, match="ViT-L/16 on ImageNet-21k for 30 or 90 epochs, not for 7"):
+        lab.pretrained("ViT-L/16", "ImageNet-21k", 7)
+    with pytest.raises(ValueError, match=r"no recipe for ViT-X/16 on ImageNet; it has some for .*, ViT-B/16, "):
+        lab.pretrained("ViT-X/16", "ImageNet")
+    with pytest.raises(ValueError, match="cannot change lr of a recipe; it can change peak, weight_decay and times"):
+        lab.pretrained("ViT-B/16", recipe={"lr": 1.0})
+
+
+def test_small_scales_have_the_usual_length_in_place_of_its_double():
+    for model, recipe in (("ViT-L/16", "ViT-L/16@jft300m-7ep"), ("ViT-H/14", "ViT-H/14@jft300m")):
+        assert TINY.pretrained(model, "JFT-300M", 14).recipe.name == recipe
+    assert PAPER.pretrained("ViT-L/16", "JFT-300M", 14).recipe.name == "ViT-L/16@jft300m-14ep"
+    assert PAPER.pretrained("ViT-L/16").recipe.name == "ViT-L/16@jft300m-7ep"
+
+
 def test_names_of_cells_are_safe_where_case_is_not_kept():
     assert cell_name({"model": "ViT-b/32"}).lower() != cell_name({"model": "ViT-B/32"}).lower()
     assert cell_name({"x": "../../etc"}) == "x=..-..-etc"
