@@ -436,6 +436,33 @@ def test_mistakes_in_a_study_of_ones_own_are_found_before_it_runs(tmp_path):
         planned(lambda lab: [Cell({"a": "1"}, Accuracy(), start)])
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"cells": [1]}, r"cells of the study length is \[1\]; expected a function that takes a Scale"),
+        ({"cells": lambda lab: None}, "cells of the study length returned None; expected Cells: yield each"),
+        ({"cells": lambda lab: [lab.pretrained("ViT-B/16")]}, "yielded Training.*; expected a Cell, such as"),
+        ({"figure": None}, "figure of the study length is None; expected a Figure"),
+    ],
+)
+def test_a_study_of_other_types_is_refused(tmp_path, changes, told):
+    with pytest.raises(ValueError, match=told):
+        plan_study(own_study(**changes), tmp_path, scale="test")
+
+
+@pytest.mark.parametrize("data", [3, None, [3], {"cifar10"}])
+def test_data_of_other_types_is_refused(tmp_path, data):
+    with pytest.raises(ValueError, match=r"data is .*; expected places by name, such as {'cifar10': DIR}"):
+        study("table8", tmp_path, data=data, quiet=True)
+
+
+def test_missing_data_is_named_as_it_is_given_in_python_and_on_the_command_line(tmp_path, capsys):
+    with pytest.raises(ValueError, match=r"; give cifar10=PLACE and fashion-mnist=PLACE with data=$"):
+        study("table5", tmp_path, quiet=True)
+    assert main(["study", "table5", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith("; give cifar10=PLACE and fashion-mnist=PLACE with --data\n")
+
+
 def test_long_times_are_told_in_years():
     assert [duration(seconds) for seconds in (59, 3600 * 3, 86_400 * 40, 3.2e8, 1.9e13)] == [
         "59 s",

@@ -10,7 +10,7 @@ These files are the whole state: the same call continues, and finished runs are 
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, cast
 from rich.console import Console
 
 from vitlab.drawing.canvas import Drawn, require_matplotlib
-from vitlab.errors import Stopped
+from vitlab.errors import InvalidValue, Stopped
 from vitlab.files.store import locked, make_folder, refuse_strange, refuse_unwritable, write_json
 from vitlab.files.strict_json import from_json, read_json, to_json
 from vitlab.jobs.job import Here, Job, Ray, Workers
@@ -40,7 +40,7 @@ from vitlab.studies.claims import FEWEST, Row, Verdict, verdict
 from vitlab.studies.rows import read_row
 from vitlab.studies.scale import Scale
 from vitlab.studies.scales import find_scale
-from vitlab.studies.study import PLACE, Speed, Study, cell_name, check_figure, check_grid
+from vitlab.studies.study import PLACE, Cell, Figure, Speed, Study, cell_name, check_figure, check_grid
 from vitlab.studies.study_file import CELLS, IDENTITY, ROW, STUDY, TRAINED, StudyFile, study_file
 
 TABLE, FIGURE = "table", "figure"
@@ -164,9 +164,24 @@ def plan_study(
     is_folder = re.fullmatch(r"\w[\w.+-]{0,99}", chosen.name, re.ASCII) and chosen.name not in (TRAINED, DATA)
     allowed = f"give at most 100 letters, digits, . _ + and -, but not {TRAINED} or {DATA}"
     require(bool(is_folder), f"a study cannot be named {chosen.name!r:.120}; {allowed}")
-    cells = check_grid(chosen.name, chosen.cells(size))
+    cells = check_grid(chosen.name, _listed(chosen, size))
     check_figure(chosen.figure, cells)
     return make_plan(chosen, size, cells, range(first_seed, first_seed + seeds), Path(out), execution, jobs)
+
+
+def _listed(chosen: Study, scale: Scale) -> list[Cell]:
+    """What the function of a study lists; raises a ValueError for what is no grid, or no figure."""
+    of = f"of the study {chosen.name}"
+    is_figure, is_function = isinstance(chosen.figure, Figure), callable(chosen.cells)
+    require(is_figure, f"figure {of} is {chosen.figure!r:.60}; expected a Figure, such as Figure('model')")
+    require(is_function, f"cells {of} is {chosen.cells!r:.60}; expected a function that takes a Scale and yields Cells")
+    found = chosen.cells(scale)
+    require(isinstance(found, Iterable), f"cells {of} returned {found!r:.60}; expected Cells: yield each")
+    cells = list(found)
+    for cell in cells:
+        expected = "expected a Cell, such as Cell({'model': 'ViT-B/16'}, scale.few_shot(), training)"
+        require(isinstance(cell, Cell), f"cells {of} yielded {cell!r:.60}; {expected}")
+    return cells
 
 
 def list_studies() -> Results:
@@ -193,7 +208,10 @@ def _places(data: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """The places by name, from a mapping or from texts such as `cifar10=DIR`."""
     if isinstance(data, Mapping):
         return {name: str(place) for name, place in data.items()}
-    pairs = [text.partition("=") for text in ((data,) if isinstance(data, str) else data)]
+    texts = (data,) if isinstance(data, str) else data
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise InvalidValue(f"is {data!r:.60}; expected places by name, such as {{'cifar10': DIR}}", field="data")
+    pairs = [text.partition("=") for text in texts]
     for name, equals, place in pairs:
         is_pair = bool(name and equals and place)
         require(is_pair, f"data {name!r} must be a name and a place, such as cifar10=data/cifar10")
@@ -236,8 +254,8 @@ def check_places(plan: Plan, data: Mapping[str, str] | Sequence[str]) -> None:
     require(not strange, f"no data is named {', '.join(strange)} here; known are {', '.join(sorted(known)) or 'none'}")
     missing = [name for name in wanted if name not in given]
     words = ", ".join(f"{name} ({plan.scale.places.get(name, 'a data spec')})" for name in missing)
-    how = " ".join(f"--data {name}=PLACE" for name in missing)
-    require(not missing, f"{plan.study.name} needs the data {words}; give it with {how}, in Python with data=")
+    how = " and ".join(f"{name}=PLACE" for name in missing)
+    require(not missing, f"{plan.study.name} needs the data {words}; give {how} with data=")
 
 
 # -- The runs --------------------------------------------------------------------------------------
@@ -308,7 +326,8 @@ def _remember(own: Path, plan: Plan) -> None:
         require(isinstance(before, dict), f"{own / STUDY} does not describe a study; choose another out=")
         held, wanted = cast(dict[str, Any], before), to_json(asked)
         other = sorted(name for name in IDENTITY if held.get(name) != wanted[name])
-        require(not other, f"{own} holds another study: its {', '.join(other)} differ; choose another out=")
+        verb = "differs" if len(other) == 1 else "differ"
+        require(not other, f"{own} holds another study: its {', '.join(other)} {verb}; choose another out=")
         asked = replace(asked, seeds=tuple(sorted({*from_json(StudyFile, held, STUDY).seeds, *asked.seeds})))
     write_json(own / STUDY, to_json(asked))
 
