@@ -37,7 +37,7 @@ def study(
 
     Args:
         names: The studies, one after another; --list names them, and all stands for all.
-        scale: paper is the exact grid of the paper, small takes a day on a GPU, tiny under an hour on two cores.
+        scale: paper is the exact grid of the paper, small takes a day on a GPU, tiny up to 90 minutes on two cores.
         data: Where data is, by the names that --plan prints: --data cifar10=DIR.
         plan: Only print the runs, their exaFLOPs, the time on this device and the disk they need.
         list: List the studies.

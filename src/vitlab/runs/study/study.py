@@ -185,9 +185,9 @@ def _listed(chosen: Study, scale: Scale) -> list[Cell]:
 
 
 def list_studies() -> Results:
-    """List the studies: their names and what of the paper they make again."""
+    """List the studies: their names and what of the paper they reproduce."""
     lines = ((one.name, ", ".join(one.aliases) or None, one.remakes, len(one.claims)) for one in STUDIES.values())
-    return Results(("study", "also called", "what it makes again", "claims"), tuple(lines))
+    return Results(("study", "also called", "reproduces", "claims"), tuple(lines))
 
 
 def study_names(names: Sequence[str]) -> list[str]:
