@@ -22,7 +22,7 @@ from vitlab.files.strict_json import from_json, to_json
 from vitlab.page.run_browser.api import RunBrowser
 from vitlab.run_dir import DIVERGED, RESULT
 from vitlab.runs.progress import duration
-from vitlab.runs.study.several import plan_studies, run_studies
+from vitlab.runs.study.by_name import plan_studies, run_studies
 from vitlab.runs.study.study import places_table, plan_study, read_rows, study, study_names, without_places
 from vitlab.runs.study.trainings import Lab, choose_recipes, chosen_recipe, packed, picking_jobs
 from vitlab.spec.recipe import Execution

@@ -40,7 +40,7 @@ AGAIN = 2  # times that a speed is measured again, each with twice the time, if 
 
 
 @dataclass(frozen=True)
-class Asked:
+class CellRun:
     """One cell of a study with one seed, and where its row belongs."""
 
     lab: Lab
@@ -52,37 +52,37 @@ class Asked:
     folder: Path
 
 
-def measure(asked: Asked, console: Console) -> int:
+def measure(cell_run: CellRun, console: Console) -> int:
     """Measure one cell of a study as a job, and write its row; a run that diverged has no values."""
-    cell, lab = asked.cell, asked.lab
+    cell, lab = cell_run.cell, cell_run.lab
     values: dict[str, float] = {}
-    run = None if cell.training is None else lab.folder(cell.training, asked.seed)
+    run = None if cell.training is None else lab.folder(cell.training, cell_run.seed)
     if run is None or is_usable(run):
         with torch.random.fork_rng(devices=[]):
-            values = _values(asked, run, console)
+            values = _values(cell_run, run, console)
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     row = Row(
-        study=asked.study,
-        scale=asked.scale,
+        study=cell_run.study,
+        scale=cell_run.scale,
         levels=dict(cell.levels),
-        seed=asked.seed,
+        seed=cell_run.seed,
         measure=cell.measurement.value,
         values=finite,
         published=cell.published,
-        command=asked.command,
+        command=cell_run.command,
         versions=versions(),
         when=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    write_json(asked.folder / ROW, to_json(_with_training(row, asked)))
+    write_json(cell_run.folder / ROW, to_json(_with_training(row, cell_run)))
     return 0
 
 
-def _with_training(row: Row, asked: Asked) -> Row:
+def _with_training(row: Row, cell_run: CellRun) -> Row:
     """The row with what is known of the trainings behind it."""
-    training, how = asked.cell.training, asked.cell.measurement
+    training, how = cell_run.cell.training, cell_run.cell.measurement
     if training is None:
         return replace(row, model=name_of(how.model)) if isinstance(how, Speed) else row
-    folders = [asked.lab.folder(one, asked.seed) for one in training.chain]
+    folders = [cell_run.lab.folder(one, cell_run.seed) for one in training.chain]
     sha = cast(dict[str, Any], read_json(folders[-1] / RESULT)).get("model_sha256", "") if row.values else ""
     return replace(
         row,
@@ -108,12 +108,12 @@ def _seconds(folder: Path) -> float:
     return total
 
 
-def _values(asked: Asked, run: Path | None, console: Console) -> dict[str, float]:
+def _values(cell_run: CellRun, run: Path | None, console: Console) -> dict[str, float]:
     """The values of a cell, that of its measurement first."""
-    how, lab = asked.cell.measurement, asked.lab
+    how, lab = cell_run.cell.measurement, cell_run.lab
     match how:
         case Speed():
-            return _speed(asked.cell.name, how, lab, console)
+            return _speed(cell_run.cell.name, how, lab, console)
         case Accuracy():
             numbers = cast(dict[str, Any], read_json(cast(Path, run) / RESULT))["test"]
             return {how.value: 100 * numbers["top1"], "test images": float(numbers["count"])}

@@ -26,12 +26,12 @@ from vitlab.jobs.job import Here, Job, Ray, Workers
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
-from vitlab.run_dir import DIVERGED, RESULT
-from vitlab.runs.progress import Tally, default_console, describe, say
-from vitlab.runs.study.measuring import Asked, measure
+from vitlab.runs.progress import Tally, default_console, say
+from vitlab.runs.study.measuring import CellRun, measure
 from vitlab.runs.study.plan import Plan, make_plan
 from vitlab.runs.study.presentation import sorted_rows, study_figure, study_table
 from vitlab.runs.study.trainings import DATA, Lab, check_data, choose_recipes, packed, picking_jobs, training_jobs
+from vitlab.runs.sweep.point_run import reached
 from vitlab.runs.sweep.sweep import workers_of
 from vitlab.runs.training.time_estimate import DAY
 from vitlab.spec.recipe import UNREPORTED, Execution
@@ -285,8 +285,8 @@ def _measurements(plan: Plan, own: Path, command: str) -> tuple[list[Job], list[
     for cell in plan.cells:
         for seed in plan.seeds:
             folder = own / CELLS / cell.name / f"seed-{seed}"
-            asked = Asked(plan.lab, plan.study.name, plan.scale.name, cell, seed, command, folder)
-            job = Job(f"{cell.name},seed={seed}", measure, asked, folder, (ROW,))
+            cell_run = CellRun(plan.lab, plan.study.name, plan.scale.name, cell, seed, command, folder)
+            job = Job(f"{cell.name},seed={seed}", measure, cell_run, folder, (ROW,))
             (speeds if isinstance(cell.measurement, Speed) else others).append(job)
     return speeds, others
 
@@ -308,14 +308,11 @@ def _tell(tally: Tally, job: Job, event: Event, words: str) -> None:
 
 
 def _reached(folder: Path) -> str:
-    """What a finished job reached, in a few words."""
-    if (folder / DIVERGED).exists():
-        return "diverged"
-    result = cast(dict[str, Any], read_json(folder / (RESULT if (folder / RESULT).exists() else ROW)))
-    if "values" in result:
-        return ", ".join(f"{name} {value:.4g}" for name, value in list(result["values"].items())[:1]) or "no values"
-    numbers = result.get("test") or result.get("validation")
-    return describe(numbers) if numbers else f"{result['images']:,} images"
+    """What a finished training or measurement reached, in a few words."""
+    if not (folder / ROW).exists():
+        return reached(folder)
+    values = cast(dict[str, Any], read_json(folder / ROW))["values"]
+    return ", ".join(f"{name} {value:.4g}" for name, value in list(values.items())[:1]) or "no values"
 
 
 def _remember(own: Path, plan: Plan) -> None:

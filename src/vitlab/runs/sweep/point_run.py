@@ -76,8 +76,9 @@ def check_same(folder: Path, wanted: RunSpec, apart_from: Collection[str] = ()) 
 
 
 def reached(folder: Path) -> str:
-    """What a finished run reached, in a few words."""
+    """What a finished run reached, in a few words: on its test or validation images, or how many it has seen."""
     if (folder / DIVERGED).exists():
         return "diverged"
     result = cast(dict[str, Any], read_json(folder / RESULT))
-    return describe(result.get("test") or result["validation"])
+    numbers = result.get("test") or result.get("validation")
+    return describe(numbers) if numbers else f"{result['images']:,} images"
