@@ -111,6 +111,11 @@ def test_powers_of_two_are_timed_until_two_in_a_row_are_no_faster():
     assert next_batch({1: 1.0, 2: 1.5, 4: 3.2, 8: 6.4}, 100) is None
 
 
+def test_the_first_batches_do_not_end_the_search():
+    assert next_batch({1: 1.0, 2: 2.1, 4: 4.3}, 100) == 8
+    assert next_batch({1: 1.0, 2: 2.1, 4: 4.3, 8: 9.0}, 100) is None
+
+
 def test_a_batch_is_not_timed_without_time_to_repeat_it():
     assert expected_seconds(6, {1: 1.0, 2: 1.5}) == 4.5
     assert next_batch({1: 1.0, 2: 1.5}, 12.0) == 4

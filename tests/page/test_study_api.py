@@ -153,6 +153,18 @@ def test_a_damaged_row_spoils_only_itself(tmp_path, content):
         assert str(tmp_path) not in remark
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("study", "table8"), ("scale", "small"), ("seed", 7), ("levels", {"pool": "none"})]
+)
+def test_a_row_of_another_place_is_not_shown(tmp_path, field, value):
+    file = made_row(made_study(tmp_path, POOLS), POOLS, 0, 0, 50.0)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
+    study = only(tmp_path)
+    assert study["measured"] == 0
+    (remark,) = study["remarks"]
+    assert f"its {'cell' if field == 'levels' else field} is" in remark
+
+
 LARGE = {"name": "", "says": "", "source": "", "comparisons": [{"value": "", "expects": "above", "threshold": 1e300}]}
 LARGE["comparisons"][0]["terms"] = [{"weight": 1, "levels": []}]
 

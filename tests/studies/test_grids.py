@@ -9,6 +9,7 @@ from vitlab.paper import results
 from vitlab.paper.finetuning import TABLE_4
 from vitlab.paper.models import model_spec
 from vitlab.paper.pretraining import DATA, FIGURE_4_SUBSETS, TABLE_3, UNPRINTED_ROWS
+from vitlab.paper.recipes.pretraining import pretraining_recipe
 from vitlab.paper.vtab import TASKS
 from vitlab.spec import ResNetSpec, ViTSpec
 from vitlab.spec.recipe import SGD, AdamW
@@ -16,7 +17,7 @@ from vitlab.studies.architecture import FIGURE_12_SIZES
 from vitlab.studies.catalogue import NAMES, STUDIES, find_study
 from vitlab.studies.pretraining import FIGURE_4
 from vitlab.studies.scale import FROM
-from vitlab.studies.scales import PAPER, SCALES, TINY, find_scale
+from vitlab.studies.scales import PAPER, SCALES, SMALL, TINY, find_scale
 from vitlab.studies.study import Accuracy, Cell, FewShot, Inside, Real, Speed, cell_name, check_grid
 
 VTAB = [f"VTAB, {task.name}" for task in TASKS]
@@ -252,10 +253,11 @@ def test_fine_tuning_at_the_papers_scale_tries_the_rates_of_table_4():
 def test_real_labels_are_measured_on_the_model_that_was_fine_tuned_on_imagenet():
     for name in ("table2", "table5", "table6"):
         by_task = {(tuple(c.levels.items())[:-1], c.levels["task"]): c for c in cells(name)}
-        for (rest, task), cell in by_task.items():
-            if task == "ImageNet ReaL":
-                assert isinstance(cell.measurement, Real)
-                assert cell.training == by_task[rest, "ImageNet"].training
+        real = {key for key, cell in by_task.items() if isinstance(cell.measurement, Real)}
+        assert real == {(rest, task) for rest, task in by_task if task == "ImageNet ReaL"}
+        assert real
+        for rest, task in real:
+            assert by_task[rest, task].training == by_task[rest, "ImageNet"].training
 
 
 # -- Smaller scales ------------------------------------------------------------------------------------
@@ -282,14 +284,25 @@ def test_the_tiny_family_keeps_the_papers_proportions_of_compute():
     assert (usual.tokens, usual.width, usual.layers) == (17, 64, 4)
 
 
-def test_runs_of_the_tiny_scale_see_the_papers_images_times_one_constant():
+@pytest.mark.parametrize("scale", [TINY, SMALL])
+def test_runs_of_small_scales_see_the_papers_images_times_one_constant(scale):
+    small, batches = scale.shrinking, {}
     for name in STUDIES:
-        for cell in cells(name, TINY):
+        for cell in cells(name, scale):
             if cell.training is None:
                 continue
             first = cell.training.chain[0]
-            assert first.images <= 2.1 * TINY.shrinking.seen
-            assert first.model.image == (32, 32)
+            side = scale.tuned_image if first.test else scale.image
+            assert first.model.image == (side, side)
+            if first.test:  # on the images of a task alone
+                assert first.images == small.steps * small.tuning_batch
+                continue
+            paper = pretraining_recipe(first.recipe.name)
+            usual = paper.batch * paper.schedule.total / (7 * DATA["JFT-300M"].images)  # of the paper's 7 epochs
+            times = 2 if (name, cell.levels.get("epochs")) == ("figure10", "14") else 1
+            assert first.images == pytest.approx(times * usual * small.seen, abs=times * small.batch / 2 + 1)
+            batches[first.recipe.name] = first.images // small.batch
+    assert len(set(batches.values())) >= 4, "of 7 epochs, of ImageNet-21k, of ImageNet and of masked patches"
 
 
 def test_studies_share_equal_trainings():
@@ -316,14 +329,35 @@ def test_names_of_studies_are_found_and_mistakes_get_a_proposal():
 def test_a_grid_with_repeated_or_unlike_cells_is_refused():
     training = TINY.pretrained("ViT-B/16")
     one = Cell({"a": "1"}, TINY.few_shot(), training)
-    with pytest.raises(ValueError, match="two cells a=1"):
+    with pytest.raises(ValueError, match="two cells a=1; give every combination"):
         check_grid("own", [one, one])
+    with pytest.raises(ValueError, match=r"two cells a=x-z; \{'a': 'x/z'\} and \{'a': 'x:z'\}: rename a level"):
+        check_grid("own", [replace(one, levels={"a": level}) for level in ("x/z", "x:z")])
     with pytest.raises(ValueError, match="same factors"):
         check_grid("own", [one, Cell({"b": "1"}, TINY.few_shot(), training)])
     with pytest.raises(ValueError, match="no cells"):
         check_grid("own", [])
     with pytest.raises(ValueError, match="needs a training"):
         Cell({"a": "1"}, TINY.few_shot())
+
+
+@pytest.mark.parametrize("lab", [PAPER, SMALL, TINY])
+def test_a_length_or_model_without_a_recipe_is_refused_with_those_that_exist(lab):
+    with pytest.raises(ValueError, match=r"ViT-B/16 on JFT-300M for 7 epochs, not for 300; .* recipe=\{\"times\": 2\}"):
+        lab.pretrained("ViT-B/16", epochs=300)
+    with pytest.raises(ValueError, match="ViT-L/16 on ImageNet-21k for 30 or 90 epochs, not for 7"):
+        lab.pretrained("ViT-L/16", "ImageNet-21k", 7)
+    with pytest.raises(ValueError, match=r"no recipe for ViT-X/16 on ImageNet; it has some for .*, ViT-B/16, "):
+        lab.pretrained("ViT-X/16", "ImageNet")
+    with pytest.raises(ValueError, match="cannot change lr of a recipe; it can change peak, weight_decay and times"):
+        lab.pretrained("ViT-B/16", recipe={"lr": 1.0})
+
+
+def test_small_scales_have_the_usual_length_in_place_of_its_double():
+    for model, recipe in (("ViT-L/16", "ViT-L/16@jft300m-7ep"), ("ViT-H/14", "ViT-H/14@jft300m")):
+        assert TINY.pretrained(model, "JFT-300M", 14).recipe.name == recipe
+    assert PAPER.pretrained("ViT-L/16", "JFT-300M", 14).recipe.name == "ViT-L/16@jft300m-14ep"
+    assert PAPER.pretrained("ViT-L/16").recipe.name == "ViT-L/16@jft300m-7ep"
 
 
 def test_names_of_cells_are_safe_where_case_is_not_kept():

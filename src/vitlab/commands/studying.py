@@ -11,7 +11,7 @@ from vitlab.commands.terminal import command_line, console
 from vitlab.spec.recipe import UNREPORTED, Execution
 
 if TYPE_CHECKING:
-    from vitlab.runs.study.several import Plans
+    from vitlab.runs.study.by_name import Plans
     from vitlab.runs.study.study import StudyResult
 
 
@@ -37,7 +37,7 @@ def study(
 
     Args:
         names: The studies, one after another; --list names them, and all stands for all.
-        scale: paper is the exact grid of the paper, small takes a day on a GPU, tiny under an hour on two cores.
+        scale: paper is the exact grid of the paper, small takes a day on a GPU, tiny up to 90 minutes on two cores.
         data: Where data is, by the names that --plan prints: --data cifar10=DIR.
         plan: Only print the runs, their exaFLOPs, the time on this device and the disk they need.
         list: List the studies.
@@ -53,11 +53,11 @@ def study(
         console().print(list_studies().terminal())
         return
     if plan:
-        from vitlab.runs.study.several import plan_studies
+        from vitlab.runs.study.by_name import plan_studies
 
         _print_plans(plan_studies(names, out, jobs=jobs or 1, **how))
         return
-    from vitlab.runs.study.several import run_studies
+    from vitlab.runs.study.by_name import run_studies
 
     how |= {"data": data, "jobs": jobs, "ray": ray, "ledger": ledger, "yes": yes}
     for found in run_studies(names, out, command=command_line(), console=console(), **how):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+FIRST = 8  # batches up to this are tried in any case: images per second rise in steps
 RUNS = 4  # of a batch at least, if there is time: one to warm up, three that are timed
 REACH = 8  # times the largest batch that ran: no try goes further, nor does a line whose growth may be noise
 GROWTH = 64 * 10**6  # bytes between two peaks that are no noise, which is about 15 MB
@@ -18,14 +19,14 @@ EXACT = 64  # batches up to this are found exactly, larger ones to one part in t
 def next_batch(seconds: Mapping[int, float], left: float) -> int | None:
     """The power of two to time after those whose `seconds` are known, in `left` seconds; None to stop.
 
-    The search stops when neither of the last two batches was the fastest per image, or when time is short.
+    The search stops when time is short, and beyond FIRST when neither of the last two was the fastest per image.
     """
     if not seconds:
         return 1
     batches = sorted(seconds)
     fastest = min(batches, key=lambda batch: seconds[batch] / batch)
     largest = batches[-1]
-    if fastest not in batches[-2:]:
+    if fastest not in batches[-2:] and largest >= FIRST:
         return None
     return 2 * largest if expected_seconds(2 * largest, seconds) * RUNS <= left else None
 

@@ -119,12 +119,14 @@ class Scale:
     ) -> Training:
         """Pre-train a model with its row of table 3; smaller scales have no runs of 14 epochs, but of 7.
 
+        `epochs` is a length that the paper has, by default the shortest.
         `subset` is the share of the data that is used, in as many steps; with `early_stop` the best weights on
         held-out images are kept. `recipe` changes fields of schedule and optimizer, `options` those of the model.
         """
         upstream = _known(self.upstream, data, "pre-training data")
-        epochs = 7 if epochs == 14 and not self.is_paper else epochs
-        how = self._shrunk(pretraining_recipe(_row(model, data, epochs, sgd=sgd)))
+        rows = _rows(model, data)
+        epochs = 7 if epochs == 14 and 7 in rows and not self.is_paper else epochs
+        how = self._shrunk(pretraining_recipe(_row(rows, model, data, epochs, sgd=sgd)))
         how = _changed(how, dict(recipe or {}), 1.0 if self.shrinking is None else self.shrinking.adam)
         if early_stop:
             how = replace(how, validate_every=max(how.schedule.total // 8, 1), patience=8)
@@ -226,22 +228,32 @@ class Scale:
 _RULES = tuple(map(hyper_rule, (1, 100_000, 10**9)))
 
 
-def _row(model: str, data: DataName, epochs: int | None, *, sgd: bool) -> str:
-    """The recipe of a model on data; of several lengths the shortest, unless `epochs` says which."""
+def _rows(model: str, data: DataName) -> dict[int, str]:
+    """The recipes of a model on data by their epochs, the shortest first; those of a similar model if it has none."""
+    rows = [(pretraining_model(name), epochs, name) for name, (row, epochs, _) in rows_by_name().items()
+            if row.data == data]  # fmt: skip
+    known = {like for like, _, _ in rows}
+    alike = [name for name, like in FROM.items() if like in known]
     like = FROM.get(model, model)
-    stem = f"{like}@{DATA[data].slug}"
-    found = [name for name, (row, length, _) in rows_by_name().items()
-             if pretraining_model(name) == like and row.data == data and epochs in (None, length)]  # fmt: skip
-    if not found and epochs is not None:
-        return _row(model, data, None, sgd=sgd)
-    require(bool(found), f"the paper has no recipe for {stem}")
-    return f"{found[0]}{SGD_MARK}" if sgd else found[0]
+    allowed = ", ".join(sorted({*known, *alike}))
+    require(like in known, f"the paper has no recipe for {model!s:.60} on {data}; it has some for {allowed}")
+    return {epochs: name for of, epochs, name in sorted(rows, key=lambda row: row[1]) if of == like}
+
+
+def _row(rows: Mapping[int, str], model: str, data: DataName, epochs: int | None, *, sgd: bool) -> str:
+    """The recipe of a length; of several the shortest, unless `epochs` says which."""
+    chosen = next(iter(rows)) if epochs is None else epochs
+    lengths = " or ".join(map(str, rows))
+    other = 'another length is recipe={"times": 2}, which multiplies it'
+    require(chosen in rows, f"the paper trains {model} on {data} for {lengths} epochs, not for {chosen}; {other}")
+    return f"{rows[chosen]}{SGD_MARK}" if sgd else rows[chosen]
 
 
 def _changed(recipe: Recipe, changes: dict[str, Any], rate: float) -> Recipe:
     """The recipe with another peak rate (the paper's, times `rate`), weight decay or length."""
     peak, decay, times = (changes.pop(name, None) for name in ("peak", "weight_decay", "times"))
-    require(not changes, f"a study cannot change {', '.join(changes)} of a recipe")
+    allowed = "it can change peak, weight_decay and times, which multiplies its length"
+    require(not changes, f"a study cannot change {', '.join(changes)} of a recipe; {allowed}")
     schedule, optimizer = recipe.schedule, recipe.optimizer
     if peak is not None:
         schedule = replace(schedule, peak=three_digits(peak * rate), end=min(schedule.end, peak * rate))

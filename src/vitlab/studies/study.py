@@ -304,7 +304,12 @@ def check_grid(name: str, cells: Iterable[Cell]) -> tuple[Cell, ...]:
     for cell in found:
         same = list(cell.levels) == factors
         require(same, f"the cells of {name} must have the same factors: {list(cell.levels)} is not {factors}")
-    names = [cell.name.lower() for cell in found]  # some file systems ignore case
-    twice = sorted({one for one in names if names.count(one) > 1})
-    require(not twice, f"the study {name} has two cells {', '.join(twice)}; every combination of levels once")
+    before: dict[str, Cell] = {}
+    for cell in found:
+        place = cell.name.lower()  # some file systems ignore case
+        if place in before:
+            same, other = dict(cell.levels), dict(before[place].levels)
+            how = "give every combination of levels once" if other == same else f"{other} and {same}: rename a level"
+            raise ValueError(f"the study {name} has two cells {cell.name}; {how}")
+        before[place] = cell
     return found

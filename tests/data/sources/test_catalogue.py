@@ -13,7 +13,7 @@ import vitlab
 from vitlab.cli import main
 from vitlab.data.fingerprint import fingerprint
 from vitlab.data.loading.batches import evaluation_batches
-from vitlab.data.sources.catalogue import KINDS, described_kinds, open_source, with_max_pixels
+from vitlab.data.sources.catalogue import KINDS, described_kinds, open_source, with_absolute_path, with_max_pixels
 from vitlab.data.splits import take
 from vitlab.spec.pixels import Preprocessing
 
@@ -340,3 +340,17 @@ def test_paths_without_a_kind_say_what_to_give(tmp_path, monkeypatch):
     ):
         with pytest.raises((ValueError, OSError), match=told):
             open_source(spec)
+
+
+@pytest.mark.parametrize("written", ["sets/a%26b/", "./sets/../sets/a%26b", "~/sets/a%26b", "{here}/sets/a%26b"])
+def test_a_local_path_has_one_spelling(tmp_path, monkeypatch, written):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "sets" / "a&b").mkdir(parents=True)
+    spec = f"folder:{written.format(here=tmp_path)}?split=train"
+    assert with_absolute_path(spec) == f"folder:{tmp_path}/sets/a%26b?split=train"
+
+
+@pytest.mark.parametrize("spec", ["digits?split=train", "folder:missing/", "shards:s3://bucket/a", "hf:owner/name", ""])
+def test_what_is_no_local_path_keeps_its_spelling(spec):
+    assert with_absolute_path(spec) == spec

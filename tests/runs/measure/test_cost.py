@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +55,24 @@ def test_a_row_without_measurements_has_a_note_and_empty_cells():
     row = dict(zip(COLUMNS, Cost("ViT-B/16", (64, 96), "inference", note="why").cells(), strict=True))
     assert (row["model"], row["image"], row["mode"], row["note"]) == ("ViT-B/16", "64x96", "inference", "why")
     assert {row[name] for name in COLUMNS[3:-1]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("speeds", "largest", "is_settled"),
+    [
+        ({1: 500, 2: 800, 4: 900, 8: 850}, None, True),
+        ({1: 500, 2: 800, 4: 900, 8: 950}, None, False),  # the next one may be faster
+        ({1: 500, 2: 800, 4: 900, 8: 950}, 15, True),  # there is no memory for the next one
+        ({1: 500, 2: 800, 4: 900, 8: 950}, 16, False),
+        ({1: 500, 2: 400}, None, False),  # two batches say little
+        ({1: 500, 2: 400}, 3, True),
+        ({}, None, False),
+        ({}, 0, True),  # no image fits into memory
+    ],
+)
+def test_the_best_batch_is_settled_once_a_larger_one_was_slower_or_did_not_fit(speeds, largest, is_settled):
+    timings = tuple(Timing(batch, batch / speed, None) for batch, speed in speeds.items())
+    assert replace(ROW, timings=timings, largest=largest).is_settled == is_settled
 
 
 def test_the_table_prints_displays_and_saves(tmp_path):

@@ -143,19 +143,19 @@ def test_a_changed_value_changes_the_page(ledger):
 
 
 def test_figure_7_draws_the_distance_of_every_layer(tmp_path):
-    drawn = set()
-    for last in (50.0, 60.0):
-        layers = {f"distance, layer {number}": far for number, far in enumerate((40.0, 45.0, last), 1)}
+    drawn, distances = set(), (40.0, 45.0, 50.0)
+    for changed in range(4):  # no layer, or this one
+        layers = {f"distance, layer {n}": far + 9 * (n == changed) for n, far in enumerate(distances, 1)}
         rows = [replace(row, values={**row.values, **layers}) for row in synthetic("figure7", {})]
         write_ledger(tmp_path, rows)
         drawn.add(findings(tmp_path)["figures/study-figure7.svg"])
-    assert len(drawn) == 2
+    assert len(drawn) == 4
 
 
 def test_a_row_under_the_name_of_another_is_refused(ledger):
     first, second = sorted((ledger / "tiny" / "table8").glob("*.json"))[:2]
     second.write_bytes(first.read_bytes())
-    with pytest.raises(ValueError, match="files are named after their rows"):
+    with pytest.raises(ValueError, match="its seed is 0, not 1; restore or delete it"):
         read_ledger(ledger, "tiny")
 
 

@@ -1,5 +1,6 @@
 """`vitlab.study`: every study at the scale of the tests, plans, resuming after a kill, rivals, studies of one's own."""
 
+import io
 import json
 import shutil
 import time
@@ -13,19 +14,22 @@ import crashes
 import vitlab
 from crashes import run_test_study
 from vitlab.cli import main
+from vitlab.commands import studying
+from vitlab.commands.command_line import read_words
 from vitlab.data.sources.catalogue import open_source
-from vitlab.files.strict_json import from_json
+from vitlab.files.store import write_json
+from vitlab.files.strict_json import from_json, to_json
 from vitlab.page.run_browser.api import RunBrowser
 from vitlab.run_dir import DIVERGED, RESULT
 from vitlab.runs.progress import duration
-from vitlab.runs.study.several import plan_studies, run_studies
-from vitlab.runs.study.study import places_table, plan_study, study, study_names, without_places
+from vitlab.runs.study.by_name import plan_studies, run_studies
+from vitlab.runs.study.study import places_table, plan_study, read_rows, study, study_names, without_places
 from vitlab.runs.study.trainings import Lab, choose_recipes, chosen_recipe, packed, picking_jobs
 from vitlab.spec.recipe import Execution
 from vitlab.studies.catalogue import STUDIES
-from vitlab.studies.claims import Claim, above
+from vitlab.studies.claims import Claim, Row, above
 from vitlab.studies.scales import PAPER, TEST
-from vitlab.studies.study import Accuracy, Cell, Figure, Study
+from vitlab.studies.study import Accuracy, Cell, Figure, Speed, Study
 from vitlab.studies.study_file import IDENTITY, ROW, STUDY, StudyFile, study_file
 
 CPU = Execution()
@@ -180,6 +184,107 @@ def test_the_command_prints_table_verdicts_and_places_and_writes_the_ledger(tmp_
     assert "needs the data cifar10 (" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_speed_is_measured_alone_and_left_out_while_a_larger_batch_may_be_faster(tmp_path):
+    speed = Speed(TEST.model("R50x1", 10), seconds=1e-6)
+    grid = own_study(cells=lambda lab: [Cell({"a": "1"}, speed)], claims=(), figure=Figure("a"))
+    screen = Console(record=True, width=200, file=io.StringIO())
+    found = study(grid, tmp_path, scale="test", seeds=1, jobs=2, console=screen, execution=CPU)
+    text = screen.export_text()
+    assert text.count("measuring again with") == 2, "said on the console of the study, since no worker measures"
+    assert "a=1: 4e-06 s do not suffice to find the fastest batch; no speed is recorded" in text
+    assert [row.values for row in found.rows] == [{}]
+    assert found.table.rows[0][found.table.columns.index("repeats")] == 0
+
+
+def test_the_command_runs_the_seeds_that_are_asked_for_and_writes_the_ledger(tmp_path, capsys):
+    out, ledger = tmp_path / "out", tmp_path / "ledger"
+    words = ["figure7", "--seeds", "2", "--first-seed", "3", "--out", str(out), "--ledger", str(ledger)]
+    given = read_words("vitlab study", studying.study, words)
+    studying.study(**given | {"scale": "test"})  # which the command line does not offer
+    folders = {path.name for path in out.glob("figure7/cells/*/*")}
+    assert folders == {path.name for path in out.glob("trained/*/*")} == {"seed-3", "seed-4"}
+    names = {path.parent.name for path in out.glob("figure7/cells/*/*")}
+    wanted = {f"test/figure7/{name},seed={seed}.json" for name in names for seed in (3, 4)}
+    assert {path.relative_to(ledger).as_posix() for path in ledger.rglob("*.json")} == wanted
+    printed = capsys.readouterr().out
+    assert f"table and figure are in {out / 'figure7'}" in printed
+    assert "not run yet (2 seeds have a value in every cell; it takes 3)" in printed
+
+
+# -- The data of earlier runs ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_own_data(tmp_path, monkeypatch):
+    """A study of one training on the data `mine`, as a function of its place; two data sets are one.npz and two.npz."""
+    monkeypatch.chdir(tmp_path)
+    drawn = {name: f"shapes?classes=4&images=48&size=32&seed={seed}" for seed, name in enumerate(("one", "two"))}
+    packed(tmp_path, drawn, Console(quiet=True))
+    upstream = {**TEST.upstream, "JFT-300M": replace(TEST.upstream["JFT-300M"], data="npz:{mine}")}
+    scale = replace(TEST, upstream=upstream, places={"mine": "an npz file"})
+    grid = own_study(
+        cells=lambda lab: [Cell({"a": "1"}, lab.few_shot(), lab.pretrained("ViT-B/16"))], claims=(), figure=Figure("a")
+    )
+
+    def run(place, seeds=1):
+        return study(grid, tmp_path / "out", scale=scale, data={"mine": place}, seeds=seeds, quiet=True, execution=CPU)
+
+    return run
+
+
+def test_the_same_data_in_another_spelling_or_place_continues_a_study(tmp_path, on_own_data):
+    on_own_data("data/one.npz")
+    before = times(tmp_path / "out")
+    on_own_data("data/../data/one.npz")
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "data" / "one.npz").rename(tmp_path / "moved" / "one.npz")
+    on_own_data(f"{tmp_path}/moved/one.npz")
+    assert times(tmp_path / "out") == before
+    assert {row.seed for row in on_own_data("moved/one.npz", seeds=2).rows} == {0, 1}
+    (run,) = (tmp_path / "out").glob("trained/*/seed-0/run.json")
+    assert json.loads(run.read_text())["data"] == f"npz:{tmp_path}/data/one.npz"
+    both = (
+        r"seed-0 was trained on other data: 1 of 1 files .* data was npz:\S+/data/one.npz and is npz:\S+/data/two.npz"
+    )
+    with pytest.raises(ValueError, match=both):
+        on_own_data("data/two.npz", seeds=2)
+
+
+def test_a_run_that_was_stopped_continues_on_data_that_has_moved(tmp_path, on_own_data):
+    whole = on_own_data("data/one.npz")
+    (run,) = (tmp_path / "out").glob("trained/*/seed-0")
+    (run / RESULT).unlink()
+    shutil.rmtree(tmp_path / "out" / "length" / "cells")
+    (tmp_path / "data" / "one.npz").rename(tmp_path / "moved.npz")
+    (row,) = on_own_data("moved.npz").rows
+    assert row.weights == whole.rows[0].weights
+
+
+def test_a_new_seed_on_data_that_changed_in_its_place_is_refused(tmp_path, on_own_data):
+    on_own_data("data/one.npz")
+    (tmp_path / "data" / "two.npz").replace(tmp_path / "data" / "one.npz")
+    with pytest.raises(
+        ValueError, match=r"seed-0 was trained on other data: .*one.npz.*; give the data of the earlier"
+    ):
+        on_own_data("data/one.npz", seeds=2)
+    assert json.loads((tmp_path / "out" / "length" / STUDY).read_text())["seeds"] == [0]
+    assert not list((tmp_path / "out").glob("trained/*/seed-1"))
+    assert len(on_own_data("data/one.npz").rows) == 1, "a finished study needs no data"
+
+
+@pytest.mark.parametrize("change", [{"seed": 7}, {"levels": {"b": "1"}}, {"scale": "tiny"}, {"measure": "x"}])
+def test_a_row_that_was_edited_is_not_part_of_the_result(tmp_path, change):
+    grid = own_study(cells=lambda lab: [Cell({"a": "1"}, lab.few_shot(), lab.pretrained("ViT-B/16"))], claims=())
+    plan = plan_study(replace(grid, figure=Figure("a")), tmp_path, scale="test")
+    file, row = tmp_path / "cells/a=1/seed-0" / ROW, Row("length", "test", {"a": "1"}, 0, "few-shot %", {})
+    write_json(file, to_json(row))
+    assert read_rows(tmp_path, plan) == [row]
+    write_json(file, to_json(replace(row, **change)))
+    with pytest.raises(ValueError, match=f"{file} is not the row that belongs there: its "):
+        read_rows(tmp_path, plan)
+
+
 # -- Plans and mistakes ----------------------------------------------------------------------------------
 
 
@@ -194,6 +299,12 @@ def test_the_plan_of_the_papers_grid_needs_no_data_and_counts_its_exaflops(tmp_p
     assert plan.disk > 3 * 4 * sum(one.disk / 4 for one in starts)
     assert not (tmp_path / "none").exists()
     assert "exaFLOPs" in plan.in_words()
+
+
+def test_more_jobs_shorten_the_time_of_trainings_and_not_of_speeds():
+    alone, two = (plan_study("figure12", scale="tiny", seeds=1, jobs=jobs) for jobs in (1, 2))
+    assert alone.seconds == two.seconds > 0
+    assert alone.table.rows == two.table.rows
 
 
 def test_the_plan_says_what_data_is_needed():
@@ -213,6 +324,15 @@ def test_a_study_says_what_is_wrong_before_anything_starts(tmp_path):
     with pytest.raises(ValueError, match="at least 1"):
         study("table8", tmp_path, scale="tiny", seeds=0, quiet=True)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ledger", ["/proc/led", "file", "file/below", "s3://bucket/led"])
+def test_a_ledger_that_cannot_be_written_is_found_before_anything_starts(tmp_path, monkeypatch, ledger):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises((OSError, ValueError), match=r"choose another folder|only local folders"):
+        study("figure9", tmp_path / "out", scale="test", ledger=ledger, quiet=True, execution=CPU)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_holds_one_grid(tmp_path):
@@ -332,6 +452,33 @@ def test_mistakes_in_a_study_of_ones_own_are_found_before_it_runs(tmp_path):
         planned(lambda lab: [Cell({"a": "1"}, lab.few_shot(), lab.pretrained("ViT-B/16", layer=2))])
     with pytest.raises(ValueError, match="Accuracy needs a training with test images"):
         planned(lambda lab: [Cell({"a": "1"}, Accuracy(), start)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"cells": [1]}, r"cells of the study length is \[1\]; expected a function that takes a Scale"),
+        ({"cells": lambda lab: None}, "cells of the study length returned None; expected Cells: yield each"),
+        ({"cells": lambda lab: [lab.pretrained("ViT-B/16")]}, "yielded Training.*; expected a Cell, such as"),
+        ({"figure": None}, "figure of the study length is None; expected a Figure"),
+    ],
+)
+def test_a_study_of_other_types_is_refused(tmp_path, changes, told):
+    with pytest.raises(ValueError, match=told):
+        plan_study(own_study(**changes), tmp_path, scale="test")
+
+
+@pytest.mark.parametrize("data", [3, None, [3], {"cifar10"}])
+def test_data_of_other_types_is_refused(tmp_path, data):
+    with pytest.raises(ValueError, match=r"data is .*; expected places by name, such as {'cifar10': DIR}"):
+        study("table8", tmp_path, data=data, quiet=True)
+
+
+def test_missing_data_is_named_as_it_is_given_in_python_and_on_the_command_line(tmp_path, capsys):
+    with pytest.raises(ValueError, match=r"; give cifar10=PLACE and fashion-mnist=PLACE with data=$"):
+        study("table5", tmp_path, quiet=True)
+    assert main(["study", "table5", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith("; give cifar10=PLACE and fashion-mnist=PLACE with --data\n")
 
 
 def test_long_times_are_told_in_years():

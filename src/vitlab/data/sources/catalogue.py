@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -237,6 +238,17 @@ def with_decode(spec: str, decode: str | None) -> str:
     """Add a way of decoding to a spec; returned as it is without one, for exact decoding or without a spec."""
     way = None if decode is None else check_decoding(decode)
     return _with_option(spec, DECODE, None if way == "exact" else way)
+
+
+def with_absolute_path(spec: str) -> str:
+    """The spec with a local path in one spelling: absolute, without `..` and trailing slashes."""
+    match = SPEC.fullmatch(spec)
+    path = unquote(match["path"] or "", errors="surrogateescape") if match else ""
+    local = os.path.expanduser(path)  # noqa: PTH111  false for names that are no paths, such as those of a hub
+    if match is None or not path or not os.path.exists(local):  # noqa: PTH110
+        return spec
+    absolute = re.sub("[%&?]", lambda found: f"%{ord(found[0]):02X}", os.path.abspath(local))  # noqa: PTH100
+    return f"{spec[: match.start('path')]}{absolute}{spec[match.end('path') :]}"
 
 
 def _with_option(spec: str, name: str, value: object) -> str:

@@ -14,6 +14,7 @@ from vitlab.require import require
 from vitlab.run_dir import DIVERGED, RESULT
 from vitlab.studies.catalogue import STUDIES
 from vitlab.studies.claims import Claim, GridCell, Row
+from vitlab.studies.rows import LARGEST_ROW, check_row
 from vitlab.studies.scales import find_scale
 from vitlab.studies.study import cell_name
 from vitlab.studies.study_file import CELLS, FORMAT, ROW, STUDY, TRAINED, StudyFile, study_file
@@ -71,7 +72,7 @@ class Studies:
         """Read what has changed, and compute what follows from it."""
         stamp, stamps = stamp_of(folder / STUDY), {path: stamp_of(path / ROW) for path in rows}
         if known.stamp != stamp:
-            known.stamp = stamp
+            known.stamp, known.rows = stamp, {}  # rows may be of another study now
             try:
                 known.asked, known.why = _read_study(folder), ""
             except (OSError, ValueError) as error:
@@ -79,7 +80,8 @@ class Studies:
         elif {path: one for path, (one, _) in known.rows.items()} == stamps:
             return
         same = {path: one for path, one in known.rows.items() if one[0] == stamps.get(path)}
-        known.rows = {path: same[path] if path in same else (at, _row(path)) for path, at in stamps.items()}
+        fresh = {path: (at, _row(path, known.asked)) for path, at in stamps.items() if path not in same}
+        known.rows = {path: same.get(path) or fresh[path] for path in stamps}
         if known.asked is not None:
             known.values = _shown(known.asked, {path: row for path, (_, row) in known.rows.items()})
 
@@ -127,13 +129,13 @@ def _completed(asked: StudyFile) -> StudyFile:
     return full if full.cells == asked.cells else replace(asked, remakes=study.remakes)
 
 
-def _row(folder: Path) -> Row | str:
-    """The row in a folder, or why it cannot be read."""
+def _row(folder: Path, asked: StudyFile | None) -> Row | str:
+    """The row in a folder, or why it cannot be read or is not of the study."""
     try:
         check_there(folder, ROW)
-        row = from_json(Row, parse_json(read_regular(folder / ROW, LARGEST_FILE), ROW), ROW)
-        is_own = (cell_name(row.levels), f"seed-{row.seed}") == (folder.parent.name, folder.name)
-        require(is_own, f"{ROW} is that of another cell or seed")
+        row = from_json(Row, parse_json(read_regular(folder / ROW, LARGEST_ROW), ROW), ROW)
+        study = {} if asked is None else {"study": asked.study, "scale": asked.scale}
+        check_row(row, cell=folder.parent.name, seed=folder.name.removeprefix("seed-"), **study)
         _check_numbers([*row.values.values(), row.published or 0.0])
     except (OSError, ValueError) as error:
         return str(error)

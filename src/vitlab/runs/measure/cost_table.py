@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitlab.costing.measuring import Timing
+from vitlab.costing.search import FIRST
 from vitlab.costing.work import PASSES, Mode
 from vitlab.drawing.canvas import Drawn
 from vitlab.drawing.charts import draw_panels
@@ -42,6 +43,16 @@ class Cost:
     def best(self) -> Timing | None:
         """The timing with the most images per second."""
         return max(self.timings, key=lambda timing: timing.images_per_second, default=None)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a larger batch than the best was tried, or memory has no room for one.
+
+        If not, time ran out early: a larger batch may be faster, or other programs disturbed the measurement.
+        """
+        largest = max((timing.batch for timing in self.timings), default=0)
+        has_passed_best = self.best is not None and self.best.batch < largest and largest >= FIRST
+        return has_passed_best or (self.largest is not None and self.largest < max(2 * largest, 1))
 
     @property
     def flops(self) -> float | None:

@@ -11,7 +11,6 @@ from typing import Final
 
 from vitlab.drawing.canvas import Drawn
 from vitlab.drawing.intervals import Measured, draw_intervals
-from vitlab.files.strict_json import from_json, read_json
 from vitlab.report.tables import Cell, Results
 from vitlab.require import require
 from vitlab.runs.study.presentation import runs_of, sorted_rows, study_figure, study_table
@@ -19,9 +18,10 @@ from vitlab.runs.study.stand_ins import compute_text, filled, listed, scale_text
 from vitlab.studies.architecture import POSITIONS
 from vitlab.studies.catalogue import STUDIES
 from vitlab.studies.claims import Row
+from vitlab.studies.rows import read_row
 from vitlab.studies.scale import Scale
 from vitlab.studies.scales import find_scale
-from vitlab.studies.study import DISTANCE_GAIN, FEW_SHOT, LARGEST, SPEED, TOP_1, Study, cell_name, grid_of
+from vitlab.studies.study import DISTANCE_GAIN, FEW_SHOT, LARGEST, SPEED, TOP_1, Study, grid_of
 from vitlab.studies.verdicts import FEWEST, Judged, Verdict, verdict
 
 PAGE, FIGURES, OVERVIEW = "findings.md", "figures", "findings.svg"
@@ -84,21 +84,11 @@ def read_ledger(folder: Path, scale: str) -> dict[str, list[Row]]:
         names = {cell.name for cell in cells}
         rows = []
         for file in sorted((folder / scale / name).glob("*.json")):
-            row = _read_row(file)
-            own = (row.study, row.scale, f"{cell_name(row.levels)},seed={row.seed}.json")
-            require(own == (name, scale, file.name), f"{file} holds the row of {own}; files are named after their rows")
-            require(cell_name(row.levels) in names, f"{file} is of no cell that the study {name} has at scale {scale}")
-            rows.append(row)
+            cell, _, seed = file.stem.rpartition(",seed=")
+            require(cell in names, f"{file} is of no cell that the study {name} has at scale {scale}")
+            rows.append(read_row(file, study=name, scale=scale, cell=cell, seed=seed))
         found[name] = sorted_rows(rows, cells)
     return found
-
-
-def _read_row(file: Path) -> Row:
-    """The row of a file; a ValueError that names the file if it is damaged."""
-    try:
-        return from_json(Row, read_json(file))
-    except ValueError as error:
-        raise ValueError(f"{file} is not a row of a study: {error}") from None
 
 
 def findings(ledger: Path, scale: str = "tiny") -> dict[str, bytes]:

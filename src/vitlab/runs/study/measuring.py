@@ -25,20 +25,22 @@ from vitlab.paper.models import name_of
 from vitlab.report.ledger import versions
 from vitlab.run_dir import MODEL, RESULT, RunDir
 from vitlab.runs.measure.cost import cost
+from vitlab.runs.measure.cost_table import Cost
 from vitlab.runs.measure.evaluate import evaluate
 from vitlab.runs.measure.fewshot import fewshot_table
+from vitlab.runs.progress import say
 from vitlab.runs.study.trainings import Lab, is_usable
 from vitlab.studies.claims import Row
-from vitlab.studies.study import Accuracy, Cell, FewShot, Inside, Real, Speed
+from vitlab.studies.study import LARGEST, Accuracy, Cell, FewShot, Inside, Real, Speed
 from vitlab.studies.study_file import ROW
 from vitlab.weights.load import load_model
 
-QUIET = Console(quiet=True)
 BATCH = 64
+AGAIN = 2  # times that a speed is measured again, each with twice the time, if no larger batch was slower
 
 
 @dataclass(frozen=True)
-class Asked:
+class CellRun:
     """One cell of a study with one seed, and where its row belongs."""
 
     lab: Lab
@@ -50,37 +52,37 @@ class Asked:
     folder: Path
 
 
-def measure(asked: Asked, console: Console) -> int:
+def measure(cell_run: CellRun, console: Console) -> int:
     """Measure one cell of a study as a job, and write its row; a run that diverged has no values."""
-    cell, lab = asked.cell, asked.lab
+    cell, lab = cell_run.cell, cell_run.lab
     values: dict[str, float] = {}
-    run = None if cell.training is None else lab.folder(cell.training, asked.seed)
+    run = None if cell.training is None else lab.folder(cell.training, cell_run.seed)
     if run is None or is_usable(run):
         with torch.random.fork_rng(devices=[]):
-            values = _values(asked, run)
+            values = _values(cell_run, run, console)
     finite = {name: value for name, value in values.items() if math.isfinite(value)}
     row = Row(
-        study=asked.study,
-        scale=asked.scale,
+        study=cell_run.study,
+        scale=cell_run.scale,
         levels=dict(cell.levels),
-        seed=asked.seed,
+        seed=cell_run.seed,
         measure=cell.measurement.value,
         values=finite,
         published=cell.published,
-        command=asked.command,
+        command=cell_run.command,
         versions=versions(),
         when=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    write_json(asked.folder / ROW, to_json(_with_training(row, asked)))
+    write_json(cell_run.folder / ROW, to_json(_with_training(row, cell_run)))
     return 0
 
 
-def _with_training(row: Row, asked: Asked) -> Row:
+def _with_training(row: Row, cell_run: CellRun) -> Row:
     """The row with what is known of the trainings behind it."""
-    training, how = asked.cell.training, asked.cell.measurement
+    training, how = cell_run.cell.training, cell_run.cell.measurement
     if training is None:
         return replace(row, model=name_of(how.model)) if isinstance(how, Speed) else row
-    folders = [asked.lab.folder(one, asked.seed) for one in training.chain]
+    folders = [cell_run.lab.folder(one, cell_run.seed) for one in training.chain]
     sha = cast(dict[str, Any], read_json(folders[-1] / RESULT)).get("model_sha256", "") if row.values else ""
     return replace(
         row,
@@ -106,12 +108,12 @@ def _seconds(folder: Path) -> float:
     return total
 
 
-def _values(asked: Asked, run: Path | None) -> dict[str, float]:
+def _values(cell_run: CellRun, run: Path | None, console: Console) -> dict[str, float]:
     """The values of a cell, that of its measurement first."""
-    how, lab = asked.cell.measurement, asked.lab
+    how, lab = cell_run.cell.measurement, cell_run.lab
     match how:
         case Speed():
-            return _speed(how, lab)
+            return _speed(cell_run.cell.name, how, lab, console)
         case Accuracy():
             numbers = cast(dict[str, Any], read_json(cast(Path, run) / RESULT))["test"]
             return {how.value: 100 * numbers["top1"], "test images": float(numbers["count"])}
@@ -164,15 +166,37 @@ def _images(model: Model, data: str, most: int) -> Tensor:
     return torch.cat([normalised(batch.pixels, preprocessing) for batch in batches])
 
 
-def _speed(how: Speed, lab: Lab) -> dict[str, float]:
+def _speed(name: str, how: Speed, lab: Lab, console: Console) -> dict[str, float]:
+    """Images per second and the largest batch; nothing if time ran out before a larger batch was slower."""
+    found = _settled(name, how, lab, console)
+    if found is None:
+        return {}
+    best, largest = found.best, found.largest
+    values = {} if best is None else {how.value: best.images_per_second, "batch": float(best.batch)}
+    return values | ({} if largest is None else {LARGEST: float(largest)})
+
+
+def _settled(name: str, how: Speed, lab: Lab, console: Console) -> Cost | None:
+    """Measure a model until its fastest batch is certain, `AGAIN` times more at most; None if it stays uncertain."""
     model = build_from_spec(how.model)
+    for again in range(AGAIN + 1):
+        seconds = how.seconds * 2**again
+        found = _cost(model, how, seconds, lab)
+        if found.is_settled:
+            return found
+        then = f"measuring again with {2 * seconds:g} s" if again < AGAIN else "no speed is recorded"
+        say(console, f"{name}: {seconds:g} s do not suffice to find the fastest batch; {then}")
+    return None
+
+
+def _cost(model: Model, how: Speed, seconds: float, lab: Lab) -> Cost:
+    """Measure a model once, in at most `seconds`."""
     (found,) = cost(
         model,
         image=[how.model.image],
-        seconds=how.seconds,
+        seconds=seconds,
         memory=how.memory or None,
         device=lab.execution.device,
         quiet=True,
     ).rows
-    values = {} if found.best is None else {how.value: found.best.images_per_second, "batch": float(found.best.batch)}
-    return values | ({} if found.largest is None else {"largest batch": float(found.largest)})
+    return found

@@ -73,9 +73,11 @@ class Plan(Tabular):
 
     @cached_property
     def seconds(self) -> float:
-        """The time of what is not finished, with `jobs` runs at a time."""
+        """The time of what is not finished, with `jobs` runs at a time; speeds are measured one at a time."""
         left = sum(self._left(one) * self._seconds(one) for one in self.trainings)
-        return (left + len(self.seeds) * sum(map(_measuring_seconds, self.cells))) / self.jobs
+        alone = sum(_measuring_seconds(one) for one in self.cells if isinstance(one.measurement, Speed))
+        shared = sum(map(_measuring_seconds, self.cells)) - alone
+        return (left + len(self.seeds) * shared) / self.jobs + len(self.seeds) * alone
 
     def together_with(self, others: "Sequence[Plan]") -> "Plan":
         """One plan for several studies in the same folder, which share equal trainings."""
@@ -112,7 +114,7 @@ class Plan(Tabular):
             )
         speeds = [cell for cell in self.cells if isinstance(cell.measurement, Speed)]
         if speeds:
-            hours = len(self.seeds) * sum(map(_measuring_seconds, speeds)) / self.jobs / HOUR
+            hours = len(self.seeds) * sum(map(_measuring_seconds, speeds)) / HOUR
             rows.append(("measuring speed", "", "", len(speeds) * len(self.seeds), 0, 0.0, three_digits(hours), 0))
         return Results(COLUMNS, tuple(rows))
 

@@ -10,7 +10,7 @@ These files are the whole state: the same call continues, and finished runs are 
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,27 +19,39 @@ from typing import Any, cast
 from rich.console import Console
 
 from vitlab.drawing.canvas import Drawn, require_matplotlib
-from vitlab.errors import Stopped
-from vitlab.files.store import locked, refuse_strange, refuse_unwritable, write_json
+from vitlab.errors import InvalidValue, Stopped
+from vitlab.files.store import locked, make_folder, refuse_strange, refuse_unwritable, write_json
 from vitlab.files.strict_json import from_json, read_json, to_json
-from vitlab.jobs.job import Here, Job, Ray
+from vitlab.jobs.job import Here, Job, Ray, Workers
 from vitlab.jobs.mapping import Crew, Event
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
-from vitlab.run_dir import DIVERGED, RESULT
-from vitlab.runs.progress import Tally, default_console, describe, say
-from vitlab.runs.study.measuring import Asked, measure
+from vitlab.runs.progress import Tally, default_console, say
+from vitlab.runs.study.measuring import CellRun, measure
 from vitlab.runs.study.plan import Plan, make_plan
 from vitlab.runs.study.presentation import sorted_rows, study_figure, study_table
-from vitlab.runs.study.trainings import DATA, Lab, choose_recipes, packed, picking_jobs, training_jobs
+from vitlab.runs.study.trainings import DATA, Lab, check_data, choose_recipes, packed, picking_jobs, training_jobs
+from vitlab.runs.sweep.point_run import reached
 from vitlab.runs.sweep.sweep import workers_of
 from vitlab.runs.training.time_estimate import DAY
 from vitlab.spec.recipe import UNREPORTED, Execution
 from vitlab.studies.catalogue import STUDIES, find_study
 from vitlab.studies.claims import GridCell, Row
+from vitlab.studies.rows import read_row
 from vitlab.studies.scale import Scale
 from vitlab.studies.scales import TINY, find_scale
-from vitlab.studies.study import PLACE, Study, cell_name, check_claims, check_figure, check_grid, grid_of
+from vitlab.studies.study import (
+    PLACE,
+    Cell,
+    Figure,
+    Speed,
+    Study,
+    cell_name,
+    check_claims,
+    check_figure,
+    check_grid,
+    grid_of,
+)
 from vitlab.studies.study_file import CELLS, IDENTITY, ROW, STUDY, TRAINED, SeedsSoFar, study_file
 from vitlab.studies.verdicts import FEWEST, Verdict, verdict
 
@@ -124,18 +136,23 @@ def study(
     check_places(plan, found)
     refuse_unwritable(own)
     refuse_strange(own, (STUDY,))
+    kept = None if ledger is None else Path(ledger) / plan.scale.name / plan.study.name
+    if kept is not None:
+        refuse_unwritable(kept)
     say(screen, f"study   {plan.study.name} at scale {plan.scale.name}: {plan.in_words()}")
     for line in plan.remarks:
         say(screen, f"claim   {line}")
     is_allowed = yes or plan.device.type != "cpu" or plan.seconds < DAY
     require(is_allowed, "the study would take more than a day on this CPU; confirm with yes=True, or choose a scale=")
+    if kept is not None:
+        make_folder(kept)  # now, not after all trainings: some places cannot be written although they seem to
     with locked(own):
-        _remember(own, plan)
         lab = Lab(folder, found | _packed(plan, found, screen), replace(execution, device=str(plan.device)))
+        check_data(lab, plan.trainings, plan.seeds, screen)
+        _remember(own, plan)
         if isinstance(workers, Ray):
             workers = replace(workers, gpus=int(plan.device.type == "cuda"))
-        with Crew(workers) as crew:
-            _run(replace(plan, lab=lab), crew, own, screen, without_places(command, found))
+        _run(replace(plan, lab=lab), workers, own, screen, without_places(command, found))
         result = StudyResult(plan.study, plan.scale, grid_of(plan.cells), tuple(read_rows(own, plan)))
         result.save(own)
     if ledger is not None:
@@ -162,18 +179,33 @@ def plan_study(
     is_folder = re.fullmatch(r"\w[\w.+-]{0,99}", chosen.name, re.ASCII) and chosen.name not in (TRAINED, DATA)
     allowed = f"give at most 100 letters, digits, . _ + and -, but not {TRAINED} or {DATA}"
     require(bool(is_folder), f"a study cannot be named {chosen.name!r:.120}; {allowed}")
-    cells = check_grid(chosen.name, chosen.cells(size))
+    cells = check_grid(chosen.name, _listed(chosen, size))
     check_figure(chosen.figure, cells)
     check_claims(chosen.claims_at(size), cells)
     return make_plan(chosen, size, cells, range(first_seed, first_seed + seeds), Path(out), execution, jobs)
 
 
+def _listed(chosen: Study, scale: Scale) -> list[Cell]:
+    """What the function of a study lists; raises a ValueError for what is no grid, or no figure."""
+    of = f"of the study {chosen.name}"
+    is_figure, is_function = isinstance(chosen.figure, Figure), callable(chosen.cells)
+    require(is_figure, f"figure {of} is {chosen.figure!r:.60}; expected a Figure, such as Figure('model')")
+    require(is_function, f"cells {of} is {chosen.cells!r:.60}; expected a function that takes a Scale and yields Cells")
+    found = chosen.cells(scale)
+    require(isinstance(found, Iterable), f"cells {of} returned {found!r:.60}; expected Cells: yield each")
+    cells = list(found)
+    for cell in cells:
+        expected = "expected a Cell, such as Cell({'model': 'ViT-B/16'}, scale.few_shot(), training)"
+        require(isinstance(cell, Cell), f"cells {of} yielded {cell!r:.60}; {expected}")
+    return cells
+
+
 def list_studies() -> Results:
-    """List the studies: their names and what of the paper they make again."""
+    """List the studies: their names and what of the paper they reproduce."""
     lines = (
         (one.name, ", ".join(one.aliases) or None, one.remakes, len(one.claims_at(TINY))) for one in STUDIES.values()
     )
-    return Results(("study", "also called", "what it makes again", "claims"), tuple(lines))
+    return Results(("study", "also called", "reproduces", "claims"), tuple(lines))
 
 
 def study_names(names: Sequence[str]) -> list[str]:
@@ -194,7 +226,10 @@ def _places(data: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """The places by name, from a mapping or from texts such as `cifar10=DIR`."""
     if isinstance(data, Mapping):
         return {name: str(place) for name, place in data.items()}
-    pairs = [text.partition("=") for text in ((data,) if isinstance(data, str) else data)]
+    texts = (data,) if isinstance(data, str) else data
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise InvalidValue(f"is {data!r:.60}; expected places by name, such as {{'cifar10': DIR}}", field="data")
+    pairs = [text.partition("=") for text in texts]
     for name, equals, place in pairs:
         is_pair = bool(name and equals and place)
         require(is_pair, f"data {name!r} must be a name and a place, such as cifar10=data/cifar10")
@@ -237,38 +272,50 @@ def check_places(plan: Plan, data: Mapping[str, str] | Sequence[str]) -> None:
     require(not strange, f"no data is named {', '.join(strange)} here; known are {', '.join(sorted(known)) or 'none'}")
     missing = [name for name in wanted if name not in given]
     words = ", ".join(f"{name} ({plan.scale.places.get(name, 'a data spec')})" for name in missing)
-    how = " ".join(f"--data {name}=PLACE" for name in missing)
-    require(not missing, f"{plan.study.name} needs the data {words}; give it with {how}, in Python with data=")
+    how = " and ".join(f"{name}=PLACE" for name in missing)
+    require(not missing, f"{plan.study.name} needs the data {words}; give {how} with data=")
 
 
 # -- The runs --------------------------------------------------------------------------------------
 
 
-def _run(plan: Plan, crew: Crew, own: Path, console: Console, command: str) -> None:
+def _run(plan: Plan, workers: Workers, own: Path, console: Console, command: str) -> None:
     """Train everything, what others start from first, then measure every cell; raises Stopped."""
-    for depth in range(1, max((len(one.chain) for one in plan.trainings), default=0) + 1):
-        level = [one for one in plan.trainings if len(one.chain) == depth]
-        pairs = [(one, seed) for one in level for seed in plan.seeds]
-        _map(crew, picking_jobs(plan.lab, pairs), console, own)
-        choose_recipes(plan.lab, level)
-        _map(crew, training_jobs(plan.lab, pairs), console, own)
-    jobs = []
+    silent = Console(quiet=True)  # the lines of every run would hide those of the study
+    speeds, others = _measurements(plan, own, command)
+    with Crew(workers) as crew:
+        for depth in range(1, max((len(one.chain) for one in plan.trainings), default=0) + 1):
+            level = [one for one in plan.trainings if len(one.chain) == depth]
+            pairs = [(one, seed) for one in level for seed in plan.seeds]
+            _map(crew, picking_jobs(plan.lab, pairs), console, own, silent)
+            choose_recipes(plan.lab, level)
+            _map(crew, training_jobs(plan.lab, pairs), console, own, silent)
+        _map(crew, others, console, own, silent)
+    # Runs at the same time share the machine: each speed has it to itself.
+    with Crew(replace(workers, count=1) if isinstance(workers, Ray) else Here()) as alone:
+        _map(alone, speeds, console, own, console)
+
+
+def _measurements(plan: Plan, own: Path, command: str) -> tuple[list[Job], list[Job]]:
+    """A job for every cell and seed: those that measure speed, and all others."""
+    speeds: list[Job] = []
+    others: list[Job] = []
     for cell in plan.cells:
         for seed in plan.seeds:
             folder = own / CELLS / cell.name / f"seed-{seed}"
-            asked = Asked(plan.lab, plan.study.name, plan.scale.name, cell, seed, command, folder)
-            jobs.append(Job(f"{cell.name},seed={seed}", measure, asked, folder, (ROW,)))
-    _map(crew, jobs, console, own)
+            cell_run = CellRun(plan.lab, plan.study.name, plan.scale.name, cell, seed, command, folder)
+            job = Job(f"{cell.name},seed={seed}", measure, cell_run, folder, (ROW,))
+            (speeds if isinstance(cell.measurement, Speed) else others).append(job)
+    return speeds, others
 
 
-def _map(crew: Crew, jobs: Sequence[Job], console: Console, own: Path) -> None:
-    """Finish the jobs; raises Stopped."""
+def _map(crew: Crew, jobs: Sequence[Job], console: Console, own: Path, lines: Console) -> None:
+    """Finish the jobs, which print to `lines` in this process; raises Stopped."""
     done = sum(job.is_done() for job in jobs)
     if done == len(jobs):
         return
-    silent = Console(quiet=True)  # the lines of every run would hide those of the study
     with Tally(console, len(jobs), done, has_bar=not isinstance(crew.workers, Here)) as tally:
-        code = crew.map(jobs, silent, partial(_tell, tally))
+        code = crew.map(jobs, lines, partial(_tell, tally))
     if code:
         raise Stopped(code, own, "the same command")
 
@@ -279,14 +326,11 @@ def _tell(tally: Tally, job: Job, event: Event, words: str) -> None:
 
 
 def _reached(folder: Path) -> str:
-    """What a finished job reached, in a few words."""
-    if (folder / DIVERGED).exists():
-        return "diverged"
-    result = cast(dict[str, Any], read_json(folder / (RESULT if (folder / RESULT).exists() else ROW)))
-    if "values" in result:
-        return ", ".join(f"{name} {value:.4g}" for name, value in list(result["values"].items())[:1]) or "no values"
-    numbers = result.get("test") or result.get("validation")
-    return describe(numbers) if numbers else f"{result['images']:,} images"
+    """What a finished training or measurement reached, in a few words."""
+    if not (folder / ROW).exists():
+        return reached(folder)
+    values = cast(dict[str, Any], read_json(folder / ROW))["values"]
+    return ", ".join(f"{name} {value:.4g}" for name, value in list(values.items())[:1]) or "no values"
 
 
 def _remember(own: Path, plan: Plan) -> None:
@@ -297,7 +341,8 @@ def _remember(own: Path, plan: Plan) -> None:
         require(isinstance(before, dict), f"{own / STUDY} does not describe a study; choose another out=")
         held, wanted = cast(dict[str, Any], before), to_json(asked)
         other = sorted(name for name in IDENTITY if held.get(name) != wanted[name])
-        require(not other, f"{own} holds another study: its {', '.join(other)} differ; choose another out=")
+        verb = "differs" if len(other) == 1 else "differ"
+        require(not other, f"{own} holds another study: its {', '.join(other)} {verb}; choose another out=")
         earlier = from_json(SeedsSoFar, {"seeds": held.get("seeds", [])}, str(own / STUDY))
         asked = replace(asked, seeds=tuple(sorted({*earlier.seeds, *asked.seeds})))
     write_json(own / STUDY, to_json(asked))
@@ -307,9 +352,17 @@ def _remember(own: Path, plan: Plan) -> None:
 
 
 def read_rows(own: Path, plan: Plan) -> list[Row]:
-    """The rows of a study's folder, in the order of its cells; those of other seeds, too."""
-    files = [file for cell in plan.cells for file in sorted((own / CELLS / cell.name).glob(f"seed-*/{ROW}"))]
-    return sorted_rows((from_json(Row, read_json(file)) for file in files), plan.cells)
+    """The rows of a study's folder, in the order of its cells; those of other seeds, too.
+
+    Raises for a row that is damaged, or not of its place.
+    """
+    rows = []
+    for cell in plan.cells:
+        own_fields = {"study": plan.study.name, "scale": plan.scale.name, "measure": cell.measurement.value}
+        own_fields |= {"cell": cell.name, "levels": dict(cell.levels)}
+        for file in sorted((own / CELLS / cell.name).glob(f"seed-*/{ROW}")):
+            rows.append(read_row(file, seed=file.parent.name.removeprefix("seed-"), **own_fields))
+    return sorted_rows(rows, plan.cells)
 
 
 def write_ledger(folder: Path, rows: Sequence[Row]) -> None:

@@ -14,15 +14,20 @@ from typing import Any, cast
 import numpy as np
 from rich.console import Console
 
+from vitlab.data.class_names import renumbered
+from vitlab.data.fingerprint import fingerprint
 from vitlab.data.source import decode
-from vitlab.data.sources.catalogue import open_source
-from vitlab.files.store import replacing, write_json
+from vitlab.data.sources.catalogue import open_source, with_absolute_path
+from vitlab.files.store import replacing, sha256, write_json
 from vitlab.files.strict_json import read_json
 from vitlab.jobs.job import Job
 from vitlab.require import require
-from vitlab.run_dir import DIVERGED, MODEL, RESULT, VERSION, RunSpec
+from vitlab.run_dir import CONTENTS, DIVERGED, MODEL, RESULT, RUN, VERSION, RunDir, RunSpec
+from vitlab.run_dir import DATA as RUN_DATA
 from vitlab.runs.progress import announced
-from vitlab.runs.sweep.point_run import check_same, train_point
+from vitlab.runs.sweep.point_run import PLACES, check_same, train_point
+from vitlab.runs.training.data import read_card
+from vitlab.runs.training.exactness import compared, differences, read_record
 from vitlab.spec.recipe import CHOSEN, Execution, Recipe, measure_of
 from vitlab.studies.study import PLACE, Training, sized
 from vitlab.studies.study_file import TRAINED
@@ -48,10 +53,10 @@ class Lab:
         return self.out / TRAINED / training.name / f"seed-{seed}"
 
     def expanded(self, spec: str) -> str:
-        """A data spec with its places filled in; after the first `?` another one is read as `&`."""
+        """A data spec with its places filled in and absolute; after the first `?` another one is read as `&`."""
         text = PLACE.sub(lambda found: self.places[found[1]], spec)
         first, *options = text.split("?")
-        return f"{first}?{'&'.join(options)}" if options else first
+        return with_absolute_path(f"{first}?{'&'.join(options)}" if options else first)
 
 
 def is_usable(folder: Path) -> bool:
@@ -147,9 +152,57 @@ def _validated(folder: Path) -> float:
 
 
 def _job(lab: Lab, folder: Path, spec: RunSpec) -> Job:
-    check_same(folder, spec)
+    check_same(folder, spec, apart_from=PLACES)  # `check_data` has compared what they hold
     name = str(folder.relative_to(lab.out / TRAINED))
     return Job(name, train_point, (folder, spec, folder / "known", {}), folder, (RESULT, DIVERGED))
+
+
+# -- Data that must stay the same ------------------------------------------------------------------
+
+
+def check_data(lab: Lab, trainings: Iterable[Training], seeds: Sequence[int], console: Console) -> None:
+    """Raise if a run of the trainings, of whatever seed, saw other data than there is now.
+
+    Its contents count, not its place. It is read only if a training has runs and others are missing, or if it is given
+    at another place.
+    """
+    same: set[tuple[object, ...]] = set()  # what was compared already: most runs have equal records
+    for training in trainings:
+        folder = lab.out / TRAINED / training.name
+        places = {"data": lab.expanded(training.data), "test": lab.expanded(training.test)}
+        is_complete = all(_is_finished(folder / f"seed-{seed}") for seed in seeds)
+        for path in sorted([*folder.glob(f"seed-*/{RUN}"), *folder.glob(f"{PICKING}/*/{RUN}")]):
+            run = RunDir.open(path.parent)
+            held = vars(run.spec())
+            moved = [
+                f"{name} was {held[name]} and is {now}" for name, now in places.items() if held[name] not in ("", now)
+            ]
+            records = [run.path / name for name in (CONTENTS, RUN_DATA)]
+            key = (*places.values(), bool(moved), *(sha256(file) for file in records if file.exists()))
+            if key in same or (is_complete and not moved):
+                continue
+            said = _changes(run, places, console, has_moved=bool(moved))
+            advice = "give the data of the earlier runs, or choose another out="
+            require(not said, f"{run.path} was trained on other data: {'; '.join([*said, *moved, advice])}")
+            same.add(key)
+
+
+def _changes(run: RunDir, places: Mapping[str, str], console: Console, *, has_moved: bool) -> list[str]:
+    """How the data at some places differs from what a run saw, in sentences."""
+    before = read_record(run.path / CONTENTS)
+    if not before:
+        return ["there is no record of its data"] if has_moved else []
+    sets = {name: open_source(place) for name, place in places.items() if name in before}
+    try:
+        sets["data"] = renumbered(sets["data"], read_card(run).class_names)
+    except ValueError as error:
+        return [str(error)]
+    found = {name: compared(before[name], one, fingerprint(one), console) for name, one in sets.items()}
+    return differences(found, sets)
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / RESULT).exists() or (folder / DIVERGED).exists()
 
 
 # -- Data that is packed once ----------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """One run of a sweep, in any process: started, continued or finished already."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +19,7 @@ from vitlab.runs.training.objective import open_teacher
 from vitlab.runs.training.start import create_run
 from vitlab.runs.training.trainer import InMemory, train_run
 
+PLACES = ("data", "validation", "test")  # of a run's data, which may move
 PATIENCE = 120  # seconds for a worker of a killed sweep to save and end
 Argument = tuple[Path, RunSpec, Path, Mapping[str, Source]]
 
@@ -50,8 +51,11 @@ def train_point(asked: Argument, console: Console) -> int:
 def _trained(folder: Path, spec: RunSpec, known: Path, sources: Mapping[str, Source], console: Console) -> int:
     if (folder / RUN).exists():
         run = RunDir.open(folder)
-        begun = replace(spec.execution, streams=run.spec().execution.streams)  # an earlier version may have had none
-        return train_run(run, console, memory=InMemory(sources=sources), execution=begun, known=known)
+        held = run.spec()
+        begun = replace(spec.execution, streams=held.execution.streams)  # an earlier version may have had none
+        moved = {name: getattr(spec, name) for name in PLACES if getattr(spec, name) != getattr(held, name)}
+        memory = InMemory(sources=sources)
+        return train_run(run, console, memory=memory, places=moved, execution=begun, known=known)
     data = open_run_data(spec, sources=sources)
     teacher = open_teacher(spec, data.card) if spec.teacher else None
     run = create_run(folder, spec, data, console, teacher, is_confirmed=True, is_announced=False)
@@ -59,19 +63,22 @@ def _trained(folder: Path, spec: RunSpec, known: Path, sources: Mapping[str, Sou
         return train_run(run, console, memory=InMemory(data, teacher=teacher), execution=spec.execution, known=known)
 
 
-def check_same(folder: Path, wanted: RunSpec) -> None:
-    """Raise if the folder holds another run."""
+def check_same(folder: Path, wanted: RunSpec, apart_from: Collection[str] = ()) -> None:
+    """Raise if the folder holds a run that differs from what is wanted in more than `apart_from`."""
     if not (folder / RUN).exists():
         return
     found = RunDir.open(folder).spec()
-    may_differ = ("start", "teacher", "execution")  # paths of weights that have hashes, and settings of no effect
+    # Paths of weights that have hashes, and settings of no effect.
+    may_differ = ("start", "teacher", "execution", *apart_from)
     other = [name for name in vars(wanted) if name not in may_differ and getattr(found, name) != getattr(wanted, name)]
-    require(not other, f"{folder} holds another run: its {', '.join(other)} differ; choose another out=")
+    verb = "differs" if len(other) == 1 else "differ"
+    require(not other, f"{folder} holds another run: its {', '.join(other)} {verb}; choose another out=")
 
 
 def reached(folder: Path) -> str:
-    """What a finished run reached, in a few words."""
+    """What a finished run reached, in a few words: on its test or validation images, or how many it has seen."""
     if (folder / DIVERGED).exists():
         return "diverged"
     result = cast(dict[str, Any], read_json(folder / RESULT))
-    return describe(result.get("test") or result["validation"])
+    numbers = result.get("test") or result.get("validation")
+    return describe(numbers) if numbers else f"{result['images']:,} images"

@@ -1,4 +1,4 @@
-"""Several studies, one after another: what `vitlab study NAME ...` runs or plans."""
+"""Studies by their names, one after another: what `vitlab study NAME ...` runs or plans."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
