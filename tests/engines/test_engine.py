@@ -197,6 +197,18 @@ def test_a_model_with_hooks_is_called_as_it_is(model):
     assert "hooks" in engine.note
 
 
+def test_a_changed_setting_of_a_part_is_computed_although_no_weight_changed(model):
+    before = open_engine(model)
+    model.layers[0].norm1.eps = 0.5
+    engine = open_engine(model)
+    assert engine is not before
+    assert "changed settings" in engine.note
+    with torch.inference_mode():
+        assert torch.equal(engine(images(3)), model(images(3)))
+    with pytest.raises(ValueError, match="changed settings"):
+        open_engine(model, "onnxruntime")
+
+
 def test_the_mode_of_the_model_is_kept():
     model = randomised(build_from_spec(FAMILIES["ViT in training"])).train()
     with torch.inference_mode():

@@ -21,7 +21,7 @@ from vitlab.engines.runtimes import GRAPH_ENGINES, network_function, plain_funct
 from vitlab.models.build import Model
 from vitlab.require import require
 
-CHANGED = "the model has hooks, replaced parts or a wrapper, which only the plain engine calls"
+CHANGED = "the model has hooks, replaced parts, changed settings or a wrapper, which only the plain engine computes"
 _made: WeakKeyDictionary[nn.Module, dict[EngineName, tuple[bytes, Engine]]] = WeakKeyDictionary()
 
 
