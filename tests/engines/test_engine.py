@@ -122,6 +122,25 @@ def test_an_error_in_a_stream_reaches_the_caller():
         on_streams(function, 2)(torch.zeros(8, 3, 1, 1))
 
 
+def test_a_stream_that_cannot_start_is_an_error_and_the_process_ends():
+    """In a process of its own: streams that have started would wait at its exit for the one that has not."""
+    code = (
+        "import threading, torch\n"
+        "from vitlab.engines.streams import Streams\n"
+        "start, started = threading.Thread.start, []\n"
+        "def limited(thread):\n"
+        "    if started:\n"
+        "        raise RuntimeError(\"can't start new thread\")\n"
+        "    started.append(thread)\n"
+        "    start(thread)\n"
+        "threading.Thread.start = limited\n"
+        "Streams(3).submit(abs, [1, 2])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "can't start new thread" in ended.stderr
+
+
 def changes(model):
     weight = model.blocks[0].attention.out.weight
     yield "one weight by a rounding error", lambda: weight.data[3, 11].add_(1e-6)
