@@ -130,7 +130,7 @@ def test_a_stream_that_cannot_start_is_an_error_and_the_process_ends():
         "start, started = threading.Thread.start, []\n"
         "def limited(thread):\n"
         "    if started:\n"
-        "        raise RuntimeError(\"can't start new thread\")\n"
+        '        raise RuntimeError("can\'t start new thread")\n'
         "    started.append(thread)\n"
         "    start(thread)\n"
         "threading.Thread.start = limited\n"

@@ -43,12 +43,18 @@ def make_engine(model: Model, engine: EngineName) -> Engine:
     return kept
 
 
+def keep_only(model: Model, engine: EngineName) -> None:
+    """Let the other engines of a model go, with their copies of its weights."""
+    for name in [name for name in _made.get(model, {}) if name != engine]:
+        del _made[model][name]
+
+
 def new_engine(model: Model, engine: EngineName) -> Engine:
     """Make an engine other than `plain`, whether or not there is one already."""
     weight = next(model.parameters())
     place = {"device": weight.device, "dtype": weight.dtype}
     if engine in GRAPH_ENGINES:
-        return _graph_engine(model, engine, weight)
+        return _graph_engine(model, engine)
     if engine == "compiled":
         return Engine(engine, network_function(cast(nn.Module, torch.compile(prepared(model, own=True)))), **place)
     is_packed = can_pack(model) and is_packing_faster()
@@ -84,9 +90,10 @@ def _digest(model: Model) -> bytes:
     return digest.digest()
 
 
-def _graph_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
+def _graph_engine(model: Model, engine: EngineName) -> Engine:
     if why := missing_packages(engine):
         raise ModuleNotFoundError(why)
+    weight = next(model.parameters())
     given = f"the model is {weight.dtype} on {weight.device}"
     is_usual = weight.device.type == "cpu" and weight.dtype == torch.float32
     require(is_usual, f"engine {engine!r} computes in float32 on the CPU, and {given}; use engine 'torch'")
