@@ -304,6 +304,18 @@ def test_two_streams_may_be_the_first_to_call_openvino(tmp_path):
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
 
 
+@pytest.mark.parametrize("name", ["torch", "plain", "onnxruntime", "openvino"])
+def test_images_of_another_shape_are_refused_as_they_were_given(name, model, tmp_path, monkeypatch):
+    if why := missing_packages(name):
+        pytest.skip(why)
+    monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path))
+    engine = open_engine(model, name)
+    with pytest.raises(ValueError, match="images are 48x40, this model expects 32x40; resize them"):
+        engine(torch.zeros(8, 3, 48, 40))
+    with pytest.raises(ValueError, match=r"images must be \(B, 3, H, W\), not \(8, 1, 32, 40\)"):
+        engine.features(torch.zeros(8, 1, 32, 40))
+
+
 @pytest.mark.parametrize(
     ("given", "said"), [(torch.zeros(3, 16, 16), r"not \(3, 16, 16\)"), ("cat.jpg", "not str"), (None, "not NoneType")]
 )

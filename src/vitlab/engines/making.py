@@ -52,7 +52,7 @@ def keep_only(model: Model, engine: EngineName) -> None:
 def new_engine(model: Model, engine: EngineName) -> Engine:
     """Make an engine other than `plain`, whether or not there is one already."""
     weight = next(model.parameters())
-    place = {"device": weight.device, "dtype": weight.dtype}
+    place = {"device": weight.device, "dtype": weight.dtype, "size": model.spec.image}
     if engine in GRAPH_ENGINES:
         return _graph_engine(model, engine)
     if engine == "compiled":
@@ -110,7 +110,7 @@ def _graph_engine(model: Model, engine: EngineName) -> Engine:
         )
 
     check(narrow)
-    return Engine(engine, _checked_first(wide, check), narrow)
+    return Engine(engine, _checked_first(wide, check), narrow, size=model.spec.image)
 
 
 def _checked_first(function: Function, check: Callable[[Function], None]) -> Function:
