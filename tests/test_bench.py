@@ -84,6 +84,15 @@ def test_the_order_is_shuffled_anew_in_every_round_and_the_same_for_the_same_see
     assert orders[0] != order(names, 1, 0)
 
 
+def test_the_noise_covers_a_call_against_itself_with_its_default_engine_named():
+    case = case_of(1.02, 1.0, 1.3)
+    default, named = case.rows[2:]
+    rows = (*case.rows[:2], replace(default, name="predict"), replace(named, name="predict, engine torch"))
+    same = replace(case, rows=rows)
+    assert same.noise == pytest.approx(math.log(1.3))
+    assert case.noise == results.LEAST
+
+
 def test_the_twin_is_the_second_row_and_has_as_many_rounds():
     found = run_case(Case("", [contestant("timm"), contestant("other")]), rounds=4)
     assert [row.name for row in found.rows] == ["timm", "timm again", "other"]
