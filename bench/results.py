@@ -147,7 +147,10 @@ def load_all(path: Path) -> dict[str, SuiteResult]:
 
 
 def _case(found: dict) -> CaseResult:
-    rows = (row | {"amounts": tuple(row["amounts"]), "cpu": tuple(row["cpu"])} for row in found["rows"])
+    rows = [row | {"amounts": tuple(row["amounts"]), "cpu": tuple(row["cpu"])} for row in found["rows"]]
+    for amount in (amount for row in rows for amount in row["amounts"]):
+        if not isinstance(amount, int | float) or not 0 < amount < math.inf:
+            raise ValueError(f"an amount is {amount!r}")
     return CaseResult(**(found | {"rows": tuple(Row(**row) for row in rows)}))
 
 
@@ -299,6 +302,15 @@ def _verdict(suite: str, title: str, name: str, first: Placed, second: Placed) -
     else:
         verdict = "better" if (change > 1) == (case.unit == "s") else "worse"
     return Compared(suite, title, name, before, after, change, verdict)
+
+
+def conditions(first: dict[str, SuiteResult], second: dict[str, SuiteResult]) -> Iterator[str]:
+    """A line for each suite that the two runs measured on other processors or in other numbers of rounds."""
+    for suite in (name for name in first if name in second):
+        runs = first[suite], second[suite]
+        if len({(run.machine.get("processor"), run.rounds) for run in runs}) > 1:
+            how = (f"{run.rounds} rounds on {run.machine.get('processor', 'an unknown processor')}" for run in runs)
+            yield f"{suite}: the first run has {', the second '.join(how)}"
 
 
 def comparison(rows: Iterator[Compared]) -> list[str]:
