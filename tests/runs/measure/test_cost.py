@@ -128,7 +128,7 @@ def test_a_mistake_is_found_before_anything_is_measured(given, told):
         (("nofile.npz",), "nofile.npz does not exist; give weights, or a name such as ViT-B/16"),
         (("ViT-Ti/16", "--merge", "-1"), "--merge is -1; give the number of tokens to merge in every layer"),
         (("ViT-Ti/16", "--batch", "0"), "--batch is 0; expected positive whole numbers"),
-        (("ViT-Ti/16", "--mode", "all"), "--mode is 'all'; expected inference or training or both"),
+        (("ViT-Ti/16", "--mode", "all"), "--mode is 'all'; expected inference, training or both"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(words, told, capsys):
