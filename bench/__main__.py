@@ -21,10 +21,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if given.action == "compare":
         try:
-            found = results.compare(results.load_all(given.first), results.load_all(given.second))
+            first, second = results.load_all(given.first), results.load_all(given.second)
+            found = results.compare(first, second)
         except (OSError, ValueError) as error:
             sys.exit(str(error))
-        print("\n".join(results.comparison(found)))
+        print("\n".join([*results.conditions(first, second), *results.comparison(found)]))
         return 0
     if given.action == "render":
         try:
@@ -35,6 +36,10 @@ def main(arguments: list[str] | None = None) -> int:
     names = given.suites or list(suites.SUITES)
     if unknown := [name for name in names if name not in suites.SUITES]:
         parser.error(f"no suite is named {', '.join(unknown)}; there are {', '.join(suites.SUITES)}")
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out {given.out} cannot be a folder: {error.strerror}")
     if len(names) == 1:
         return run_suite(names[0], given.rounds, given.quick, given.out)
     return run_apart(names, given.rounds, given.quick, given.out)
@@ -73,12 +78,18 @@ def run_apart(names: list[str], rounds: int | None, is_quick: bool, out: Path) -
     return 1 if failed else 0
 
 
+def _rounds(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of rounds, 1 or more")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("bench", description="Measure speed and memory, and compare measurements.")
     actions = parser.add_subparsers(dest="action", required=True)
     run = actions.add_parser("run", help="run suites and write SUITE.json and SUITE.md")
     run.add_argument("suites", nargs="*", metavar="SUITE", help="default: all, one after the other")
-    run.add_argument("--rounds", type=int, help="measurements of each contestant (default: the suite's)")
+    run.add_argument("--rounds", type=_rounds, help="measurements of each contestant (default: the suite's)")
     run.add_argument("--quick", action="store_true", help="few rounds and small cases, to see that it runs")
     run.add_argument("--out", type=Path, default=results.RESULTS, help="folder to write to (default: bench/results)")
     render = actions.add_parser("render", help="write every SUITE.md again from its SUITE.json, also in subfolders")

@@ -56,16 +56,23 @@ class CaseResult:
     def noise(self) -> float:
         """How far from 1 (as a logarithm) a ratio may be without meaning anything; at least `LEAST`.
 
-        The distance from 1 of the quartiles of the baseline's twin, whichever is farther.
+        The distance from 1 of the quartiles of a call against itself, whichever is farthest: of the baseline against
+        its twin, and of a row without an engine against the same one with `torch`, which is the default.
         """
-        spread = self.quartiles(self.rows[1])
-        return max(LEAST, *(abs(math.log(one)) for one in spread)) if spread else LEAST
+        named = {row.name: row for row in self.rows}
+        pairs = [(self.rows[1], self.baseline)]
+        pairs += [(row, named[same]) for row in self.rows if (same := f"{row.name}, engine torch") in named]
+        spreads = [spread for row, same in pairs if (spread := _quartiles(self._ratios_to(row, same)))]
+        return max([LEAST, *(abs(math.log(one)) for spread in spreads for one in spread)])
 
     def ratios(self, row: Row) -> list[float]:
         """Return, for each round, how many times as fast as the baseline a row was; of memory, how many times as much
         it took.
         """
-        pairs = zip(row.amounts, self.baseline.amounts, strict=False)
+        return self._ratios_to(row, self.baseline)
+
+    def _ratios_to(self, row: Row, other: Row) -> list[float]:
+        pairs = zip(row.amounts, other.amounts, strict=False)
         return [base / own if self.unit == "s" else own / base for own, base in pairs]
 
     def ratio(self, row: Row) -> float | None:
@@ -75,15 +82,18 @@ class CaseResult:
 
     def quartiles(self, row: Row) -> tuple[float, float] | None:
         """Return the lower and upper quartile of a row's ratios; of a single round, its ratio twice."""
-        ratios = self.ratios(row)
-        if len(ratios) < 2:
-            return (ratios[0], ratios[0]) if ratios else None
-        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        return low, high
+        return _quartiles(self.ratios(row))
 
     def of_limit(self, row: Row) -> float | None:
         """Return the share of the limit's speed that a row reaches."""
         return self.limit / row.median if self.limit and row.median else None
+
+
+def _quartiles(ratios: Sequence[float]) -> tuple[float, float] | None:
+    if len(ratios) < 2:
+        return (ratios[0], ratios[0]) if ratios else None
+    low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -137,7 +147,10 @@ def load_all(path: Path) -> dict[str, SuiteResult]:
 
 
 def _case(found: dict) -> CaseResult:
-    rows = (row | {"amounts": tuple(row["amounts"]), "cpu": tuple(row["cpu"])} for row in found["rows"])
+    rows = [row | {"amounts": tuple(row["amounts"]), "cpu": tuple(row["cpu"])} for row in found["rows"]]
+    for amount in (amount for row in rows for amount in row["amounts"]):
+        if not isinstance(amount, int | float) or not 0 < amount < math.inf:
+            raise ValueError(f"an amount is {amount!r}")
     return CaseResult(**(found | {"rows": tuple(Row(**row) for row in rows)}))
 
 
@@ -289,6 +302,15 @@ def _verdict(suite: str, title: str, name: str, first: Placed, second: Placed) -
     else:
         verdict = "better" if (change > 1) == (case.unit == "s") else "worse"
     return Compared(suite, title, name, before, after, change, verdict)
+
+
+def conditions(first: dict[str, SuiteResult], second: dict[str, SuiteResult]) -> Iterator[str]:
+    """A line for each suite that the two runs measured on other processors or in other numbers of rounds."""
+    for suite in (name for name in first if name in second):
+        runs = first[suite], second[suite]
+        if len({(run.machine.get("processor"), run.rounds) for run in runs}) > 1:
+            how = (f"{run.rounds} rounds on {run.machine.get('processor', 'an unknown processor')}" for run in runs)
+            yield f"{suite}: the first run has {', the second '.join(how)}"
 
 
 def comparison(rows: Iterator[Compared]) -> list[str]:

@@ -192,9 +192,13 @@ def speed_rows(folder: Path, suites: tuple[str, ...]) -> Iterator[tuple[str, ...
 
 
 def _of_engine(case: speed.CaseResult, engine: str) -> str:
-    """The ratio of vitlab's row for an engine; empty if there is none."""
-    rows = [row for row in case.rows if row.name.startswith("vitlab") and row.name.endswith(f", engine {engine}")]
-    return speed.marked(case, rows[0]) if rows else ""
+    """The ratio of vitlab's row for an engine, of `torch` beside that of the same call without an engine, if there is
+    one; empty if there is none.
+    """
+    named = {row.name: row for row in case.rows if row.name.startswith("vitlab")}
+    rows = [row for name, row in named.items() if name.endswith(f", engine {engine}")]
+    same = [row for name, row in named.items() if engine == "torch" and f"{name}, engine torch" in named]
+    return ", ".join(speed.marked(case, row) for row in (*same, *rows[:1]))
 
 
 def _best_peer(case: speed.CaseResult, *, is_int8: bool) -> str:

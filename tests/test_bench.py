@@ -84,6 +84,15 @@ def test_the_order_is_shuffled_anew_in_every_round_and_the_same_for_the_same_see
     assert orders[0] != order(names, 1, 0)
 
 
+def test_the_noise_covers_a_call_against_itself_with_its_default_engine_named():
+    case = case_of(1.02, 1.0, 1.3)
+    default, named = case.rows[2:]
+    rows = (*case.rows[:2], replace(default, name="predict"), replace(named, name="predict, engine torch"))
+    same = replace(case, rows=rows)
+    assert same.noise == pytest.approx(math.log(1.3))
+    assert case.noise == results.LEAST
+
+
 def test_the_twin_is_the_second_row_and_has_as_many_rounds():
     found = run_case(Case("", [contestant("timm"), contestant("other")]), rounds=4)
     assert [row.name for row in found.rows] == ["timm", "timm again", "other"]
@@ -329,6 +338,42 @@ def test_the_command_compares_two_files_or_two_folders(tmp_path, capsys):
     assert "better" not in capsys.readouterr().out
     with pytest.raises(SystemExit, match=r"give a SUITE\.json"):
         main(["compare", file, str(tmp_path / "c")])
+
+
+def test_a_comparison_says_that_conditions_differ(tmp_path, capsys):
+    result = suite_of(case_of(1.0, 1.5))
+    for folder, rounds in (("a", 3), ("b", 9)):
+        results.save(replace(result, rounds=rounds), tmp_path / folder)
+    for second, said in (("b", ["inference: the first run has 3 rounds on a, the second 9 rounds on a"]), ("a", [])):
+        assert main(["compare", str(tmp_path / "a"), str(tmp_path / second)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if not line.startswith("|")] == said
+
+
+@pytest.mark.parametrize("amount", ["fast", 0.0, -1.0, float("nan"), None])
+def test_amounts_that_no_measurement_has_are_refused(amount, tmp_path):
+    path, _ = results.save(suite_of(case_of(1.0)), tmp_path)
+    found = json.loads(path.read_text())
+    found["cases"][0]["rows"][1]["amounts"][0] = amount
+    path.write_text(json.dumps(found))
+    with pytest.raises(SystemExit, match="is not a result of `bench run`"):
+        main(["compare", str(path), str(path)])
+
+
+@pytest.mark.parametrize("rounds", ["0", "-1", "many"])
+def test_rounds_are_one_or_more(rounds, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "fewshot", "--quick", f"--rounds={rounds}", "--out", str(tmp_path / "out")])
+    assert "is not a whole number of rounds, 1 or more" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_written_to_is_found_before_anything_is_measured(tmp_path, capsys, monkeypatch):
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setattr(suites, "open_suite", None)
+    with pytest.raises(SystemExit):
+        main(["run", "fewshot", "--out", str(tmp_path / "file")])
+    assert "file cannot be a folder: File exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["# vitlab", "[]", "{}", '{"cases": [{"rows": 3}]}'])

@@ -48,7 +48,7 @@ def _engines() -> Iterator[tuple[str, str]]:
     yield "engines", ", ".join(["torch", "plain", "compiled", *there])
     try:
         check_cache()
-        yield "engine cache", str(cache_folder())
+        yield "engine cache", f"{cache_folder()} (delete its .json files and engine auto measures again)"
     except OSError as error:
         yield "engine cache", str(error)
     packs = remembered_packing()

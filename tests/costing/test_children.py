@@ -121,6 +121,34 @@ def test_the_reports_of_a_task(tiny_spec, mode):
     assert {report.engine for report in found if report.event == "batch"} == {engine}
 
 
+def test_an_engine_that_converts_computes_before_it_is_ready(tiny_spec, monkeypatch):
+    """So that neither the conversion nor the first batch is measured."""
+    computed = []
+
+    def step_of(batch):
+        return work.Step(lambda: computed.append(batch), "onnxruntime")
+
+    monkeypatch.setattr("vitlab.costing.child.work", lambda *_: step_of)
+    found = reports(task_of(tiny_spec, engine="onnxruntime", only_requests=True), torch.device("cpu"), [])
+    assert next(report for report in found if report.event == "ready")
+    assert computed == [1, 2]
+
+
+@pytest.mark.slow
+def test_the_conversion_of_a_model_takes_none_of_the_time_and_memory_of_its_row(tiny_spec, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime", reason="pip install 'vitlab[onnxruntime]'")
+    pytest.importorskip("onnxscript", reason="pip install 'vitlab[onnxruntime]'")
+    monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path))
+    task, found = task_of(tiny_spec, engine="onnxruntime", seconds=1.5, batches=(2,)), []
+    for _ in ("an empty cache", "a full one"):
+        with Measuring(task, None) as measuring:
+            (timing,) = measuring.time_batches()
+            found.append(timing)
+    cold, warm = found
+    assert cold.seconds < 20 * warm.seconds
+    assert cold.held < warm.held + 60 * 2**20
+
+
 def test_a_batch_is_trained_as_a_run_would_by_default(tiny_spec, two_threads, monkeypatch):
     model, parts = build_from_spec(replace(tiny_spec, image=(64, 64), width=96, mlp=384)), []
     model.register_forward_pre_hook(lambda _, inputs: parts.append((len(inputs[0]), torch.get_num_threads())))

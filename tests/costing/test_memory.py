@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from vitlab.costing.memory import default_limit, free_memory, own_peak, parse_memory, resident, show_memory
+from vitlab.costing.memory import (
+    default_limit,
+    free_memory,
+    own_peak,
+    parse_memory,
+    reset_own_peak,
+    resident,
+    show_memory,
+)
 from vitlab.errors import InvalidValue
 
 GIB = 2**30
@@ -37,7 +45,7 @@ def test_a_size_that_is_not_positive_says_what_is_expected(given):
 
 
 def test_a_size_is_shown_in_a_readable_unit():
-    assert [show_memory(size) for size in (220 * 2**20, GIB, 3 * GIB // 2)] == ["220 MiB", "1.0 GiB", "1.5 GiB"]
+    assert [show_memory(size) for size in (220_000_000, 10**9, GIB)] == ["220 MB", "1.0 GB", "1.1 GB"]
 
 
 def write(folder, files):
@@ -90,3 +98,12 @@ def test_the_memory_of_a_process_is_seen_from_outside_and_inside():
         child.stdin.close()
     assert resident(child.pid) is None
     assert own_peak() >= resident(os.getpid()) - 2**20
+
+
+@pytest.mark.skipif(own_peak() is None, reason="there is no /proc on this system")
+def test_the_peak_of_this_process_can_be_counted_anew():
+    held = bytearray(200 * 2**20)
+    before = own_peak()
+    del held
+    reset_own_peak()
+    assert own_peak() < before - 100 * 2**20

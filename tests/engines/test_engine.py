@@ -122,6 +122,25 @@ def test_an_error_in_a_stream_reaches_the_caller():
         on_streams(function, 2)(torch.zeros(8, 3, 1, 1))
 
 
+def test_a_stream_that_cannot_start_is_an_error_and_the_process_ends():
+    """In a process of its own: streams that have started would wait at its exit for the one that has not."""
+    code = (
+        "import threading, torch\n"
+        "from vitlab.engines.streams import Streams\n"
+        "start, started = threading.Thread.start, []\n"
+        "def limited(thread):\n"
+        "    if started:\n"
+        '        raise RuntimeError("can\'t start new thread")\n'
+        "    started.append(thread)\n"
+        "    start(thread)\n"
+        "threading.Thread.start = limited\n"
+        "Streams(3).submit(abs, [1, 2])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "can't start new thread" in ended.stderr
+
+
 def changes(model):
     weight = model.blocks[0].attention.out.weight
     yield "one weight by a rounding error", lambda: weight.data[3, 11].add_(1e-6)
@@ -195,6 +214,18 @@ def test_a_model_with_hooks_is_called_as_it_is(model):
     assert seen
     assert engine.name == "plain"
     assert "hooks" in engine.note
+
+
+def test_a_changed_setting_of_a_part_is_computed_although_no_weight_changed(model):
+    before = open_engine(model)
+    model.layers[0].norm1.eps = 0.5
+    engine = open_engine(model)
+    assert engine is not before
+    assert "changed settings" in engine.note
+    with torch.inference_mode():
+        assert torch.equal(engine(images(3)), model(images(3)))
+    with pytest.raises(ValueError, match="changed settings"):
+        open_engine(model, "onnxruntime")
 
 
 def test_the_mode_of_the_model_is_kept():
@@ -271,6 +302,18 @@ def test_two_streams_may_be_the_first_to_call_openvino(tmp_path):
     )
     environment = os.environ | {"VITLAB_ENGINE_CACHE": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
+
+
+@pytest.mark.parametrize("name", ["torch", "plain", "onnxruntime", "openvino"])
+def test_images_of_another_shape_are_refused_as_they_were_given(name, model, tmp_path, monkeypatch):
+    if why := missing_packages(name):
+        pytest.skip(why)
+    monkeypatch.setenv("VITLAB_ENGINE_CACHE", str(tmp_path))
+    engine = open_engine(model, name)
+    with pytest.raises(ValueError, match="images are 48x40, this model expects 32x40; resize them"):
+        engine(torch.zeros(8, 3, 48, 40))
+    with pytest.raises(ValueError, match=r"images must be \(B, 3, H, W\), not \(8, 1, 32, 40\)"):
+        engine.features(torch.zeros(8, 1, 32, 40))
 
 
 @pytest.mark.parametrize(

@@ -201,10 +201,63 @@ def test_the_fastest_engine_is_measured_once(model, own_cache, monkeypatch):
         "auto: estimated time for 1 image in batches of 4: torch 1.10 s (opens in 0.10 s, 1.0 images/s), "
         f"{INSTALLED[0]} 2.01 s (opens in 2.00 s, 99.0 images/s)"
     )
-    for damaged in ("[]", '{"torch": 1.0}', '{"torch": [0.0, 1.0]}', '{"torch": [1.0]}'):
-        remembered.write_text(damaged)
-        with pytest.raises(TypeError):  # measures again
-            fastest(model, 4)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        *("[]", '{"torch": 1.0}', '{"torch": [0.0, 1.0]}', '{"torch": [1.0]}', '{"torch": [1e999, 1.0]}'),
+        *('{"torch": [1.0, 1.0], "openvino": [1000000.0, -50.0]}', '{"torch": [1.0, 1e999]}', '{"torch": [1.0, 1.0'),
+    ],
+)
+def test_measurements_that_no_engine_can_have_are_made_again(damaged, tmp_path):
+    (tmp_path / "speeds.json").write_text(damaged)
+    assert choice._read(tmp_path / "speeds.json") is None
+
+
+def remember(model, batch, speeds):
+    """Write a measurement as `fastest` does."""
+    names = [name for name in choice.CANDIDATES if not making.missing_packages(name)]
+    path = graphs.cache_folder() / f"{choice._key(model, batch, names)}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(speeds))
+
+
+@pytest.mark.skipif(not INSTALLED, reason="neither onnxruntime nor openvino is installed")
+@pytest.mark.parametrize("error", [OSError("read-only"), ImportError("no library"), Exception("of another library")])
+def test_if_the_chosen_engine_cannot_be_opened_auto_is_torch_and_says_why(model, monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    remember(model, 4, {"torch": [1.0, 0.1], INSTALLED[0]: [99.0, 0.1]})
+    monkeypatch.setattr(making, "cached_graph", fail)
+    engine = open_engine(model, "auto", batch=4)
+    assert (engine.name, engine.note) == ("torch", f"auto: {INSTALLED[0]} cannot be opened: {error}")
+
+
+@pytest.mark.skipif(not INSTALLED, reason="neither onnxruntime nor openvino is installed")
+def test_an_engine_that_cannot_be_opened_now_is_measured_next_time(model, own_cache, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(making, "cached_graph", full)
+    assert open_engine(model, "auto", batch=4).name == "torch"
+    assert list(own_cache.glob("*.json")) == []
+
+
+@pytest.mark.skipif(not INSTALLED, reason="neither onnxruntime nor openvino is installed")
+def test_auto_keeps_no_engine_but_the_chosen_one(model):
+    remember(model, 4, {"torch": [99.0, 0.1], INSTALLED[0]: [1.0, 0.1]})
+    making._made.setdefault(model, {})[INSTALLED[0]] = (b"", making.make_engine(model, "torch"))  # as after measuring
+    open_engine(model, "auto", batch=4)
+    assert list(making._made[model]) == ["torch"]
+
+
+def test_auto_says_why_a_model_with_hooks_is_called_as_it_is(model):
+    model.blocks[0].register_forward_hook(lambda *_: None)
+    engine = open_engine(model, "auto")
+    assert engine.name == "plain"
+    assert engine.note.startswith("auto: plain instead of torch: the model has hooks")
 
 
 @pytest.mark.parametrize(

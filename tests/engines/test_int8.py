@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from agreement import randomised
+from families import FAMILIES
 from vitlab import load_model, preprocess
 from vitlab.engines.agreement import agreement, probe
 from vitlab.engines.graphs import cached_graph
@@ -47,6 +48,16 @@ def model():
 @pytest.fixture(scope="module")
 def engine(model):
     return open_engine(model, "onnxruntime-int8")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [FAMILIES["BiT"], ViTSpec(patch=8, layers=2, width=24, mlp=48, heads=3, image=(16, 16), classes=4)],
+    ids=["no dense layers", "few tokens"],
+)
+def test_a_model_in_which_nothing_would_be_rounded_is_refused(spec):
+    with pytest.raises(ValueError, match="8 tokens or more, and this model has none; use engine 'onnxruntime'"):
+        open_engine(randomised(build_from_spec(spec)), "onnxruntime-int8")
 
 
 def test_weights_are_rounded_with_one_scale_per_output():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils.parametrizations import orthogonal
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -131,6 +132,9 @@ REPLACEMENTS = {
     "a parametrized weight": lambda model: orthogonal(model.blocks[0].mlp.dense1),
     "a method": lambda model: setattr(model, "pooled", lambda images: images.new_zeros(len(images), 24)),
     "a method of a part": lambda model: setattr(model.blocks[0].attention, "_join_heads", lambda heads: heads),
+    "the epsilon of a norm": lambda model: setattr(model.blocks[0].norm1, "eps", 0.5),
+    "the approximation of a GELU": lambda model: setattr(model.blocks[0].mlp, "approximate", "none"),
+    "the scale of an attention": lambda model: setattr(model.blocks[1].attention, "scale", 1.0),
     "a hook before": lambda model: model.norm.register_forward_pre_hook(lambda *_: None),
 }
 
@@ -152,3 +156,11 @@ def test_hooks_and_replaced_methods_are_seen():
     model.blocks[0].forward = model.blocks[0].forward
     assert not is_untouched(model)
     assert not is_untouched(torch.compile(build_from_spec(FAMILIES["ViT"]), backend="eager"))
+
+
+def test_a_hook_on_all_modules_is_seen():
+    model = build_from_spec(FAMILIES["ViT"])
+    handle = register_module_forward_hook(lambda *_: None)
+    assert not is_untouched(model)
+    handle.remove()
+    assert is_untouched(model)

@@ -175,6 +175,7 @@ def test_the_explain_path_equals_the_fused_one_in_every_layer(model):
 # -- Models that do not merge --------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:. of 12 layers can merge 8 tokens")
 @pytest.mark.parametrize("name", ["ViT-Ti/16", "DeiT-Ti/16-distilled", "R+ViT-Ti/16"])
 def test_merging_nothing_is_bit_identical_and_has_the_same_weights(name):
     plain, merging = (vitlab.build_model(name, image=64, seed=3, merge=merge) for merge in (0, 8))

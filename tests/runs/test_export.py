@@ -369,7 +369,7 @@ def test_a_model_without_classes_has_no_logits(tmp_path):
 def test_hooks_would_be_lost(tmp_path):
     model = model_of("ViT")
     model.blocks[0].register_forward_hook(lambda *_: None)
-    with pytest.raises(ValueError, match=r"hooks, replaced parts or a wrapper, which an export would leave out"):
+    with pytest.raises(ValueError, match=r"hooks, replaced parts, .* which an export would leave out"):
         vitlab.export(model, tmp_path / "out", "torch", quiet=True)
 
 

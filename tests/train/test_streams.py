@@ -3,6 +3,8 @@
 import copy
 import threading
 import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +17,7 @@ from vitlab.models.vit import make_lean
 from vitlab.paper.recipes.finetuning import finetuning_recipe
 from vitlab.spec import ViTSpec
 from vitlab.spec.recipe import SGD, AdamW, Execution, Schedule
+from vitlab.train import streams
 from vitlab.train.optimizers import make_optimizer
 from vitlab.train.state import TrainState
 from vitlab.train.streams import add_gradients, divided, one_thread
@@ -155,6 +158,40 @@ def test_finished_gradients_do_not_pile_up_behind_a_slow_part():
     assert sorted(part.start for part in meanwhile) == [0, 1, 2]
     assert [float(loss) for loss in losses] == [3.0 * n for n in range(9)]
     assert torch.equal(weight.grad, torch.full((3,), 36.0))
+
+
+def test_added_gradients_are_freed_before_the_next_ones_are_awaited(monkeypatch):
+    weight, gradients, alive, take = torch.nn.Parameter(torch.ones(3)), [], [], torch.autograd.grad
+
+    def taken(*given, **how):
+        found = take(*given, **how)
+        gradients.append(weakref.ref(found[0]))
+        return found
+
+    def loss_of(part):
+        if part.start == 3:
+            time.sleep(0.2)  # until the main thread waits for this part
+            alive.extend(gradient() is not None for gradient in gradients)
+        return (weight * part.start).sum()
+
+    monkeypatch.setattr(torch.autograd, "grad", taken)
+    with one_thread():
+        add_gradients(loss_of, [range(n, n + 1) for n in range(4)], [weight], threads=1)
+    assert alive == [True, False, False]  # the first is the parameter's gradient
+
+
+def test_parts_that_have_not_begun_are_given_up_with_the_others():
+    begun = []
+
+    def found(part):
+        begun.append(part.start)
+        time.sleep(0.1)
+
+    with ThreadPoolExecutor(1) as pool:
+        results = streams._in_order(pool, found, [range(n, n + 1) for n in range(9)], 4)
+        next(results)
+        results.close()  # as an error does
+    assert set(begun) <= {0, 1}
 
 
 def test_one_thread_holds_inside_its_block_only():

@@ -61,7 +61,8 @@ def check_outputs(model: Model, outputs: tuple[ExportOutput, ...]) -> None:
     """Raise a ValueError if a model does not have these outputs, or cannot be exported at all."""
     require(bool(outputs), "outputs is empty; choose some of logits, features, attention, tokens")
     require(len(set(outputs)) == len(outputs), f"outputs {' '.join(outputs)} names one twice; name each once")
-    require(is_untouched(model), "the model has hooks, replaced parts or a wrapper, which an export would leave out")
+    touched = "the model has hooks, replaced parts, changed settings or a wrapper, which an export would leave out"
+    require(is_untouched(model), touched)
     no_classes = "this model has no classes, only features; give outputs=features, or fine-tune it on labelled images"
     require("logits" not in outputs or model.spec.classes > 0, no_classes)
     for name in ("attention", "tokens"):

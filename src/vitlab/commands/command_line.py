@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from vitlab.commands.recipe_fields import MEANINGS
-from vitlab.errors import InvalidValue, did_you_mean, flag
+from vitlab.errors import InvalidValue, did_you_mean, either, flag
 from vitlab.files.strict_json import EXPECTED
 from vitlab.spec.changes import DESCRIPTIVE_FIELDS, SYNONYMS
 from vitlab.spec.recipe import Recipe
@@ -92,8 +92,8 @@ class Parameter:
                     return kind(text)
                 except ValueError:
                     continue
-        expected = (" or ".join(typing.get_args(kind)) or EXPECTED.get(kind, "text") for kind in kinds)
-        raise InvalidValue(f"is {text!r:.60}; expected {' or '.join(expected)}", field=self.spelled)
+        expected = [word for kind in kinds for word in typing.get_args(kind) or (EXPECTED.get(kind, "text"),)]
+        raise InvalidValue(f"is {text!r:.60}; expected {either(expected)}", field=self.spelled)
 
 
 Given = dict[Parameter, Any]  # values by parameter

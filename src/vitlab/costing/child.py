@@ -5,6 +5,7 @@ its task the process waits for requests, lines with a batch to run. When standar
 has ended in whatever way, this process ends too. `children.py` is the other side.
 """
 
+import gc
 import json
 import os
 import queue
@@ -18,7 +19,7 @@ from typing import Literal, TextIO
 
 import torch
 
-from vitlab.costing.memory import be_killed_first, own_peak
+from vitlab.costing.memory import be_killed_first, own_peak, reset_own_peak
 from vitlab.costing.search import expected_seconds, next_batch
 from vitlab.costing.work import Mode, Step, work
 from vitlab.files.strict_json import from_json, parse_json
@@ -31,6 +32,8 @@ ENOUGH = 0.5  # seconds of timed runs, if there are enough of them
 TRIES = 2  # runs of a requested batch: the second also has AdamW's averages, and memory that the first left behind
 PRODUCT = 0.02  # seconds that a matrix product takes before its speed counts as the limit
 LARGEST_SIDE = 16_384
+OPEN_AT_ONCE: tuple[EngineName, ...] = ("torch", "plain")  # engines that convert and compile nothing
+WARM_UP = (1, 2)  # batches: one is computed by all cores, two by streams, and a compiled model sees that they differ
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ def reports(task: Task, device: torch.device, requests: Iterable[int]) -> Iterat
     yield Report("started", held=own_peak(), limit=_limit_device(task, device))
     flops = None if task.only_requests else matmul_flops(device)
     step_of = work(task.mode, task.spec, device, task.engine)
+    if task.mode == "inference" and task.engine not in OPEN_AT_ONCE:
+        _warm_up(step_of, device)
     yield Report("ready", flops=flops)
     if not task.only_requests:
         deadline = time.monotonic() + task.seconds
@@ -114,6 +119,16 @@ def reports(task: Task, device: torch.device, requests: Iterable[int]) -> Iterat
         yield Report("batch", batch, times[-1], _peak(device), engine=step.engine)
         del step
         yield Report("waiting")
+
+
+def _warm_up(step_of: Callable[[int], Step], device: torch.device) -> None:
+    """Build what an engine computes with, for all cores and for one, so that it is not measured with the batches."""
+    for batch in WARM_UP:
+        step_of(batch).run()
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    reset_own_peak()
 
 
 def matmul_flops(device: torch.device) -> float:

@@ -57,6 +57,10 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Kill the process, and wait until it has ended."""
         self._process.kill()
         for file in (self._process.stdin, self._process.stdout, self._errors):
             with contextlib.suppress(BrokenPipeError):

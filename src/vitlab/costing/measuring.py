@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
-from vitlab.costing.child import TRIES, Report, Task
+from vitlab.costing.child import OPEN_AT_ONCE, TRIES, Report, Task
 from vitlab.costing.children import Child, TooLong, TooMuchMemory
 from vitlab.costing.memory import show_memory
 from vitlab.costing.search import Largest, expected_seconds, largest_batch
@@ -34,7 +34,8 @@ class Timing:
 
 
 class Measuring:
-    """A task in `task.seconds`, apart from starting its first process, within `memory` bytes of this machine.
+    """A task in `task.seconds`, apart from converting the model and from starting its first process, within `memory`
+    bytes of this machine.
 
     `limit` is the memory that decides what fits: that of a GPU, or `memory`; None if it is unknown. `flops` is the
     speed of a large matrix product in the same process. At the end of the block no process is left.
@@ -57,9 +58,11 @@ class Measuring:
 
     def time_batches(self) -> Iterator[Timing]:
         """Time batches until it no longer pays, or time or memory is used up."""
-        began = time.monotonic()
-        self._child = Child(replace(self.task, seconds=SPEED_SHARE * self.task.seconds), self.memory)
         try:
+            if self.task.mode == "inference" and self.task.engine not in OPEN_AT_ONCE:
+                self._convert()
+            began = time.monotonic()
+            self._child = Child(replace(self.task, seconds=SPEED_SHARE * self.task.seconds), self.memory)
             for report in self._child.reports(self.task.seconds):
                 if report.event == "started":
                     self._check_start(report)
@@ -75,6 +78,14 @@ class Measuring:
             self.too_large = next((batch for batch in self.task.batches if batch > largest), 2 * largest or 1)
         except TooLong:
             self._end()
+
+    def _convert(self) -> None:
+        """Let the engine convert the model into its cache in a process of its own, whose memory is not measured."""
+        self._child = Child(replace(self.task, only_requests=True), self.memory)
+        for report in self._child.reports(self.task.seconds):
+            if report.event == "started":
+                self._check_start(report)
+        self._end()
 
     def find_largest(self) -> Largest | None:
         """Search for the largest batch in the time that is left; None if nothing can be said."""
@@ -126,5 +137,5 @@ class Measuring:
 
     def _end(self) -> None:
         if self._child is not None:
-            self._child.__exit__()
+            self._child.end()
             self._child = None

@@ -6,6 +6,7 @@ The kernel's files under /proc are read where they exist (Linux); elsewhere the 
 import math
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from vitlab.errors import InvalidValue
@@ -31,8 +32,8 @@ def parse_memory(given: int | str) -> int:
 
 
 def show_memory(size: int) -> str:
-    """Bytes as text: 1.5 GiB, 220 MiB."""
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+    """Bytes as text, in the units of the tables: 1.5 GB, 220 MB."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
 def default_limit() -> int | None:
@@ -91,9 +92,13 @@ def own_peak() -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
 
 
+def reset_own_peak() -> None:
+    """Let `own_peak` count from now on."""
+    with suppress(OSError):  # not Linux
+        (PROC / "self" / "clear_refs").write_text("5")
+
+
 def be_killed_first() -> None:
     """Make this process the first that the kernel kills when memory runs out, instead of another program."""
-    try:
+    with suppress(OSError):  # not Linux
         (PROC / "self" / "oom_score_adj").write_text("1000")
-    except OSError:  # not Linux
-        return

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.metadata
 import json
+import math
 import random
 import statistics
 import time
@@ -18,7 +19,7 @@ from vitlab.engines.agreement import agreement, probe
 from vitlab.engines.engine import Engine, EngineName
 from vitlab.engines.graphs import REVISION, cache_folder, check_cache
 from vitlab.engines.machine import machine
-from vitlab.engines.making import make_engine, missing_packages, new_engine
+from vitlab.engines.making import keep_only, make_engine, missing_packages, new_engine
 from vitlab.engines.networks import is_untouched
 from vitlab.files.store import write_json
 from vitlab.files.strict_json import parse_json
@@ -47,31 +48,44 @@ def fastest(model: Model, batch: int, images: int | None = None) -> Engine:
 
     Without a cache to keep them in, models are not converted: that takes longer than any engine saves.
     """
-    weight = next(model.parameters())
-    if (
-        weight.device.type != "cpu"
-        or weight.dtype != torch.float32
-        or not is_untouched(model)
-        or not model.spec.classes
-    ):
-        return replace(make_engine(model, "torch"), note="auto: no other engine can compute this model")
+    if why := _only_torch(model):
+        return _torch(model, why)
     there = [name for name in CANDIDATES if not missing_packages(name)]
     if there == ["torch"]:
-        return replace(make_engine(model, "torch"), note="auto: no other engine is installed")
+        return _torch(model, "no other engine is installed")
     path = cache_folder() / f"{_key(model, batch, there)}.json"
     known = _read(path)
     if known is None:
         try:
             check_cache()
         except OSError as error:
-            return replace(make_engine(model, "torch"), note=f"auto: {error}")
-        engines, known = _measure(model, batch, there)
-        with suppress(OSError):  # measured again next time
-            write_json(path, known)
-        engine = engines[_best(known, images)]
-    else:
-        engine = make_engine(model, _best(known, images))
+            return _torch(model, str(error))
+        known, failed = _measure(model, batch, there)
+        if not failed:
+            with suppress(OSError):  # measured again next time
+                write_json(path, known)
+    best = _best(known, images)
+    try:
+        engine = make_engine(model, best)
+    except Exception as error:  # of any library: such as no graph in a cache that cannot be written to
+        if best == "torch":
+            raise
+        return _torch(model, f"{best} cannot be opened: {error}")
+    keep_only(model, best)
     return replace(engine, note=f"auto: {_reason(known, batch, images)}")
+
+
+def _only_torch(model: Model) -> str:
+    """Why no other engine than `torch`, or `plain`, can compute a model; empty if others can."""
+    weight = next(model.parameters())
+    is_usual = weight.device.type == "cpu" and weight.dtype == torch.float32 and model.spec.classes > 0
+    return "" if is_usual and is_untouched(model) else "no other engine can compute this model"
+
+
+def _torch(model: Model, why: str) -> Engine:
+    """The engine `torch`, or what computes instead of it; the note says why it is no other."""
+    engine = make_engine(model, "torch")
+    return replace(engine, note=f"auto: {engine.note or why}")
 
 
 def _reason(known: Mapping[str, Measured], batch: int, images: int | None) -> str:
@@ -86,15 +100,21 @@ def _reason(known: Mapping[str, Measured], batch: int, images: int | None) -> st
     return f"estimated time for {work}: {', '.join(each)}"
 
 
-def _measure(model: Model, batch: int, names: list[EngineName]) -> tuple[dict[str, Engine], dict[str, Measured]]:
-    """Open engines and time them on random images, interleaved; one that disagrees with the plain model is left out."""
-    images, engines, opening = probe(model, batch), {}, {}
+def _measure(model: Model, batch: int, names: list[EngineName]) -> tuple[dict[str, Measured], bool]:
+    """Open engines and time them on random images, interleaved; one that disagrees with the plain model is left out.
+
+    Also returns whether one could not be opened for a reason that may pass, such as a full disk.
+    """
+    images, engines, opening, failed = probe(model, batch), {}, {}, False
     for name in names:
         try:
             engine = make_engine(model, name)
-        except (ValueError, RuntimeError):  # it cannot convert this model, or disagrees with it
+            found = agreement(engine, model, images)  # also the first call, which is slow
+        except Exception as error:  # of any library
+            if name == "torch":
+                raise
+            failed |= not isinstance(error, ValueError | RuntimeError)  # these: it cannot convert or compute this model
             continue
-        found = agreement(engine, model, images)  # also the first call, which is slow
         if name == "torch" or found.is_exact:
             engines[name], start = engine, time.perf_counter()
             new_engine(model, name)  # again: the first time converts the model
@@ -109,7 +129,7 @@ def _measure(model: Model, batch: int, names: list[EngineName]) -> tuple[dict[st
         if time.monotonic() - begin > SECONDS:
             break
     speeds = {name: round(batch / statistics.median(taken), 2) for name, taken in seconds.items()}
-    return engines, {name: Measured(speed, opening[name]) for name, speed in speeds.items()}
+    return {name: Measured(speed, opening[name]) for name, speed in speeds.items()}, failed
 
 
 def _best(known: Mapping[str, Measured], images: int | None = None) -> EngineName:
@@ -140,6 +160,6 @@ def _read(path: Path) -> dict[str, Measured] | None:
 
 
 def _is_pair(one: object) -> bool:
-    """Whether it is a speed above 0 and a time."""
+    """Whether it is a speed above 0 and a time, as `_measure` finds them."""
     is_list = isinstance(one, list) and len(one) == 2 and all(isinstance(number, float) for number in one)
-    return is_list and cast(list[float], one)[0] > 0
+    return is_list and 0 < cast(list[float], one)[0] < math.inf and 0 <= cast(list[float], one)[1] < math.inf

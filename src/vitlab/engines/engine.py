@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from vitlab.engines.streams import Streams
-from vitlab.models.classifier import check_images
-from vitlab.require import require
+from vitlab.models.classifier import check_images, check_shape
 from vitlab.spec import EngineName
 
 Output = Literal["features", "logits"]
@@ -48,7 +47,8 @@ class Engine:
 
     Only the engine `plain` is the model itself and follows its changes; open any other again for the new weights.
     `wide` uses all cores for a batch; `narrow`, if there is one, uses a single core and runs on several at a time.
-    Inputs are moved to the `device` and `dtype` of the model. `note` says how an automatic choice came about.
+    Inputs are moved to the `device` and `dtype` of the model, and must have its image `size` unless that is None.
+    `note` says how an automatic choice came about.
     """
 
     name: EngineName
@@ -58,6 +58,7 @@ class Engine:
     dtype: torch.dtype = torch.float32
     streams: Streams[Tensor, Tensor] = field(default_factory=lambda: Streams(torch.get_num_threads()))
     note: str = ""
+    size: tuple[int, int] | None = None
 
     @property
     def is_concurrent(self) -> bool:
@@ -66,11 +67,11 @@ class Engine:
 
     def __call__(self, images: Tensor) -> Tensor:
         """(B, 3, H, W), preprocessed -> logits (B, K)."""
-        return self.submit(_checked(images)).result()
+        return self.submit(self._checked(images)).result()
 
     def features(self, images: Tensor) -> Tensor:
         """(B, 3, H, W), preprocessed -> features (B, D)."""
-        return self.submit(_checked(images), "features").result()
+        return self.submit(self._checked(images), "features").result()
 
     def submit(self, images: Tensor, output: Output = "logits", prepare: Prepare | None = None) -> Pending:
         """Begin to compute a batch; `prepare` turns what is given into the model's inputs."""
@@ -95,10 +96,9 @@ class Engine:
         turns = math.ceil(math.ceil(len(images) / size) / streams)
         return images.split(size) if len(images) >= BALANCE * turns * streams * size else [images]
 
-
-def _checked(images: object) -> Tensor:
-    """The images themselves; a ValueError that names the given shape unless they are a batch of floats."""
-    check_images(images)
-    assert isinstance(images, Tensor)
-    require(images.dim() == 4, f"images must be (B, 3, H, W), not {tuple(images.shape)}")
-    return images
+    def _checked(self, images: object) -> Tensor:
+        """The images themselves; a ValueError that names the given shape unless the model can take such a batch."""
+        check_images(images)
+        assert isinstance(images, Tensor)
+        check_shape(images, self.size)
+        return images

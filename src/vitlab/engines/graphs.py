@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 GRAPH, INPUT = "graph.onnx", "images"
 LARGEST_CACHE = 4 * 2**30  # bytes of graphs that are kept; the oldest go first
-REVISION = 3  # of what a graph contains; a new one makes the cached ones useless
+REVISION = 4  # of what a graph contains; a new one makes the cached ones useless
 
 
 def cache_folder() -> Path:

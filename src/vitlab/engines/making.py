@@ -21,7 +21,7 @@ from vitlab.engines.runtimes import GRAPH_ENGINES, network_function, plain_funct
 from vitlab.models.build import Model
 from vitlab.require import require
 
-CHANGED = "the model has hooks, replaced parts or a wrapper, which only the plain engine calls"
+CHANGED = "the model has hooks, replaced parts, changed settings or a wrapper, which only the plain engine computes"
 _made: WeakKeyDictionary[nn.Module, dict[EngineName, tuple[bytes, Engine]]] = WeakKeyDictionary()
 
 
@@ -43,12 +43,18 @@ def make_engine(model: Model, engine: EngineName) -> Engine:
     return kept
 
 
+def keep_only(model: Model, engine: EngineName) -> None:
+    """Let the other engines of a model go, with their copies of its weights."""
+    for name in [name for name in _made.get(model, {}) if name != engine]:
+        del _made[model][name]
+
+
 def new_engine(model: Model, engine: EngineName) -> Engine:
     """Make an engine other than `plain`, whether or not there is one already."""
     weight = next(model.parameters())
-    place = {"device": weight.device, "dtype": weight.dtype}
+    place = {"device": weight.device, "dtype": weight.dtype, "size": model.spec.image}
     if engine in GRAPH_ENGINES:
-        return _graph_engine(model, engine, weight)
+        return _graph_engine(model, engine)
     if engine == "compiled":
         return Engine(engine, network_function(cast(nn.Module, torch.compile(prepared(model, own=True)))), **place)
     is_packed = can_pack(model) and is_packing_faster()
@@ -84,9 +90,10 @@ def _digest(model: Model) -> bytes:
     return digest.digest()
 
 
-def _graph_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
+def _graph_engine(model: Model, engine: EngineName) -> Engine:
     if why := missing_packages(engine):
         raise ModuleNotFoundError(why)
+    weight = next(model.parameters())
     given = f"the model is {weight.dtype} on {weight.device}"
     is_usual = weight.device.type == "cpu" and weight.dtype == torch.float32
     require(is_usual, f"engine {engine!r} computes in float32 on the CPU, and {given}; use engine 'torch'")
@@ -103,7 +110,7 @@ def _graph_engine(model: Model, engine: EngineName, weight: Tensor) -> Engine:
         )
 
     check(narrow)
-    return Engine(engine, _checked_first(wide, check), narrow)
+    return Engine(engine, _checked_first(wide, check), narrow, size=model.spec.image)
 
 
 def _checked_first(function: Function, check: Callable[[Function], None]) -> Function:

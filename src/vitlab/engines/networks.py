@@ -9,11 +9,12 @@ import copy
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from vitlab.engines.dense import Dense, MakeDense, PackedDense, both, drop_dense
 from vitlab.engines.windows import LeanSwin
@@ -87,11 +88,14 @@ def _copied(weight: Tensor) -> Tensor:
 
 
 def is_untouched(model: nn.Module) -> bool:
-    """Whether a model computes what its spec says: no hooks, no replaced parts or methods, no wrapper around it."""
-    if type(model) not in (ViT, ResNet, AxialResNet, Swin):
+    """Whether a model computes what its spec says: no hooks, no replaced parts or methods, no other settings of a part,
+    no wrapper around it.
+    """
+    if type(model) not in (ViT, ResNet, AxialResNet, Swin) or _global_forward_hooks or _global_forward_pre_hooks:
         return False
     own = cast(Model, model)
-    return _structure(own) == _structure_of(own.spec) and not any(map(_is_changed, own.modules()))
+    usual = _structure_of(own.spec)
+    return _structure(own, usual) == usual and not any(map(_is_changed, own.modules()))
 
 
 def _is_changed(part: nn.Module) -> bool:
@@ -100,17 +104,36 @@ def _is_changed(part: nn.Module) -> bool:
     return has_hooks or any(callable(getattr(type(part), name, None)) for name in vars(part))
 
 
-Structure = dict[str, tuple[type, dict[str, torch.Size]]]
+class Part(NamedTuple):
+    """A module: its type, the shapes of its own parameters and buffers, and its settings, such as a norm's epsilon."""
+
+    kind: type
+    shapes: dict[str, torch.Size]
+    settings: dict[str, object]
 
 
-def _structure(model: Model) -> Structure:
-    """The type of every part, and the shapes of its own parameters and buffers."""
+Structure = dict[str, Part]
+UNREAD = {"training", "is_lean", "drop", "dropout"}  # settings that inference does not read
+DESCRIPTIONS = {"spec", "class_names", "task", "provenance"}  # what a model has besides: read by name, or not at all
 
-    def shapes(part: nn.Module) -> dict[str, torch.Size]:
+
+def _structure(model: Model, usual: Structure | None = None) -> Structure:
+    """The parts of a model by their names; of their settings only those that the parts of `usual` have."""
+
+    def described(name: str, part: nn.Module) -> Part:
         own = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
-        return {name: tensor.shape for name, tensor in own}
+        settings = {key: value for key, value in vars(part).items() if not key.startswith("_")}
+        if usual is None:
+            known = settings.keys() - (UNREAD if name else UNREAD | DESCRIPTIONS)
+        else:
+            known = usual[name].settings.keys() if name in usual else ()
+        return Part(
+            type(part),
+            {key: tensor.shape for key, tensor in own},
+            {key: settings[key] for key in known if key in settings},
+        )
 
-    return {name: (type(part), shapes(part)) for name, part in model.named_modules(remove_duplicate=False)}
+    return {name: described(name, part) for name, part in model.named_modules(remove_duplicate=False)}
 
 
 @lru_cache(maxsize=64)

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vitlab.require import require
+
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
 MICROSOFT = "com.microsoft"  # operators of ONNX Runtime
 FEWEST_ROWS = 8  # tokens per image: a product of fewer takes no time worth saving, and rounding it costs accuracy
+NOTHING = (
+    f"engine 'onnxruntime-int8' rounds dense layers of {FEWEST_ROWS} tokens or more, and this model has none; "
+    "use engine 'onnxruntime'"
+)
 SYMMETRIC, GELU = "symmetric", "gelu"  # where the zero of an activation lies
 ZEROS = {SYMMETRIC: 128, GELU: 32}
 STEPS = {SYMMETRIC: 127, GELU: 223}  # from zero to the largest activation of a token
@@ -23,7 +29,8 @@ SMALLEST = {SYMMETRIC: 1e-6, GELU: 1.2}  # largest activation of a token; GELU's
 def quantise(path: Path) -> None:
     """Replace a graph, and the file of its weights, by one with 8-bit dense layers.
 
-    The patch embedding, the head and the last layer's products for the tokens that the head reads stay in fp32.
+    The patch embedding, the head and the last layer's products for the tokens that the head reads stay in fp32. A model
+    that has no other dense layers, or too few tokens for them, is a ValueError.
     """
     import onnx
 
@@ -41,6 +48,7 @@ def _quantise_products(model: "ModelProto") -> None:
     weights = {one.name: one for one in graph.initializer}
     makers = {name: node.op_type for node in graph.node for name in node.output}
     chosen = {node.output[0] for node in _products(graph)[1:]}  # the first is the patch embedding
+    require(bool(chosen), NOTHING)
     nodes: list[NodeProto] = []
     constants: dict[str, np.ndarray] = {}
     for node in graph.node:

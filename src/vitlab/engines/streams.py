@@ -32,9 +32,15 @@ class Streams(Generic[T, R]):
     def _started(self) -> ThreadPoolExecutor:
         pool, before = ThreadPoolExecutor(self.number, "vitlab-stream"), torch.get_num_threads()
         everyone = threading.Barrier(self.number)
-        for ready in [pool.submit(_compute_alone, everyone) for _ in range(self.number)]:
-            ready.result()
-        torch.set_num_threads(before)  # a stream's setting is its own, but also the default of threads to come
+        try:
+            for ready in [pool.submit(_compute_alone, everyone) for _ in range(self.number)]:
+                ready.result()
+        except BaseException:  # such as a thread that cannot start: those that have would wait for it forever
+            everyone.abort()
+            pool.shutdown()
+            raise
+        finally:
+            torch.set_num_threads(before)  # a stream's setting is its own, but also the default of threads to come
         return pool
 
 

@@ -183,11 +183,7 @@ class Classifier(nn.Module, Generic[Spec]):
         own = next(self.parameters()).dtype  # not the head's: a quantised head has no such weight
         if images.dtype == torch.float64 != own:
             raise ValueError(f"images must be {own} like the model, not torch.float64: images.to({own}); {MAKES}")
-        if images.dim() != 4 or images.shape[1] != 3:
-            raise ValueError(f"images must be (B, 3, H, W), not {tuple(images.shape)}")
-        if images.shape[2:] != self.spec.image:
-            given, own = ("x".join(map(str, size)) for size in (images.shape[2:], self.spec.image))
-            raise ValueError(f"images are {given}, this model expects {own}; resize them, or call model.resize")
+        check_shape(images, self.spec.image)
 
 
 def check_images(images: object) -> None:
@@ -196,6 +192,15 @@ def check_images(images: object) -> None:
         return
     given = images.dtype if isinstance(images, Tensor) else type(images).__name__
     raise ValueError(f"images must be a float tensor in the model's normalisation, not {given}; {MAKES}")
+
+
+def check_shape(images: Tensor, size: tuple[int, int] | None) -> None:
+    """Raise a ValueError unless `images` is (B, 3, H, W), of this height and width unless they are None."""
+    if images.dim() != 4 or images.shape[1] != 3:
+        raise ValueError(f"images must be (B, 3, H, W), not {tuple(images.shape)}")
+    if size is not None and images.shape[2:] != size:
+        given, own = ("x".join(map(str, sides)) for sides in (images.shape[2:], size))
+        raise ValueError(f"images are {given}, this model expects {own}; resize them, or call model.resize")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The Vision Transformer of section 3.1."""
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from operator import itemgetter
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitlab.errors import WeightsWarning
 from vitlab.models.axial import AXES, AxialAttention
 from vitlab.models.classifier import Classifier, make_head
 from vitlab.models.embedding import TABLES, PatchEmbedding, Positions, Positions2D
@@ -187,8 +189,13 @@ class ViT(Classifier[ViTSpec]):
         self.spec = spec
 
     def set_merge(self, merge: int) -> None:
-        """Merge this many tokens in every layer from now on; 0 merges none. The weights stay as they are."""
+        """Merge this many tokens in every layer from now on; 0 merges none. The weights stay as they are.
+
+        A number that some layer cannot reach is a WeightsWarning with the tokens that are left.
+        """
         self.spec = replace(self.spec, merge=merge)
+        if excess := self.spec.excess_merge:
+            warnings.warn(excess, WeightsWarning, stacklevel=2)
         for block in self.layers:
             block.__class__ = MergingBlock if merge else Block  # which differ in what they do, not in what they hold
 

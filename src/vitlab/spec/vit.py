@@ -1,6 +1,7 @@
 """Vision Transformers, hybrids among them, as frozen values that are validated on creation."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 from vitlab.files.strict_json import check_fields
@@ -96,13 +97,14 @@ class ViTSpec:
 
     @property
     def excess_merge(self) -> str:
-        """What to say of a `merge` that no layer can reach; empty if the first one can."""
-        most = (self.tokens - self.prefix) // 2
-        if self.merge <= most:
+        """What to say of a `merge` that some layer cannot reach; empty if all can."""
+        full = sum(before - after == self.merge for before, after in pairwise(self.layer_tokens))
+        if full == self.layers:
             return ""
-        left = f"{self.tokens} tokens become {self.layer_tokens[-1]} in {self.layers} layers"
-        patches = self.tokens - self.prefix
-        return f"merge {self.merge} is more than half of the {patches} patches, the most that a layer can merge: {left}"
+        most = (
+            f"{full} of {self.layers} layers can merge {self.merge} tokens, and the others half of those of the patches"
+        )
+        return f"{most}: {self.tokens} tokens become {self.layer_tokens[-1]}"
 
     @property
     def pattern(self) -> Pattern:

@@ -63,20 +63,28 @@ def add_gradients(
         for loss, found in _in_order(pool, gradients, parts, threads + 1):
             losses.append(loss)
             _add(parameters, found)
+            del found  # not held while the next result is awaited
     return losses
 
 
 def _in_order(
     pool: ThreadPoolExecutor, function: Callable[[range], Found], parts: Sequence[range], most: int
 ) -> Iterator[Found]:
-    """Yield the results in the order of the parts; at most `most` are being computed or wait for one before them."""
+    """Yield the results in the order of the parts; at most `most` are being computed or wait for one before them.
+
+    After an error, parts that have not begun are not computed.
+    """
     begun: deque[Future[Found]] = deque()
-    for part in parts:
-        if len(begun) == most:
+    try:
+        for part in parts:
+            if len(begun) == most:
+                yield begun.popleft().result()
+            begun.append(pool.submit(function, part))
+        while begun:
             yield begun.popleft().result()
-        begun.append(pool.submit(function, part))
-    while begun:
-        yield begun.popleft().result()
+    finally:
+        for future in begun:
+            future.cancel()
 
 
 @torch.no_grad()

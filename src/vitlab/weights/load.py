@@ -5,7 +5,6 @@ import shlex
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 from vitlab.errors import WeightsWarning
 from vitlab.files.store import sha256
@@ -20,7 +19,6 @@ from vitlab.spec import (
     Conventions,
     Image,
     UnsavedPositions,
-    ViTSpec,
     image_size,
     named_conventions,
 )
@@ -87,8 +85,6 @@ def load_model(
         model.set_attention(attention)
     if merge:
         model.set_merge(int(merge))
-        if excess := cast(ViTSpec, model.spec).excess_merge:
-            warnings.warn(excess, WeightsWarning, stacklevel=2)
     for assumption in found.assumptions:
         warnings.warn(assumption, WeightsWarning, stacklevel=2)
     return model.eval()

@@ -116,7 +116,7 @@ def test_a_size_that_a_model_cannot_take_is_a_row_with_the_reason(tmp_path):
         ({"image": []}, "give at least one model and one image size"),
         ({"image": ["big"]}, "image 'big' is not a size"),
         ({"memory": -1}, "memory is -1; expected a positive size such as 8GiB"),
-        ({"memory": "900TiB"}, "memory is 921600.0 GiB, more than the"),
+        ({"memory": "900TiB"}, "memory is 989560.5 GB, more than the"),
         ({"memory": "lots"}, "memory is 'lots'; expected a positive size such as 8GiB"),
         ({"batch": [0]}, "batch is 0; expected positive whole numbers"),
         ({"batch": [1.5]}, "batch is 1.5; expected positive whole numbers"),
@@ -146,7 +146,7 @@ def test_a_mistake_is_found_before_anything_is_measured(given, told):
         (("nofile.npz",), "nofile.npz does not exist; give weights, or a name such as ViT-B/16"),
         (("ViT-Ti/16", "--merge", "-1"), "--merge is -1; give the number of tokens to merge in every layer"),
         (("ViT-Ti/16", "--batch", "0"), "--batch is 0; expected positive whole numbers"),
-        (("ViT-Ti/16", "--mode", "all"), "--mode is 'all'; expected inference or training or both"),
+        (("ViT-Ti/16", "--mode", "all"), "--mode is 'all'; expected inference, training or both"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(words, told, capsys):
@@ -189,6 +189,11 @@ def test_an_engine_that_is_not_installed_is_found_before_anything_is_measured(mo
     assert not (tmp_path / "out").exists()
 
 
+def test_a_model_that_is_named_twice_is_one_row():
+    found = vitlab.cost(["ViT-Ti/16", "ViT-Ti/16"], image=[100, 100], quiet=True)
+    assert [row.model for row in found.rows] == ["ViT-Ti/16"]
+
+
 def test_a_folder_with_other_files_is_not_written_to(tmp_path):
     (tmp_path / "thesis.txt").write_text("x")
     with pytest.raises(FileExistsError, match="contains other files"):
@@ -198,7 +203,7 @@ def test_a_folder_with_other_files_is_not_written_to(tmp_path):
 @pytest.mark.slow
 def test_memory_that_is_too_small_for_anything_says_what_torch_takes(capsys):
     assert main(["cost", "ViT-Ti/16", "--image", "64", "--memory", "10MB"]) == 2
-    assert "--memory is 10 MiB; a process with PyTorch alone takes" in capsys.readouterr().err
+    assert "--memory is 10 MB; a process with PyTorch alone takes" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -43,12 +43,13 @@ def test_every_command_that_measures_a_model_merges(weights, photos, tmp_path, c
 
 
 def test_more_than_a_layer_can_merge_is_a_warning_with_what_is_left(weights, photos):
-    told = (
-        "merge 98 is more than half of the 16 patches, the most that a layer can merge: 17 tokens become 5 in 2 layers"
-    )
-    with pytest.warns(WeightsWarning, match=told):
-        vitlab.predict(weights, photos, merge=98, quiet=True)
-    vitlab.predict(weights, photos, merge=8, quiet=True)
+    for merge, full in ((98, 0), (8, 1)):
+        told = f"{full} of 2 layers can merge {merge} tokens, and the others half of .*: 17 tokens become 5"
+        with pytest.warns(WeightsWarning, match=told):
+            vitlab.predict(weights, photos, merge=merge, quiet=True)
+        with pytest.warns(WeightsWarning, match=told):
+            vitlab.load_model(weights).set_merge(merge)
+    vitlab.predict(weights, photos, merge=5, quiet=True)
     with pytest.raises(ValueError, match="merge is -1; give the number of tokens to merge in every layer, from 0"):
         vitlab.predict(weights, photos, merge=-1, quiet=True)
 

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from vitlab.costing.child import Task
+from vitlab.costing.child import OPEN_AT_ONCE, Task
 from vitlab.costing.children import ChildFailed
 from vitlab.costing.measuring import Measuring
 from vitlab.costing.memory import default_limit, free_memory, parse_memory, show_memory
@@ -39,7 +39,7 @@ from vitlab.world.device import environment, pick_device
 
 SIZES = (64, 128, 224, 384, 512)  # of figure 12
 MEASUREMENTS = "measurements.json"
-REVISION = 2  # of how rows are measured; 1 trained without streams
+REVISION = 3  # of how rows are measured; 1 trained without streams, 2 measured the conversion of a model too
 STARTING = 5.0  # seconds to start a process and to build a model, about
 SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".bin")  # of files with weights
 FIGURE_12 = "R50x1, R50x2, ViT-B/32, ViT-L/32, ViT-B/16, ViT-L/16, ViT-H/14, R152x4"
@@ -128,7 +128,8 @@ def cost(
     limits each process, in bytes or as text such as "8GiB", by default to what is free now minus a margin; on a GPU it
     is the memory there. `attention` lists patterns such as "window:7" to measure every model with, or is "all": one of
     each kind. `merge` is the number of tokens that every ViT merges in each layer (default: its own). A row takes at
-    most `seconds`, apart from starting its process. A size that a model cannot take is a row with a note.
+    most `seconds`, apart from starting its process and converting the model. A size that a model cannot take is a row
+    with a note.
 
     Rows are measured in child processes, which are killed when they exceed the memory. They are written to the folder
     `out` as they come, at the end with the figure if matplotlib is installed; the same call continues there, and tries
@@ -176,7 +177,7 @@ def _subjects(
     given: ModelLike | Sequence[ModelLike], attentions: Sequence[str], merge: int | None = None
 ) -> list[Subject]:
     """Every model with every pattern; beside ViTs, a model that has no patterns is measured once, as it is."""
-    subjects = [replace(_subject(one), merge=merge) for one in as_list(given)]
+    subjects = list(dict.fromkeys(replace(_subject(one), merge=merge) for one in as_list(given)))
     are_any = any(one.has_patterns for one in subjects)
     return [
         replace(one, attention=attention)
@@ -303,7 +304,8 @@ def _rows(
             say(console, f"warning: {why}, so the numbers are not those of a quiet machine", "yellow")
         rows, each = ("1 row", "") if fresh == 1 else (f"{fresh} rows", " each")
         limit = f"up to {plan.seconds:g} s{each}, and about {STARTING:g} s to start"
-        say(console, f"{rows}, {limit}: at most about {duration(fresh * (plan.seconds + STARTING))}")
+        converting = "" if plan.engine in OPEN_AT_ONCE else ", apart from converting models"
+        say(console, f"{rows}, {limit}: at most about {duration(fresh * (plan.seconds + STARTING))}{converting}")
     with Points(console, len(wanted)) as display:
         for (_, subject, size), row in zip(wanted, empty, strict=True):
             if _key(row) in before:
