@@ -27,7 +27,7 @@ KINDS = {"plain": Dense, "packed": PackedDense}
 
 def machine() -> list[str | int | None]:
     """What the speed of an engine depends on besides the model and the threads."""
-    return [platform.machine(), _processor(), torch.backends.cpu.get_cpu_capability(), os.cpu_count()]
+    return [platform.machine(), processor(), torch.backends.cpu.get_cpu_capability(), os.cpu_count()]
 
 
 @cache
@@ -83,7 +83,7 @@ def _mlp_seconds() -> dict[str, float]:
     return seconds
 
 
-def _processor() -> str:
+def processor() -> str:
     """The name of the processor, where the system says it."""
     try:
         lines = read_lines(CPUINFO, 2**24)

@@ -76,6 +76,7 @@ def test_every_study_runs_at_the_scale_of_the_tests_and_continues_after_a_kill(n
     for row in found.rows:
         assert row.measure in row.values
         assert row.versions["torch"]
+        assert row.versions["processor"]
         assert "/" not in row.data.replace("tiny/", ""), "rows name places, not paths"
     made = {file.name for file in (tmp_path / name).iterdir()}
     assert made >= {"table.md", "table.csv", "table.json", "figure.svg", "figure.png"}

@@ -16,6 +16,7 @@ from vitlab.data.loading.batches import evaluation_batches
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.splits import take
 from vitlab.data.transforms.evaluation import normalised
+from vitlab.engines.machine import processor
 from vitlab.files.store import write_json
 from vitlab.files.strict_json import read_json, to_json
 from vitlab.inspection.attention import attention_distance
@@ -70,7 +71,7 @@ def measure(cell_run: CellRun, console: Console) -> int:
         values=finite,
         published=cell.published,
         command=cell_run.command,
-        versions=versions(),
+        versions={**versions(), "processor": processor()},  # whose arithmetic may differ in the last bits
         when=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     write_json(cell_run.folder / ROW, to_json(_with_training(row, cell_run)))

@@ -19,7 +19,7 @@ models were fine-tuned is counted with each of them. The paper's ViT-B/16 alone 
 """
 AGAIN = """ {again:,} of them repeat a training of another study with the same seed and end in other weights. The
 studies were run on several machines, and the arithmetic of another kind of processor differs in the last bits; the
-rows do not say which machine it was."""
+earlier rows do not name their processor."""
 SCALE = """## The scale
 
 At the scale `{scale}`, every model and every data set of the paper has a stand-in, which keeps the paper's name on
