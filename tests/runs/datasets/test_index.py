@@ -16,7 +16,7 @@ from vitlab.data.indexing.index_file import UNREADABLE, IndexFile
 from vitlab.data.indexing.listing import write_listing
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.folders import FolderSource
-from vitlab.data.sources.shards import INDEX, ShardSource, index_shards
+from vitlab.data.sources.shards import INDEX, ShardSource, index_folder
 from vitlab.files.store import Locked, locked
 from vitlab.runs.datasets import index as indexing
 
@@ -150,7 +150,7 @@ def test_a_second_process_is_refused(tmp_path):
 
 def test_shards_indexed_in_parts_are_those_indexed_at_once(tmp_path):
     write_shards(tmp_path / "d")
-    index_shards(tmp_path / "d")
+    index_folder(tmp_path / "d")
     whole = (tmp_path / "d" / INDEX).read_bytes()
     made = vitlab.index_data(tmp_path / "d", quiet=True)
     assert made.path.read_bytes() == whole
@@ -262,3 +262,17 @@ def test_samples_that_are_added_replace_an_index(tmp_path):
     (tmp_path / "d/a/new.jpg").write_bytes(b"new")
     made = vitlab.index_data(spec, tmp_path / "x.index", quiet=True)
     assert (made.samples, made.replaced) == (31, {})
+
+
+def test_index_shards_replaces_neither_other_files_nor_an_index_of_data_that_has_changed(tmp_path):
+    write_shards(tmp_path / "d")
+    (tmp_path / "victim.jpg").write_bytes(b"a photograph")
+    with pytest.raises(ValueError, match="exists and is not an index"):
+        vitlab.index_shards(tmp_path / "d", tmp_path / "victim.jpg")
+    assert (tmp_path / "victim.jpg").read_bytes() == b"a photograph"
+    made = vitlab.index_shards(tmp_path / "d")
+    assert (made.spec, made.samples, made.excluded) == (f"shards:{tmp_path / 'd'}", 12, {})
+    (tmp_path / "d/s0.tar").unlink()
+    with pytest.raises(ValueError, match="0 have other contents and 4 are missing"):
+        vitlab.index_shards(tmp_path / "d")
+    assert vitlab.index_shards(tmp_path / "d", replace=True).samples == 8

@@ -16,7 +16,7 @@ from stored_sets import photos
 from vitlab.cli import main
 from vitlab.data.indexing.index_file import IndexFile
 from vitlab.data.sources.catalogue import open_source
-from vitlab.data.sources.shards import INDEX, index_shards
+from vitlab.data.sources.shards import INDEX, index_folder
 from vitlab.files.store import Locked, locked
 from vitlab.runs.datasets.pack import PACK
 
@@ -54,7 +54,7 @@ def test_other_tools_read_the_shards(tmp_path):
 def test_the_index_of_a_pack_is_that_of_its_shards(tmp_path):
     vitlab.pack_data(photos(tmp_path / "d"), tmp_path / "out", per_shard=8, quiet=True)
     packed = IndexFile(tmp_path / "out" / INDEX)
-    index_shards(tmp_path / "out", tmp_path / "again")
+    index_folder(tmp_path / "out", tmp_path / "again")
     again = IndexFile(tmp_path / "again")
     assert (again.records(0, 30) == packed.records(0, 30)).all()
     assert list(again.rows()) == list(packed.rows())
@@ -68,7 +68,7 @@ def test_every_kind_of_data_can_be_packed(kind, tmp_path):
     (tmp_path / "d").mkdir()
     spec, _ = kind(tmp_path / "d")
     if kind is kinds.shards:
-        index_shards(tmp_path / "d")
+        index_folder(tmp_path / "d")
     before = open_source(spec)
     after = open_source(vitlab.pack_data(spec, tmp_path / "out", quiet=True).spec)
     assert after.class_names == before.class_names

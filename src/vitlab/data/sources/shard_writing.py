@@ -32,7 +32,7 @@ def write_shards(source: Source, folder: Path, name: str, per_shard: int = PER_S
     """Write the samples of a source into `folder`/`name`-00000.tar and so on; yields after every sample.
 
     A shard is a file under its final name only if it is complete. Shards that exist are not written again. Image files
-    are stored as they are, pixels as PNG. Index the folder afterwards (`index_shards`).
+    are stored as they are, pixels as PNG. Index the folder afterwards (`index_folder`).
     """
     require(per_shard >= 1, f"{per_shard} samples per shard; at least 1 is needed")
     make_folder(folder)

@@ -28,7 +28,7 @@ from vitlab.data.source import Paths, Sample, Source, check_index, keep
 from vitlab.data.sources.tar import Member, TarError, TarFile
 from vitlab.files.strict_json import LARGEST_JSON, parse_json
 from vitlab.files.user_files import read_lines
-from vitlab.require import check_arguments, require
+from vitlab.require import require
 
 INDEX = "vitlab-shards.index"
 CLASS_NAMES = "classnames.txt"  # one name per line, where the shards come with one
@@ -106,7 +106,7 @@ def is_shard(name: str) -> bool:
 
 
 class ShardIndex(NamedTuple):
-    """What `index_shards` has written."""
+    """An index of shards that was written."""
 
     spec: str  # opens the shards
     samples: int
@@ -133,14 +133,12 @@ class ScannedShard:
             yield Row(self.ids[key : key + length], (int(label),), int(size), digest.tobytes())
 
 
-def index_shards(folder: Path | str, index: Path | str | None = None) -> ShardIndex:
-    """Index the webdataset tar shards of a folder, so that any sample can be read by its number.
+def index_folder(folder: Path, index: Path | None = None) -> ShardIndex:
+    """Write the index of shards that the caller has written itself; a file at its place is replaced without a look.
 
-    Every *.tar is read once, in this process; `vitlab.index_data` does the same in several, and continues if it is
-    stopped. The index is written into the folder, or to the file `index`.
+    `vitlab.index_data` is for shards and indexes of a user.
     """
-    check_arguments(index_shards, locals())
-    path, source = Path(index or Path(folder, INDEX)), ShardFolder(Path(folder))
+    path, source = index or folder / INDEX, ShardFolder(folder)
     names = source.names()
     with index_writer(path) as writer:
         excluded, entries, classes = Excluded(), list[ShardEntry](), 0

@@ -34,7 +34,7 @@ from vitlab.data.loading.accounting import Excluded
 from vitlab.data.remote.addresses import Address
 from vitlab.data.remote.shard_source import RemoteShardFolder, RemoteShardSource
 from vitlab.data.sources.catalogue import resolve
-from vitlab.data.sources.shards import INDEX, ShardFolder, ShardSource, scan_shard, shards_meta, shards_spec
+from vitlab.data.sources.shards import INDEX, ShardFolder, ShardIndex, ShardSource, scan_shard, shards_meta, shards_spec
 from vitlab.errors import first_few, printable
 from vitlab.files.store import publish, refuse_address, refuse_unwritable, replacing
 from vitlab.files.strict_json import LARGEST_JSON, parse_json
@@ -118,6 +118,16 @@ def index_data(
     if shards is not None:
         return _index_shards(shards.folder, path, workers, screen, may_replace=replace)
     return _index_samples(str(data), path, workers, screen, may_replace=replace)
+
+
+def index_shards(folder: Path | str, index: Path | str | None = None, *, replace: bool = False) -> ShardIndex:
+    """Index the webdataset tar shards of a folder, so that any sample can be read by its number.
+
+    It is `index_data` in this process, without messages. The index is written into the folder, or to the file `index`.
+    """
+    check_arguments(index_shards, locals())
+    made = index_data(Path(folder), index, replace=replace, quiet=True)
+    return ShardIndex(made.spec, made.samples, made.excluded)
 
 
 class Shards(NamedTuple):
