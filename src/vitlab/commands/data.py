@@ -134,7 +134,7 @@ def data_index(
         source: The data, such as folder:photos or csv:list.csv, or a folder of tar shards (webdataset convention).
         out: The index (default: in the folder of the shards, or NAME.index here).
         jobs: Processes that read at the same time (default: this one).
-        replace: Replace an older index even if samples that it records have changed or are missing.
+        replace: Replace an older index even if it is damaged, or if the data lacks something that it records.
     """
     given = flags.arguments({"data": source, "out": out, "jobs": jobs, "ray": ray, "replace": replace}, console())
     from vitlab.runs.datasets.index import index_data

@@ -9,7 +9,7 @@ import hashlib
 import json
 import shlex
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from vitlab.data.indexing.comparison import id_text, lost_samples
+from vitlab.data.indexing.comparison import id_text, lost_records
 from vitlab.data.indexing.hashing import data_hash, data_size
 from vitlab.data.indexing.index_file import (
     CHUNK,
@@ -50,6 +50,14 @@ from vitlab.runs.progress import announced, counted, default_console
 HASHED = np.dtype([("size", "<u8"), ("hash", "<u8", (2,))])
 MERGED = "merged.index"
 SHOWN = 10  # unreadable samples that are named
+NAMED = 3  # differences from an older index that are named
+RECORD = "to record the data as it is now, give replace=True"
+LOST = {  # what an older index recorded otherwise: one, several, and what became of them
+    "changed": ("sample", "samples", "with other contents"),
+    "missing": ("sample", "samples", "missing"),
+    "label": ("sample", "samples", "with another label"),
+    "class": ("class", "classes", "missing or renumbered"),
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ class DataIndex(Tabular):
     excluded: Excluded
     unreadable: int
     problems: tuple[str, ...]  # the first unreadable samples, and why
-    replaced: dict[str, int] = field(default_factory=dict)  # samples of an older index that changed or are missing
+    replaced: dict[str, int] = field(default_factory=dict)  # what an older index recorded otherwise, by state
 
     @property
     def table(self) -> Results:
@@ -80,9 +88,7 @@ class DataIndex(Tabular):
         yield f"{how}; open them as {printable(shlex.quote(self.spec))}"
         yield f"{printable(str(self.path))}: the index; vitlab data verify compares the data with it"
         if self.replaced:
-            changed, missing = self.replaced.get("changed", 0), self.replaced.get("missing", 0)
-            others = f"{counted(changed, 'sample')} had other contents"
-            yield f"replaced an index in which {others}, and with {missing:,} that are missing now"
+            yield f"replaced an index that is not of this data any more: {_lost(self.replaced)}"
         yield from (f"unreadable {line}" for line in self.problems)
         if self.unreadable > len(self.problems):
             yield f"unreadable: {self.unreadable:,} in all; vitlab data check lists them"
@@ -105,15 +111,15 @@ def index_data(
     any other into the working directory, or either to `out`. `jobs` processes share the work, here or on `ray`. If it
     is stopped or killed, the same call continues. A sample that cannot be read is indexed as such, and counted.
 
-    An index that exists is the only record of what the data was. It is replaced if all its samples are still there with
-    the same contents; otherwise only with `replace`.
+    An index that exists is the only record of what the data was. It is replaced if it is whole and all its samples and
+    classes are still there, with the same contents and labels; otherwise only with `replace`.
     """
     check_arguments(index_data, locals())
     workers, screen = workers_of(jobs, ray), default_console(console, quiet=quiet)
     shards = shards_of(data)
     path = Path(out) if out else shards.index if shards else Path(_name_of(str(data)))
     refuse_address(path)
-    _refuse_other(path, None if out else f"shards:{shards.folder}" if shards else str(data))
+    _refuse_other(path, None if out else f"shards:{shards.folder}" if shards else str(data), may_replace=replace)
     refuse_unwritable(path.absolute().parent)
     if shards is not None:
         return _index_shards(shards.folder, path, workers, screen, may_replace=replace)
@@ -161,42 +167,50 @@ def _name_of(spec: str) -> str:
     return "-".join(filter(None, (name, str(arguments.get("split", ""))))) + ".index"
 
 
-def _refuse_other(path: Path, spec: str | None) -> None:
-    """Raise if there is something else than an index, or than one of `spec`, where it is to be written."""
+def _refuse_other(path: Path, spec: str | None, *, may_replace: bool) -> None:
+    """Raise if there is something else than an index, or than one of `spec`, where it is to be written.
+
+    Raises for a damaged index too, unless it may be replaced.
+    """
     if not (path.exists() or path.is_symlink()):
         return
     with open_regular(path) as file:
         is_index = file.read(len(MAGIC)) in (MAGIC, MAGIC_1)
     require(is_index, f"{path} exists and is not an index; give another file with out=")
     try:
-        held = IndexFile(path).meta.spec
+        known = IndexFile(path)
+        known.check_contents()
     except ValueError:
-        return  # a damaged one is replaced
+        require(may_replace, f"{path} is damaged, so it cannot be compared with the data; {RECORD}")
+        return
+    held = known.meta.spec
     is_other = spec is not None and held not in ("", spec)
     require(not is_other, f"{path} is the index of {held}; give another file with out=")
 
 
 def _replace(path: Path, merged: Path, *, may_replace: bool) -> dict[str, int]:
-    """Move a finished index to its place; returns how many samples of an older one have changed or are missing.
+    """Move a finished index to its place; returns how much an older one recorded otherwise, by state.
 
-    Raises if there are any, unless it may be replaced.
+    Raises if there is anything, unless it may be replaced.
     """
     counts, first = Counter[str](), list[str]()
     if (known := _recorded(path)) is not None:
-        for state, name, _ in lost_samples(known, IndexFile(merged), merged.parent):
+        for state, name, _ in lost_records(known, IndexFile(merged), merged.parent):
             counts[state] += 1
-            first += [printable(name)] * (len(first) < SHOWN)
-    lost, found = (
-        sum(counts.values()),
-        f"{counts['changed']:,} have other contents and {counts['missing']:,} are missing",
-    )
-    if lost and not may_replace:
-        verify = f"vitlab data verify {path} reports all of them"
-        kept = "to record the data as it is now, give replace=True (what was read is kept for that)"
-        more = first_few([*first, *[""] * (lost - len(first))], SHOWN)
-        raise ValueError(f"{path} is kept: of its samples, {found} now ({more}); {verify}; {kept}")
+            first += [printable(name)] * (len(first) < NAMED)
+    if (lost := counts.total()) and not may_replace:
+        verify = f"vitlab data verify {shlex.quote(str(path))} reports everything"
+        more = first_few([*first, *[""] * (lost - len(first))], NAMED)
+        raise ValueError(f"{path} is kept: {_lost(counts)} ({more}); {verify}; {RECORD} (what was read is kept)")
     publish(merged, path)
     return dict(counts)
+
+
+def _lost(counts: Mapping[str, int]) -> str:
+    """What an older index recorded otherwise, in words."""
+    return ", ".join(
+        f"{counted(counts[state], one, many)} {how}" for state, (one, many, how) in LOST.items() if counts.get(state)
+    )
 
 
 def _recorded(path: Path) -> IndexFile | None:
