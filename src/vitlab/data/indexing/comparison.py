@@ -8,9 +8,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from vitlab.data.indexing.hashing import data_hash, data_size
 from vitlab.data.indexing.index_file import UNREADABLE, IndexFile, Row
-from vitlab.data.indexing.listing import Read
+from vitlab.data.indexing.listing import Hashed
 
 State = Literal["changed", "missing", "added", "unreadable", "label", "class", "shard"]
 PAIR = np.dtype([("hash", "<u8", (2,)), ("number", "<i8")])  # of an id
@@ -19,6 +18,7 @@ BUCKET = 2**16  # ids that are matched at a time
 MOST_BUCKETS = 1024  # files of each side; more than 67 million ids make larger buckets instead
 CHUNK = 2**16  # ids that are hashed at a time
 ADDED = -1
+AS_BEFORE = " (it was not readable either when it was indexed)"
 
 
 class Difference(NamedTuple):
@@ -37,19 +37,18 @@ def id_text(name: bytes) -> str:
 # -- One sample ------------------------------------------------------------------------------------
 
 
-def compare_sample(then: Row | None, now: Read, names: "Naming") -> Iterator[Difference]:
+def compare_sample(then: Row | None, now: Hashed, names: "Naming") -> Iterator[Difference]:
     """Compare a sample with its row in the index; None if it is not in the index."""
     name = id_text(now.row.id)
     if then is None:
         yield Difference("added", name)
         return
     if now.problem:
-        if then.size != UNREADABLE:
-            yield Difference("unreadable", name, now.problem)
+        yield Difference("unreadable", name, now.problem + (AS_BEFORE if then.size == UNREADABLE else ""))
     elif then.size == UNREADABLE:
         yield Difference("changed", name, "can be read now, but not when it was indexed")
-    elif data_hash(now.data) != then.hash:
-        yield Difference("changed", name, other_content(then.size, data_size(now.data)))
+    elif now.hash != then.hash:
+        yield Difference("changed", name, other_content(then.size, now.size))
     yield from names.compare(name, then.labels, now.row.labels)
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from rich.console import Console
 
 from vitlab.data.indexing.comparison import id_text, lost_records
-from vitlab.data.indexing.hashing import data_hash, data_size
 from vitlab.data.indexing.index_file import (
     CHUNK,
     MAGIC,
@@ -235,12 +234,12 @@ class HashSamples(SampleParts):
     def do(self, part: int) -> Generator[object]:
         start, count = part * self.per_part, self.amount(part)
         hashed, problems = np.zeros(count, HASHED), list[tuple[int, str]]()
-        for place, found in enumerate(self.opened.read(start, start + count)):
+        for place, found in enumerate(self.opened.hashes(start, start + count)):
             if found.problem:
                 hashed[place]["size"] = UNREADABLE
                 problems.append((start + place, found.problem))
             else:
-                hashed[place] = (data_size(found.data), np.frombuffer(data_hash(found.data), "<u8"))
+                hashed[place] = (found.size, np.frombuffer(found.hash, "<u8"))
             yield place
         with replacing(self.result(part)) as temporary:
             temporary.write_bytes(hashed.tobytes() + json.dumps(problems, allow_nan=False).encode())

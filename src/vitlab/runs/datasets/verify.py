@@ -29,7 +29,6 @@ from vitlab.data.indexing.comparison import (
     other_content,
     rows_at,
 )
-from vitlab.data.indexing.hashing import data_size
 from vitlab.data.indexing.index_file import IndexFile, Row, ShardEntry
 from vitlab.data.indexing.listing import write_listing
 from vitlab.data.sources.catalogue import KINDS
@@ -165,9 +164,9 @@ class CompareSamples(SampleParts):
         places = np.arange(start, stop) if self.matches is None else Matches(self.matches).place(start, stop)
         names = Naming(self.known.meta.class_names, self.opened.index.meta.class_names)
         report = PartReport()
-        for then, now in zip(rows_at(self.known, places), self.opened.read(start, stop), strict=True):
-            report.checked += 1
-            report.size += data_size(now.data)
+        for then, now in zip(rows_at(self.known, places), self.opened.hashes(start, stop), strict=True):
+            report.checked += not now.problem
+            report.size += now.size
             report.add(compare_sample(then, now, names))
             yield now
         report.save(self.result(part))
