@@ -142,7 +142,7 @@ def data_index(
     made = index_data(**given)
     for line in made.lines():
         console().print(Text(line), soft_wrap=True)
-    return 1 if made.unreadable else 0
+    return 1 if made.unreadable or made.damaged else 0
 
 
 def data_verify(

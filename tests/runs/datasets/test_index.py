@@ -162,6 +162,47 @@ def test_shards_indexed_in_parts_are_those_indexed_at_once(tmp_path):
     assert source.item(7).data == b"1 3" * 50
 
 
+def test_compressed_shards_beside_others_are_counted(tmp_path):
+    write_shards(tmp_path / "d")
+    (tmp_path / "d/s3.tar.gz").write_bytes(b"")
+    made = vitlab.index_data(tmp_path / "d", quiet=True)
+    assert "excluded 1 compressed tar file, which is not read ('s3.tar.gz')" in list(made.lines())
+    assert vitlab.open_data(made.spec).excluded == {"compressed_shard": 1}
+
+
+def refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a path unreadable, also for root."""
+    scandir, open_file = os.scandir, os.open
+
+    def guarded(call):
+        def opened(given, *more, **options):
+            if str(given) == str(path):
+                raise PermissionError(13, "Permission denied", str(path))
+            return call(given, *more, **options)
+
+        return opened
+
+    monkeypatch.setattr(os, "scandir", guarded(scandir))
+    monkeypatch.setattr(os, "open", guarded(open_file))
+
+
+def test_a_class_folder_or_a_shard_without_permission_is_named_with_a_way_out(tmp_path, monkeypatch):
+    spec = photos(tmp_path / "p")
+    write_shards(tmp_path / "d")
+    for data, path in ((spec, tmp_path / "p/b"), (tmp_path / "d", tmp_path / "d/s1.tar")):
+        with monkeypatch.context() as patch:
+            refused(path, patch)
+            with pytest.raises(PermissionError, match=f"{path} cannot be read: permission denied; give yourself"):
+                vitlab.index_data(data, tmp_path / "x.index", quiet=True)
+
+
+def test_a_fifo_named_like_a_shard_is_named_with_a_way_out(tmp_path):
+    write_shards(tmp_path / "d")
+    os.mkfifo(tmp_path / "d/f.tar")
+    with pytest.raises(ValueError, match=r"f\.tar is a FIFO, not a shard; move it out of the data"):
+        vitlab.index_data(tmp_path / "d", quiet=True)
+
+
 def test_an_index_elsewhere_opens_the_shards(tmp_path):
     write_shards(tmp_path / "d")
     made = vitlab.index_data(tmp_path / "d", tmp_path / "mine.index", quiet=True)

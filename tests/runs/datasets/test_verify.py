@@ -16,9 +16,9 @@ import vitlab
 from stored_sets import photos, write_shards
 from vitlab.cli import main
 from vitlab.data.images.refusals import LARGEST_FILE
-from vitlab.data.indexing import comparison
+from vitlab.data.indexing import comparison, index_file
 from vitlab.data.indexing.comparison import rows_at
-from vitlab.data.indexing.index_file import IndexFile, IndexMeta, index_writer, records_of
+from vitlab.data.indexing.index_file import IndexFile, IndexMeta, ShardEntry, index_writer, records_of
 from vitlab.data.sources import folders
 from vitlab.runs.datasets import index as indexing
 from vitlab.runs.datasets import verify
@@ -165,6 +165,43 @@ def test_missing_added_and_cut_shards_are_told_sample_by_sample(tmp_path):
         "missing": [*(f"s0/{n}" for n in range(4)), *(f"s1/{n}" for n in range(4)), "s2/3"],
         "added": [f"new/{n}" for n in range(4)],
     }
+
+
+def test_damaged_shards_are_named_by_the_index_and_are_no_difference_later(tmp_path, capsys):
+    write_shards(tmp_path / "d", shards=2)
+    os.truncate(tmp_path / "d/s1.tar", 2048 * 3)
+    (tmp_path / "d/s2.tar").write_bytes(b"garbage" * 1000)
+    (tmp_path / "d/s3.tar").write_bytes(b"")
+    assert main(["data", "index", str(tmp_path / "d")]) == 1
+    said = capsys.readouterr().out
+    assert "3 damaged shards: s1.tar, s2.tar, s3.tar" in said
+    assert "2 tar files that end too early ('s1.tar', 's3.tar')" in said
+    assert found(tmp_path / "d", tmp_path / "v") == {}
+    (tmp_path / "d/s2.tar").write_bytes(b"Garbage" * 1000)
+    (tmp_path / "d/s3.tar").unlink()
+    assert found(tmp_path / "d", tmp_path / "v") == {"shard": ["s2.tar", "s3.tar"]}
+
+
+def test_every_added_shard_is_named_even_without_samples(tmp_path):
+    write_shards(tmp_path / "d", shards=1)
+    vitlab.index_data(tmp_path / "d", quiet=True)
+    (tmp_path / "d/empty.tar").write_bytes(bytes(10240))
+    (tmp_path / "d/zzz.tar").write_bytes(b"garbage" * 1000)
+    assert found(tmp_path / "d", tmp_path / "v") == {"added": ["empty.tar", "zzz.tar"]}
+
+
+def test_the_entries_of_an_index_are_made_once_and_not_for_each_shard(tmp_path, monkeypatch):
+    write_shards(tmp_path / "d", shards=20, samples=1)
+    vitlab.index_data(tmp_path / "d", quiet=True)
+    made = []
+
+    def counting(*row: object) -> ShardEntry:
+        made.append(row)
+        return ShardEntry(*row)
+
+    monkeypatch.setattr(index_file, "ShardEntry", counting)
+    assert found(tmp_path / "d", tmp_path / "v") == {}
+    assert len(made) <= 3 * 20
 
 
 def test_a_label_that_changed_in_a_shard_is_named(tmp_path):

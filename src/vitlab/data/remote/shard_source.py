@@ -82,13 +82,13 @@ class RemoteShardFolder(ShardFolder):
     def own_index(self) -> Path | None:
         return None
 
-    def listed(self) -> list[str]:
+    def _files(self) -> list[str]:
         names = self.remote.names()
         if names is None:
             copied = f"index the shards where they are stored and copy {INDEX} beside them"
             raise RemoteRefused(f"{self} cannot be listed, because web servers have no common way to do it; {copied}")
         _require_files(self.remote)
-        return list(filter(is_shard, names))
+        return list(names)
 
     def stamp(self, name: str) -> tuple[int, int]:
         try:

@@ -18,7 +18,7 @@ from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.indexing.hashing import stream_hash
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Labels, Sample, Source, check_index
-from vitlab.files.user_files import broken_link
+from vitlab.files.user_files import broken_link, reading
 from vitlab.require import require
 
 SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp", b".tif", b".tiff", b".avif", b".heic", b".heif")
@@ -214,7 +214,7 @@ def _walked(folder: Path, below: str, excluded: Excluded, suffixes: tuple[bytes,
     waiting = [below]
     while waiting:
         inside = waiting.pop()
-        with os.scandir(folder / inside) as entries:
+        with reading(folder / inside), os.scandir(folder / inside) as entries:
             for entry in entries:
                 path = f"{inside}/{entry.name}" if inside else entry.name
                 if entry.name.startswith("."):

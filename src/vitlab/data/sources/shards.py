@@ -27,15 +27,17 @@ from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Paths, Sample, Source, check_index, keep
 from vitlab.data.sources.tar import Member, TarError, TarFile
 from vitlab.files.strict_json import LARGEST_JSON, parse_json
-from vitlab.files.user_files import read_lines
+from vitlab.files.user_files import read_lines, reading
 from vitlab.require import require
 
 INDEX = "vitlab-shards.index"
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 CLASS_NAMES = "classnames.txt"  # one name per line, where the shards come with one
 NAME = re.compile(rb"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
 IMAGES, LABELS = (b"jpg", b"jpeg", b"png", b"webp"), (b"cls", b"json")
 PICKLES = (b"pkl", b"pickle", b"pyd", b"pt", b"pth")
 LARGEST_LABEL = 2**20  # bytes
+LARGEST_WITHOUT_SAMPLES = 2**30  # bytes of a file that is hashed though nothing of it is used; it may be endless
 MISSING = -1
 MOST_OPEN = 64  # shards at a time in one process
 Found = tuple[bytes, int, int, int]  # key, offset and size of an image in its shard, and its label
@@ -66,8 +68,16 @@ class ShardFolder:
 
     def listed(self) -> list[str]:
         """The names of the tar files, sorted."""
+        return sorted(filter(is_shard, self._files()))
+
+    def compressed(self) -> list[str]:
+        """The names of compressed tar files, which are not read, sorted."""
+        return sorted(name for name in self._files() if name.endswith(COMPRESSED) and name[0] != ".")
+
+    def _files(self) -> list[str]:
         require(self._path.is_dir(), f"{self._path} is not a folder; give the folder of the tar files")
-        return sorted(entry.name for entry in os.scandir(self._path) if is_shard(entry.name))
+        with reading(self._path), os.scandir(self._path) as entries:
+            return [entry.name for entry in entries]
 
     def names(self) -> list[str]:
         """The names of the tar files, sorted; raises if there is none."""
@@ -93,7 +103,8 @@ class ShardFolder:
 
     def tar(self, name: str) -> TarFile:
         """Open a tar file to read all of it."""
-        return TarFile(self._path / name)
+        with reading(self._path / name, "a shard"):
+            return TarFile(self._path / name)
 
     def class_names(self, classes: int, recorded: tuple[str, ...] = ()) -> tuple[str, ...]:
         """See `class_names_beside`."""
@@ -149,8 +160,15 @@ def index_folder(folder: Path, index: Path | None = None) -> ShardIndex:
             entries.append(shard.entry)
             excluded.add(shard.excluded)
             classes = max(classes, shard.classes)
+        leave_out_compressed(source, excluded)
         writer.finish(shards_meta(source, path, entries, classes, excluded))
     return ShardIndex(shards_spec(source, path), writer.entries, excluded)
+
+
+def leave_out_compressed(folder: ShardFolder, excluded: Excluded) -> None:
+    """Count the compressed tar files beside the shards."""
+    for name in folder.compressed():
+        excluded.leave_out("compressed_shard", name)
 
 
 def shards_spec(folder: ShardFolder, index: Path) -> str:
@@ -180,8 +198,8 @@ def shards_meta(
 def scan_shard(folder: ShardFolder, name: str) -> Generator[int, None, ScannedShard]:
     """Read one shard and hash its images; yields how many are done. Raises if it changes meanwhile."""
     tar, excluded = folder.tar(name), Excluded()
-    stamp, found = tar.stamp(), list(_samples(tar, excluded))
-    whole = whole_hash(tar) if found else ""  # what is not a tar file may be endless
+    stamp, found = tar.stamp(), list(_samples(tar, name, excluded))
+    whole = whole_hash(tar) if found or stamp[0] <= LARGEST_WITHOUT_SAMPLES else ""
     records, ids = records_of([key for key, *_ in found], [(label,) for *_, label in found])
     for number, (_, offset, size, _) in enumerate(found):
         records[number]["offset"], records[number]["size"] = offset, size
@@ -215,7 +233,7 @@ def finished(steps: Generator[int, None, ScannedShard]) -> ScannedShard:
             return stop.value
 
 
-def _samples(tar: TarFile, excluded: Excluded) -> Iterator[Found]:
+def _samples(tar: TarFile, name: str, excluded: Excluded) -> Iterator[Found]:
     """Yield the labelled images of one shard, in order; count everything else in `excluded`."""
     images: dict[bytes, Member] = {}
     labels: dict[bytes, dict[bytes, int | None]] = {}
@@ -231,7 +249,7 @@ def _samples(tar: TarFile, excluded: Excluded) -> Iterator[Found]:
             elif suffix in LABELS:  # the first one counts, as does the first image
                 labels.setdefault(key, {}).setdefault(suffix, _label(tar, member, suffix))
     except TarError as damage:
-        excluded[damage.reason] += 1
+        excluded.leave_out(damage.reason, name)
     for key, member in images.items():
         given = labels.pop(key, {})
         label = given.get(b"cls", given.get(b"json", MISSING))

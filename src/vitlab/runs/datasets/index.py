@@ -33,7 +33,16 @@ from vitlab.data.loading.accounting import Excluded
 from vitlab.data.remote.addresses import Address
 from vitlab.data.remote.shard_source import RemoteShardFolder, RemoteShardSource
 from vitlab.data.sources.catalogue import resolve
-from vitlab.data.sources.shards import INDEX, ShardFolder, ShardIndex, ShardSource, scan_shard, shards_meta, shards_spec
+from vitlab.data.sources.shards import (
+    INDEX,
+    ShardFolder,
+    ShardIndex,
+    ShardSource,
+    leave_out_compressed,
+    scan_shard,
+    shards_meta,
+    shards_spec,
+)
 from vitlab.errors import first_few, printable
 from vitlab.files.store import publish, refuse_address, refuse_unwritable, replacing
 from vitlab.files.strict_json import LARGEST_JSON, parse_json
@@ -48,6 +57,7 @@ from vitlab.runs.progress import announced, counted, default_console
 
 HASHED = np.dtype([("size", "<u8"), ("hash", "<u8", (2,))])
 MERGED = "merged.index"
+DAMAGES = {"truncated", "damaged"}  # rules of `Excluded` about a whole shard
 SHOWN = 10  # unreadable samples that are named
 NAMED = 3  # differences from an older index that are named
 RECORD = "to record the data as it is now, give replace=True"
@@ -72,12 +82,14 @@ class DataIndex(Tabular):
     unreadable: int
     problems: tuple[str, ...]  # the first unreadable samples, and why
     replaced: dict[str, int] = field(default_factory=dict)  # what an older index recorded otherwise, by state
+    damaged: tuple[str, ...] = ()  # shards that end too early or are not tar files
 
     @property
     def table(self) -> Results:
         """The figures."""
         rows = [("data", self.spec), ("index", str(self.path)), ("samples", self.samples), ("bytes", self.size)]
         rows += [("classes", len(self.class_names)), ("unreadable", self.unreadable)]
+        rows += [("damaged shards", len(self.damaged))] * bool(self.damaged)
         return Results(("index", "value"), (*rows, *(("excluded", line) for line in self.excluded.lines())))
 
     def lines(self) -> Iterator[str]:
@@ -91,6 +103,9 @@ class DataIndex(Tabular):
         yield from (f"unreadable {line}" for line in self.problems)
         if self.unreadable > len(self.problems):
             yield f"unreadable: {self.unreadable:,} in all; vitlab data check lists them"
+        if self.damaged:
+            shards = f"{counted(len(self.damaged), 'damaged shard')}: {printable(first_few(self.damaged, SHOWN))}"
+            yield f"{shards}; only what could be read of them is indexed"
         yield from (f"excluded {line}" for line in self.excluded.lines())
 
 
@@ -329,7 +344,7 @@ def merge_shards(
     parts: Sequence[Path], source: ShardFolder, path: Path, merged: Path, class_names: Sequence[str] = ()
 ) -> DataIndex:
     """Join the indexes of single shards into one, which will be at `path`."""
-    entries, excluded, classes, size = list[ShardEntry](), Excluded(), 0, 0
+    entries, excluded, classes, size, damaged = list[ShardEntry](), Excluded(), 0, 0, list[str]()
     with index_writer(merged) as writer:
         for number, part in enumerate(parts):
             opened = IndexFile(part)
@@ -341,8 +356,15 @@ def merge_shards(
                 size += int(records["size"].sum())
                 writer.add(records, ids)
             entries += opened.meta.shard_entries
-            excluded.update(opened.meta.excluded)
+            found = Excluded(opened.meta.excluded)
+            for reason in DAMAGES & found.keys():
+                del found[reason]
+                excluded.leave_out(reason, entries[-1].name)
+                damaged.append(entries[-1].name)
+            excluded.add(found)
             classes = max(classes, opened.meta.classes)
+        leave_out_compressed(source, excluded)
         meta = shards_meta(source, path, entries, classes, excluded, class_names)
         writer.finish(meta)
-    return DataIndex(path, shards_spec(source, path), writer.entries, size, meta.class_names, excluded, 0, ())
+    spec, names = shards_spec(source, path), meta.class_names
+    return DataIndex(path, spec, writer.entries, size, names, excluded, 0, (), damaged=tuple(damaged))
