@@ -146,7 +146,7 @@ def data_index(
 
 
 def data_verify(
-    index: Annotated[Path, Flag("INDEX", is_positional=True)],
+    index: Annotated[str, Flag("INDEX", is_positional=True)],
     data: flags.Spec = "",
     out: Path = Path("data-verify"),
     jobs: Parallel = None,

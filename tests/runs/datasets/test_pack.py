@@ -18,7 +18,8 @@ from vitlab.data.indexing.index_file import IndexFile
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.shards import INDEX, index_folder
 from vitlab.files.store import Locked, locked
-from vitlab.runs.datasets.pack import PACK
+from vitlab.runs.datasets import pack as packing
+from vitlab.runs.datasets.index import PACK
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -191,3 +192,53 @@ def test_packing_again_refuses_a_damaged_index_and_strange_shards(tmp_path):
     (out / INDEX).write_bytes(data)
     with pytest.raises(ValueError, match="is damaged; choose another folder, or remove"):
         vitlab.pack_data(spec, out, quiet=True)
+
+
+def test_an_unfinished_pack_is_neither_indexed_nor_verified(tmp_path, monkeypatch):
+    spec = photos(tmp_path / "d")
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "merge_shards", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            vitlab.pack_data(spec, tmp_path / "out", per_shard=8, quiet=True)
+    again = f"out is an unfinished pack; to finish it, run vitlab data pack {spec} {tmp_path}/out --per-shard 8"
+    with pytest.raises(ValueError, match=again):
+        vitlab.index_data(tmp_path / "out", quiet=True)
+    with pytest.raises(ValueError, match=again):
+        vitlab.verify_data(tmp_path / "out", out=tmp_path / "v", quiet=True)
+    assert vitlab.pack_data(spec, tmp_path / "out", per_shard=8, quiet=True).samples == 30
+    assert vitlab.verify_data(tmp_path / "out", out=tmp_path / "v", quiet=True).is_sound
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", f"https://user:{SECRET}@host.example/x"),
+        ("check", "digits", "--against", f"shards:https://host.example/x?sig={SECRET}"),
+        ("dedup", "digits", f"shards:https://host.example/x?sig={SECRET}"),
+        ("index", f"shards:https://user:{SECRET}@host.example/x"),
+        ("pack", f"shards:https://host.example/x?a=1&sig={SECRET}", "out"),
+        ("pack", f"shards:https%3A//user:{SECRET}@host.example/x", "out"),
+        ("verify", "x.index", "--data", f"shards:https://user:{SECRET}@host.example/x"),
+        ("verify", f"s3://user:{SECRET}@host.example/x"),
+        ("verify", f"shards:https://user:{SECRET}@host.example/x"),
+    ],
+    ids=" ".join,
+)
+def test_no_command_repeats_a_secret_in_an_address(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    vitlab.index_data(photos(tmp_path / "d"), "x.index", quiet=True)
+    capsys.readouterr()
+    assert main(["data", *words]) == 2
+    said = capsys.readouterr()
+    assert "credentials belong in the environment" in said.err
+    assert SECRET not in said.out + said.err
+
+
+def test_an_address_in_place_of_an_index_is_repeated_as_given(capsys):
+    assert main(["data", "verify", "s3://pictures/packed"]) == 2
+    said = capsys.readouterr().err
+    assert "s3://pictures/packed names data, not its index" in said
+    assert "--data shards:s3://pictures/packed" in said

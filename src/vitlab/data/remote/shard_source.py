@@ -21,6 +21,7 @@ from vitlab.data.sources.shards import (
 )
 from vitlab.data.sources.tar import TarFile
 from vitlab.errors import RemoteRefused
+from vitlab.files.strict_json import read_json
 from vitlab.require import require
 
 AGAIN = "index the shards (vitlab data index shards:ADDRESS)"
@@ -105,6 +106,12 @@ class RemoteShardFolder(ShardFolder):
 
     def has(self, name: str) -> bool:
         return self.stamp(name) != (-1, -1)
+
+    def card(self, name: str) -> object:
+        try:
+            return read_json(self.remote.file(name).local_copy())
+        except Missing:
+            return None
 
     def tar(self, name: str) -> TarFile:
         return TransferredTar(self.remote.file(name))

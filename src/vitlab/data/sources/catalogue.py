@@ -120,12 +120,21 @@ def data_name(data: str | Source | Dataset[Any]) -> str:
     An address that may have a secret in it raises, before anything prints it.
     """
     if isinstance(data, str):
-        match = SPEC.fullmatch(data)
-        place = unquote(match["path"] or "") if match else data
-        if is_address(place):
-            parse_address(place)
+        refuse_secrets(data)
         return data
     return (isinstance(data, Source) and data.spec) or type(data).__name__
+
+
+def refuse_secrets(spec: str) -> None:
+    """Raise if a spec has an address in it that is not allowed, such as one with a password; no error repeats it."""
+    match = SPEC.fullmatch(spec)
+    kind = KINDS.get(match["kind"]) if match else None
+    place, options = (unquote(match["path"] or ""), match["options"] or "") if match and kind else (unquote(spec), "")
+    if not is_address(place):
+        return
+    names = {option.partition("=")[0] for option in options.split("&") if option}
+    is_query = kind is not None and not names <= kind.parameters.keys()  # of the address, and not options of the spec
+    parse_address(f"{place}?{options}" if is_query else place)
 
 
 @dataclass(frozen=True)
@@ -165,6 +174,7 @@ def open_source(spec: str) -> Source:
 
 def resolve(spec: str) -> Resolved:
     """Find out what a spec names, without opening it."""
+    refuse_secrets(spec)
     match = SPEC.fullmatch(spec)
     name = match["kind"] if match else ""
     if name == DATASET:

@@ -26,7 +26,7 @@ from vitlab.data.indexing.index_file import HEADER, IndexFile, IndexMeta, Row, S
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Paths, Sample, Source, check_index, keep
 from vitlab.data.sources.tar import Member, TarError, TarFile
-from vitlab.files.strict_json import LARGEST_JSON, parse_json
+from vitlab.files.strict_json import LARGEST_JSON, parse_json, read_json
 from vitlab.files.user_files import read_lines, reading
 from vitlab.require import require
 
@@ -100,6 +100,10 @@ class ShardFolder:
         """Whether there is something of this name, readable or not."""
         path = self._path / name
         return path.exists() or path.is_symlink()
+
+    def card(self, name: str) -> object:
+        """The content of a JSON file beside the shards; None if there is none."""
+        return read_json(self._path / name) if (self._path / name).is_file() else None
 
     def tar(self, name: str) -> TarFile:
         """Open a tar file to read all of it."""

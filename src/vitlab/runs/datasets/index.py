@@ -57,6 +57,7 @@ from vitlab.runs.progress import announced, counted, default_console
 
 HASHED = np.dtype([("size", "<u8"), ("hash", "<u8", (2,))])
 MERGED = "merged.index"
+PACK = "vitlab-pack.json"  # what `vitlab data pack` has packed, or will
 DAMAGES = {"truncated", "damaged"}  # rules of `Excluded` about a whole shard
 SHOWN = 10  # unreadable samples that are named
 NAMED = 3  # differences from an older index that are named
@@ -131,6 +132,8 @@ def index_data(
     check_arguments(index_data, locals())
     workers, screen = workers_of(jobs, ray), default_console(console, quiet=quiet)
     shards = shards_of(data)
+    if shards is not None:
+        refuse_unfinished(shards.folder)
     path = Path(out) if out else shards.index if shards else Path(_name_of(str(data)))
     refuse_address(path)
     _refuse_other(path, None if out else f"shards:{shards.folder}" if shards else str(data), may_replace=replace)
@@ -171,6 +174,15 @@ def shards_of(data: str | Path) -> Shards | None:
     if isinstance(place, Address):
         return Shards(RemoteShardFolder(place), Path(index or f"{place.name}.index"))
     return Shards(ShardFolder(place), Path(index or place / INDEX))
+
+
+def refuse_unfinished(shards: ShardFolder) -> None:
+    """Raise if the shards are those of a pack that was stopped."""
+    card = shards.card(PACK)
+    if isinstance(card, dict) and card.get("format") == "vitlab-pack" and "samples" not in card:
+        again = shlex.join(["vitlab", "data", "pack", str(card.get("data")), str(shards)])
+        finish = f"{again} --per-shard {card.get('per_shard')}"
+        raise ValueError(f"{shards} is an unfinished pack; to finish it, run {printable(finish)}")
 
 
 def _name_of(spec: str) -> str:

@@ -25,6 +25,7 @@ from vitlab.data.indexing.comparison import id_text
 from vitlab.data.indexing.hashing import data_hash, file_hash
 from vitlab.data.indexing.index_file import CHUNK, IndexFile, IndexMeta, ShardEntry, index_writer, records_of
 from vitlab.data.indexing.listing import Listing, write_listing
+from vitlab.data.sources.catalogue import refuse_secrets
 from vitlab.data.sources.shard_writing import add_members, storable
 from vitlab.data.sources.shards import CLASS_NAMES, INDEX, ShardFolder
 from vitlab.errors import first_few, printable
@@ -44,7 +45,7 @@ from vitlab.jobs.mapping import workers_of
 from vitlab.report.tables import Results, Tabular, spreadsheet
 from vitlab.require import check_arguments, require
 from vitlab.runs.datasets.data_parts import LISTING, SampleParts
-from vitlab.runs.datasets.index import MERGED, merge_shards
+from vitlab.runs.datasets.index import MERGED, PACK, merge_shards
 from vitlab.runs.datasets.parts import (
     PARTS,
     SomeParts,
@@ -57,7 +58,7 @@ from vitlab.runs.datasets.parts import (
 from vitlab.runs.progress import announced, counted, default_console, say
 
 PER_SHARD = 4096  # samples
-PACK, LEFT_OUT = "vitlab-pack.json", "left-out.csv"
+LEFT_OUT = "left-out.csv"
 SHOWN = 10  # damaged shards that are named
 
 
@@ -111,6 +112,7 @@ def pack_data(
     writes missing and damaged ones again; it raises if the data has changed since.
     """
     check_arguments(pack_data, locals())
+    refuse_secrets(data)
     require(per_shard >= 1, f"per_shard= is {per_shard}; at least 1 sample is needed")
     workers, screen, folder = workers_of(jobs, ray), default_console(console, quiet=quiet), Path(out)
     refuse_unwritable(folder)

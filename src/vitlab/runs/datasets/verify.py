@@ -31,7 +31,8 @@ from vitlab.data.indexing.comparison import (
 )
 from vitlab.data.indexing.index_file import IndexFile, Row, ShardEntry
 from vitlab.data.indexing.listing import write_listing
-from vitlab.data.sources.catalogue import KINDS
+from vitlab.data.remote.addresses import is_address
+from vitlab.data.sources.catalogue import KINDS, refuse_secrets
 from vitlab.data.sources.shards import INDEX, ShardFolder, scan_shard, whole_hash
 from vitlab.errors import printable
 from vitlab.files.store import (
@@ -48,7 +49,7 @@ from vitlab.jobs.mapping import workers_of
 from vitlab.report.tables import Results, Tabular, spreadsheet
 from vitlab.require import check_arguments, require
 from vitlab.runs.datasets.data_parts import LISTING, PER_PART, SampleParts, ShardParts, sizes_of
-from vitlab.runs.datasets.index import names_digest, shards_of
+from vitlab.runs.datasets.index import names_digest, refuse_unfinished, shards_of
 from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
 from vitlab.runs.progress import announced, default_console
 
@@ -125,11 +126,9 @@ def verify_data(
     """
     check_arguments(verify_data, locals())
     workers, screen, folder = workers_of(jobs, ray), default_console(console, quiet=quiet), Path(out)
-    path = Path(index)
-    if not path.exists() and SPEC.match(str(path)):
-        raise ValueError(f"{path} names data, not its index; give the file that vitlab data index wrote for it")
-    if path.is_dir():
-        path = path / INDEX
+    path = _index_of(index)
+    if data is not None:
+        refuse_secrets(str(data))
     opened = IndexFile(path)
     require(opened.has_hashes, f"{path} is of an older version and has no hashes; index the data again")
     opened.check_contents()
@@ -137,6 +136,20 @@ def verify_data(
     refuse_strange(folder, (REPORT, SUMMARY))
     check = _check_shards if opened.meta.shards else _check_samples
     return check(opened, data, folder, workers, screen)
+
+
+def _index_of(given: str | Path) -> Path:
+    """The file of the index that is given by its name, or by the folder of its shards."""
+    path, text = Path(given), str(given)
+    if path.is_dir():
+        refuse_unfinished(ShardFolder(path))
+        return path / INDEX
+    if not path.exists() and (SPEC.match(text) or is_address(text)):
+        refuse_secrets(text)
+        spec = text if SPEC.match(text) else f"shards:{text}"
+        named = f"{text} names data, not its index; give the file that vitlab data index wrote for it"
+        raise ValueError(f"{named}, with data={spec!r} if the data is not where it was")
+    return path
 
 
 def _plan(index: IndexFile, **more: object) -> dict[str, object]:
