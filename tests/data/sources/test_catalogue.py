@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 import vitlab
+from pictures import photo, saved
 from vitlab.cli import main
 from vitlab.data.fingerprint import fingerprint
 from vitlab.data.loading.batches import evaluation_batches
@@ -340,3 +341,16 @@ def test_paths_without_a_kind_say_what_to_give(tmp_path, monkeypatch):
     ):
         with pytest.raises((ValueError, OSError), match=told):
             open_source(spec)
+
+
+def test_images_of_the_other_data_that_cannot_be_read_are_counted(tmp_path):
+    for name in ("own", "other"):
+        (tmp_path / name / "a").mkdir(parents=True)
+        (tmp_path / name / "a/1.png").write_bytes(saved(photo(8, 8), "PNG"))
+    (tmp_path / "other/a/loop.png").symlink_to("loop.png")
+    found = vitlab.check_data(f"folder:{tmp_path}/own", f"folder:{tmp_path}/other", quiet=True)
+    (unread,) = found.not_compared
+    assert unread.startswith("'a/loop.png' is a loop of symbolic links")
+    assert found.problems == 2, "a duplicate, and an image that was not compared"
+    assert f"not compared 1 sample of 'folder:{tmp_path}/other' cannot be read" in repr(found)
+    assert found.to_json()["not_compared"] == [unread]
