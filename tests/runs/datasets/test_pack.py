@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import tarfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from nasty import NASTY
 from pictures import photo, saved
 from stored_sets import photos
 from vitlab.cli import main
+from vitlab.data.images import gate
 from vitlab.data.indexing.index_file import IndexFile
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.shards import INDEX, index_folder
@@ -242,3 +244,27 @@ def test_an_address_in_place_of_an_index_is_repeated_as_given(capsys):
     said = capsys.readouterr().err
     assert "s3://pictures/packed names data, not its index" in said
     assert "--data shards:s3://pictures/packed" in said
+
+
+def test_files_whose_format_needs_a_missing_package_stop_the_packing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    (tmp_path / "d/a").mkdir(parents=True)
+    (tmp_path / "d/a/1.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    monkeypatch.setattr(gate, "check_structure", lambda *_: False)
+    with pytest.raises(ValueError, match=r'a/1\.heic.* is HEIC, .* pip install "vitlab\[heic\]"'):
+        vitlab.pack_data(f"folder:{tmp_path}/d", tmp_path / "out", quiet=True)
+
+
+def test_files_that_cannot_be_decoded_keep_their_suffix_and_are_counted(tmp_path):
+    (tmp_path / "d/a").mkdir(parents=True)
+    for name, data in (("1.jpg", b"II*\0damaged"), ("2.avif", b"zeros"), ("3.jpg", b"zeros")):
+        (tmp_path / "d/a" / name).write_bytes(data)
+    made = vitlab.pack_data(f"folder:{tmp_path}/d", tmp_path / "out", quiet=True)
+    with tarfile.open(tmp_path / "out/data-000000.tar") as tar:
+        assert [name for name in tar.getnames() if "." in name and name[10:] not in ("cls", "json")] == [
+            "000000000.tif",
+            "000000001.avif",
+            "000000002.jpg",
+        ]
+    assert "stored 3 samples that cannot be decoded" in "\n".join(made.lines())
+    assert vitlab.index_data(tmp_path / "out", quiet=True).samples == 3

@@ -14,15 +14,14 @@ import numpy as np
 from vitlab.data.class_names import in_order
 from vitlab.data.fingerprint import file_stamp
 from vitlab.data.images.gate import file_bytes, regular_file
-from vitlab.data.images.refusals import BadImage, Reason
+from vitlab.data.images.refusals import READ_SUFFIXES, BadImage, Reason
 from vitlab.data.indexing.hashing import stream_hash
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Labels, Sample, Source, check_index
 from vitlab.files.user_files import broken_link, reading
 from vitlab.require import require
 
-SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp", b".tif", b".tiff", b".avif", b".heic", b".heif")
-SUFFIXES += (b".jp2", b".j2k")
+SUFFIXES = tuple(suffix.encode() for suffix in READ_SUFFIXES)
 # Folders that operating systems create: resource forks, thumbnails, deleted files.
 SYSTEM_FOLDERS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found"}
 SPLITS = (("train", "training"), ("val", "validation", "valid"), ("test",))  # each row: names of one split

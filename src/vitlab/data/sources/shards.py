@@ -1,7 +1,7 @@
 """Tar shards in the webdataset convention, with an index that finds any sample at once.
 
-A sample is the members of one shard whose names agree up to the first dot of the base name: `key.jpg` (jpeg, png,
-webp) with `key.cls` (a number) or `key.json` (an object with `label` or `cls`). Its id is `shard/key`. Nothing is
+A sample is the members of one shard whose names agree up to the first dot of the base name: `key.jpg` (or the
+suffix of another image format) with `key.cls` (a number) or `key.json` (an object with `label` or `cls`). Its id is `shard/key`. Nothing is
 extracted: headers, labels and images are read, and everything that is not a sample is counted by reason.
 
 The index is that of `indexing/index_file.py`. It is memory-mapped, so that opening ten million entries costs as much as
@@ -20,7 +20,7 @@ import numpy as np
 
 from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp, file_state
-from vitlab.data.images.refusals import BadImage, Reason
+from vitlab.data.images.refusals import READ_SUFFIXES, BadImage, Reason
 from vitlab.data.indexing.hashing import BLOCK, new_hash
 from vitlab.data.indexing.index_file import HEADER, IndexFile, IndexMeta, Row, ShardEntry, index_writer, records_of
 from vitlab.data.loading.accounting import Excluded
@@ -34,7 +34,7 @@ INDEX = "vitlab-shards.index"
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 CLASS_NAMES = "classnames.txt"  # one name per line, where the shards come with one
 NAME = re.compile(rb"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
-IMAGES, LABELS = (b"jpg", b"jpeg", b"png", b"webp"), (b"cls", b"json")
+IMAGES, LABELS = tuple(suffix[1:].encode() for suffix in READ_SUFFIXES), (b"cls", b"json")
 PICKLES = (b"pkl", b"pickle", b"pyd", b"pt", b"pth")
 LARGEST_LABEL = 2**20  # bytes
 LARGEST_WITHOUT_SAMPLES = 2**30  # bytes of a file that is hashed though nothing of it is used; it may be endless
