@@ -114,7 +114,7 @@ def data_dedup(
     for line in found.lines():
         console().print(Text(line))
     console().print(Text(f"\n{out / PAGE}: the pairs side by side; {out / PAIRS}: all of them"))
-    if found.removed:
+    if found.removed and found.remaining:
         console().print(Text(f"{out / LIST}: train without them with {found.flag}"))
 
 

@@ -86,7 +86,7 @@ def test_values_may_be_escaped(photos):
     [
         ("folders:x?split=val", "no data is named 'folders:x?split=val'; did you mean 'folder:x?split=val'?"),
         ("", "the kinds are folder, pictures"),
-        ("nonsense", "the kinds are folder, pictures"),
+        ("nonsense", "'nonsense' does not exist, and no kind of data has that name"),
         ("folder", "needs a path"),
         ("digits:here", "takes no path"),
         ("fractals?colour=red", "no option 'colour'; it has classes, images, size, seed"),
@@ -335,12 +335,18 @@ def test_paths_without_a_kind_say_what_to_give(tmp_path, monkeypatch):
     for spec, told in (
         ("packed", "did you mean 'shards:packed'"),
         ("/no/such/dir", "^/no/such/dir does not exist; check the path"),
-        ("nofolder", "no data is named 'nofolder'; the kinds are"),
+        ("nofolder", "'nofolder' does not exist, and no kind of data"),
         ("digit", "did you mean 'digits'"),
         ("csv:none.csv", "none.csv does not exist; give a CSV or TSV file"),
     ):
         with pytest.raises((ValueError, OSError), match=told):
             open_source(spec)
+
+
+def test_an_image_in_place_of_data_is_told_its_folder(photos):
+    image = next(path for path in sorted(photos.rglob("*")) if path.is_file())
+    with pytest.raises(ValueError, match=f"is a single image, not a data set; .* such as folder:{photos}$"):
+        open_source(str(image))
 
 
 def test_images_of_the_other_data_that_cannot_be_read_are_counted(tmp_path):

@@ -293,6 +293,19 @@ def test_a_file_that_is_too_large_to_decode_is_hashed_all_the_same(tmp_path):
     assert found(made.path, tmp_path / "v") == {"changed": ["a/large.tif"]}
 
 
+def test_what_index_data_returns_is_verified(tmp_path):
+    made = vitlab.index_data(photos(tmp_path / "d"), tmp_path / "x.index", quiet=True)
+    assert vitlab.verify_data(made, out=tmp_path / "v", quiet=True).is_sound
+
+
+def test_a_folder_in_place_of_its_index_says_where_the_index_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    photos(tmp_path / "d")
+    vitlab.index_data("folder:d", quiet=True)
+    with pytest.raises(ValueError, match=r"give the index of the folder, such as d\.index"):
+        vitlab.verify_data("d", quiet=True)
+
+
 def test_an_index_without_hashes_cannot_be_verified(tmp_path):
     meta = b'{"version": 1, "classes": 1, "excluded": {}, "shards": [["s.tar", 5, 5]]}'
     record = np.zeros(1, "<u8,<u8,<u4,<u4,<u4,<i4")

@@ -1,8 +1,9 @@
 """Tar shards in the webdataset convention, with an index that finds any sample at once.
 
 A sample is the members of one shard whose names agree up to the first dot of the base name: `key.jpg` (or the
-suffix of another image format) with `key.cls` (a number) or `key.json` (an object with `label` or `cls`). Its id is `shard/key`. Nothing is
-extracted: headers, labels and images are read, and everything that is not a sample is counted by reason.
+suffix of another image format) with `key.cls` (a number) or `key.json` (an object with `label` or `cls`). Its id is
+`shard/key`. Nothing is extracted: headers, labels and images are read, and everything that is not a sample is counted
+by reason.
 
 The index is that of `indexing/index_file.py`. It is memory-mapped, so that opening ten million entries costs as much as
 opening ten.

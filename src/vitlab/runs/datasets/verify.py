@@ -49,7 +49,7 @@ from vitlab.jobs.mapping import workers_of
 from vitlab.report.tables import Results, Tabular, spreadsheet
 from vitlab.require import check_arguments, require
 from vitlab.runs.datasets.data_parts import LISTING, PER_PART, SampleParts, ShardParts, sizes_of
-from vitlab.runs.datasets.index import names_digest, refuse_unfinished, shards_of
+from vitlab.runs.datasets.index import DataIndex, names_digest, refuse_unfinished, shards_of
 from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
 from vitlab.runs.progress import announced, default_console
 
@@ -109,7 +109,7 @@ class Verification(Tabular):
 
 
 def verify_data(
-    index: str | Path,
+    index: str | Path | DataIndex,
     data: str | Path | None = None,
     out: str | Path = "data-verify",
     *,
@@ -120,13 +120,14 @@ def verify_data(
 ) -> Verification:
     """Read a data set again and compare it with its index: every changed, missing or added sample, labels and classes.
 
-    `index` is an index file or a folder of shards that has one. `data` is where the data is now, if it has been moved.
+    `index` is an index file, a folder of shards that has one, or what `index_data` returned. `data` is where the data is
+    now, if it has been moved.
     `jobs` processes share the work, here or on `ray`. All differences are written to `out`. If it is stopped or killed,
     the same call continues.
     """
     check_arguments(verify_data, locals())
     workers, screen, folder = workers_of(jobs, ray), default_console(console, quiet=quiet), Path(out)
-    path = _index_of(index)
+    path = index.path if isinstance(index, DataIndex) else _index_of(index)
     if data is not None:
         refuse_secrets(str(data))
     opened = IndexFile(path)
@@ -143,6 +144,9 @@ def _index_of(given: str | Path) -> Path:
     path, text = Path(given), str(given)
     if path.is_dir():
         refuse_unfinished(ShardFolder(path))
+        beside = Path(f"{path.name or path.absolute().name}.index")  # where folder:PATH is indexed
+        is_beside = not (path / INDEX).exists() and beside.exists()
+        require(not is_beside, f"{path} has no {INDEX}; give the index of the folder, such as {beside}")
         return path / INDEX
     if not path.exists() and (SPEC.match(text) or is_address(text)):
         refuse_secrets(text)
