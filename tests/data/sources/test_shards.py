@@ -79,7 +79,7 @@ def test_labels_may_stand_in_json(tmp_path):
 def test_classes_are_named_by_the_file_beside_the_shards(tmp_path):
     (tmp_path / "classnames.txt").write_text("tench\ngoldfish\n")
     assert opened(tmp_path, s=tar_of(pair("a", 1))).class_names == ("tench", "goldfish")
-    with pytest.raises(ValueError, match="names 2 classes"):
+    with pytest.raises(ValueError, match="has too few names, 2"):
         opened(tmp_path, s=tar_of(pair("a", 2)))
 
 

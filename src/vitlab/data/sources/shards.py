@@ -382,5 +382,5 @@ def class_names_beside(folder: Path, classes: int, recorded: tuple[str, ...] = (
         return recorded or tuple(map(str, range(classes)))
     names = tuple(read_lines(file, LARGEST_JSON))
     enough = len(names) >= classes
-    require(enough, f"{file.name} names {len(names)} classes; the shards have labels up to {classes - 1}")
+    require(enough, f"{file.name} has too few names, {len(names)}; the shards have labels up to {classes - 1}")
     return names

@@ -51,21 +51,21 @@ from vitlab.require import check_arguments, require
 from vitlab.runs.datasets.data_parts import LISTING, PER_PART, SampleParts, ShardParts, sizes_of
 from vitlab.runs.datasets.index import DataIndex, names_digest, refuse_unfinished, shards_of
 from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
-from vitlab.runs.progress import announced, default_console
+from vitlab.runs.progress import announced, counted, default_console
 
 REPORT, SUMMARY = "verification.csv", "verification.json"
 SHOWN = 10  # differences that are printed
 MOVED = "if the data has been moved, name its present place with data="
 SPEC = re.compile(rf"({'|'.join(KINDS)}):")  # the beginning of a data spec
 LONGEST = 2**24  # bytes of a difference in a part
-STATES = {  # what a difference is, and how several are called
-    "changed": "changed",
-    "missing": "missing",
-    "added": "added",
-    "unreadable": "unreadable",
-    "label": "with another label",
-    "class": "changed classes",
-    "shard": "damaged outside their samples",
+STATES = {  # what a difference is called, and what several are
+    "changed": ("changed", "changed"),
+    "missing": ("missing", "missing"),
+    "added": ("added", "added"),
+    "unreadable": ("unreadable", "unreadable"),
+    "label": ("with another label", "with other labels"),
+    "class": ("changed class", "changed classes"),
+    "shard": ("changed shard", "changed shards"),  # besides its samples
 }
 
 
@@ -101,9 +101,9 @@ class Verification(Tabular):
         more = sum(self.counts.values()) - len(self.first)
         if more:
             yield f"and {more:,} more"
-        amount = f"checked {self.checked:,} samples, {self.size:,} bytes, against {self.samples:,} in the index"
-        found = ", ".join(f"{count:,} {STATES[state]}" for state, count in self.counts.items())
-        yield f"{amount}: {found or 'no difference'}"
+        amount = f"{counted(self.checked, 'sample')}, {self.size:,} bytes, against {self.samples:,} in the index"
+        found = ", ".join(counted(count, *STATES[state]) for state, count in self.counts.items())
+        yield f"checked {amount}: {found or 'no difference'}"
         if self.counts:
             yield f"{printable(str(self.report))}: every difference"
 
@@ -120,10 +120,9 @@ def verify_data(
 ) -> Verification:
     """Read a data set again and compare it with its index: every changed, missing or added sample, labels and classes.
 
-    `index` is an index file, a folder of shards that has one, or what `index_data` returned. `data` is where the data is
-    now, if it has been moved.
-    `jobs` processes share the work, here or on `ray`. All differences are written to `out`. If it is stopped or killed,
-    the same call continues.
+    `index` is an index file, a folder of shards that has one, or what `index_data` returned. `data` is where the data
+    is now, if it has been moved. `jobs` processes share the work, here or on `ray`. All differences are written to
+    `out`. If it is stopped or killed, the same call continues.
     """
     check_arguments(verify_data, locals())
     workers, screen, folder = workers_of(jobs, ray), default_console(console, quiet=quiet), Path(out)

@@ -124,7 +124,11 @@ class DataCheck(Tabular):
         if not counts:
             return
         (least, rarest), (most, commonest) = min(counts), max(counts)
-        span = f"from {least:,} samples ({rarest!r}) to {most:,} ({commonest!r})" if least < most else f"{most:,} each"
+        span = (
+            f"from {counted(least, 'sample')} ({rarest!r}) to {most:,} ({commonest!r})"
+            if least < most
+            else f"{most:,} each"
+        )
         yield Line("classes", f"{len(counts):,}, {span}")
         yield from _listed("no sample", [f"of class {name!r}" for count, name in counts if count == 0])
 
