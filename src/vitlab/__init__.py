@@ -12,14 +12,13 @@ from vitlab.paper.recipes.named import find_recipe, list_recipes
 
 if TYPE_CHECKING:
     from vitlab.data.sources.catalogue import open_data
-    from vitlab.data.sources.shards import index_shards
     from vitlab.engines.opening import open_engine
     from vitlab.inspection.rollout import explain
     from vitlab.inspection.windows import window_attention
     from vitlab.metrics.fewshot import fewshot
     from vitlab.models.build import build_model
     from vitlab.report.report import read_report
-    from vitlab.runs.datasets.index import index_data
+    from vitlab.runs.datasets.index import index_data, index_shards
     from vitlab.runs.datasets.pack import pack_data
     from vitlab.runs.datasets.verify import verify_data
     from vitlab.runs.dedup.dedup import dedup
@@ -121,14 +120,12 @@ def __getattr__(name: str) -> object:
             from vitlab.engines import opening as home
         case "check_data" | "data_kinds":
             from vitlab.runs.measure import check_data as home
-        case "index_data":
+        case "index_data" | "index_shards":
             from vitlab.runs.datasets import index as home
         case "pack_data":
             from vitlab.runs.datasets import pack as home
         case "verify_data":
             from vitlab.runs.datasets import verify as home
-        case "index_shards":
-            from vitlab.data.sources import shards as home
         case "predict" | "preprocess":
             from vitlab.runs.measure import prediction as home
         case "inspect":

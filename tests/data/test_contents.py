@@ -13,7 +13,7 @@ from vitlab.data.contents import Contents, from_bytes, to_bytes
 from vitlab.data.fingerprint import fingerprint
 from vitlab.data.sources.arrays import PixelSource
 from vitlab.data.sources.catalogue import open_source
-from vitlab.data.sources.shards import index_shards
+from vitlab.data.sources.shards import index_folder
 
 
 def take(source, known=None, **how):
@@ -42,7 +42,7 @@ def other_bytes(file):
 
 def reopened(spec):
     if spec.startswith("shards:"):
-        index_shards(Path(spec.removeprefix("shards:")))
+        index_folder(Path(spec.removeprefix("shards:")))
     return open_source(spec)
 
 

@@ -7,7 +7,7 @@ import pytest
 from kinds import KINDS, folder, shards
 from vitlab.data.fingerprint import state
 from vitlab.data.sources.catalogue import open_source
-from vitlab.data.sources.shards import index_shards
+from vitlab.data.sources.shards import index_folder
 from vitlab.data.splits import take
 
 
@@ -17,7 +17,7 @@ def test_the_state_of_files_changes_when_one_is_written_again(kind, tmp_path):
 
     def opened():
         if kind is shards:
-            index_shards(tmp_path)
+            index_folder(tmp_path)
         return open_source(spec)
 
     before = state(opened())

@@ -12,7 +12,7 @@ import kinds
 import vitlab
 from vitlab.data.class_names import renumbered
 from vitlab.data.sources.catalogue import KINDS, open_source, with_max_pixels
-from vitlab.data.sources.shards import index_shards
+from vitlab.data.sources.shards import index_folder
 from vitlab.data.splits import nested_subset
 
 DRAWN = ("fractals?images=12&classes=3&size=32", "shapes?images=12&classes=3&size=32")
@@ -36,7 +36,7 @@ def check_in_a_loop(source, workers=0):
 def made(kind, folder):
     spec, _ = kind(folder)
     if kind is kinds.shards:
-        index_shards(folder)
+        index_folder(folder)
     return spec
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from vitlab.data.feature_files import open_vectors
 from vitlab.data.sources.catalogue import open_source
-from vitlab.data.sources.shards import index_shards
+from vitlab.data.sources.shards import index_folder
 from vitlab.files.store import sha256
 from vitlab.files.strict_json import read_json
 from vitlab.files.user_files import NotRegular, check_archive, open_regular, read_regular, stream_lines, stream_text
@@ -59,7 +59,7 @@ def imagenet_labels(folder):
 
 @linked("a.tar")
 def tar(folder):
-    index_shards(folder)
+    index_folder(folder)
 
 
 OPENERS = {

@@ -114,7 +114,7 @@ def data_dedup(
     for line in found.lines():
         console().print(Text(line))
     console().print(Text(f"\n{out / PAGE}: the pairs side by side; {out / PAIRS}: all of them"))
-    if found.removed:
+    if found.removed and found.remaining:
         console().print(Text(f"{out / LIST}: train without them with {found.flag}"))
 
 
@@ -134,7 +134,7 @@ def data_index(
         source: The data, such as folder:photos or csv:list.csv, or a folder of tar shards (webdataset convention).
         out: The index (default: in the folder of the shards, or NAME.index here).
         jobs: Processes that read at the same time (default: this one).
-        replace: Replace an older index even if samples that it records have changed or are missing.
+        replace: Replace an older index even if it is damaged, or if the data lacks something that it records.
     """
     given = flags.arguments({"data": source, "out": out, "jobs": jobs, "ray": ray, "replace": replace}, console())
     from vitlab.runs.datasets.index import index_data
@@ -142,11 +142,11 @@ def data_index(
     made = index_data(**given)
     for line in made.lines():
         console().print(Text(line), soft_wrap=True)
-    return 1 if made.unreadable else 0
+    return 1 if made.unreadable or made.damaged else 0
 
 
 def data_verify(
-    index: Annotated[Path, Flag("INDEX", is_positional=True)],
+    index: Annotated[str, Flag("INDEX", is_positional=True)],
     data: flags.Spec = "",
     out: Path = Path("data-verify"),
     jobs: Parallel = None,

@@ -5,6 +5,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -142,19 +143,31 @@ def _size(source: Source, number: int) -> tuple[int, int]:
     return image.height, image.width
 
 
-def exact_duplicates(first: Source, second: Source) -> list[tuple[str, str]]:
-    """Return (id in first, id in second) of samples with the same content, such as training images in a test set."""
+class Duplicates(NamedTuple):
+    """Samples with the same content in two sources, such as training images in a test set."""
+
+    pairs: tuple[tuple[str, str], ...] = ()  # ids in the first and in the second
+    not_compared: tuple[BadImage, ...] = ()  # samples of the first that cannot be read
+
+
+def exact_duplicates(first: Source, second: Source) -> Duplicates:
+    """Find the samples of the second source that have the content of one of the first."""
     known: dict[bytes, str] = {}
-    for digest, name in _hashes(first):
+    bad = list[BadImage]()
+    for digest, name in _hashes(first, bad):
         known.setdefault(digest, name)
-    return [(known[digest], name) for digest, name in _hashes(second) if digest in known]
+    return Duplicates(
+        tuple((known[digest], name) for digest, name in _hashes(second, []) if digest in known), tuple(bad)
+    )
 
 
-def _hashes(source: Source) -> Iterator[tuple[bytes, str]]:
-    """The content and the id of every sample that can be read."""
+def _hashes(source: Source, bad: list[BadImage]) -> Iterator[tuple[bytes, str]]:
+    """The content and the id of every sample that can be read; why others cannot is added to `bad`."""
     for number in range(len(source)):
-        with contextlib.suppress(BadImage):
+        try:
             yield content_hash(source.item(number)), source.id(number)
+        except BadImage as error:
+            bad.append(error)
 
 
 def contact_sheet(

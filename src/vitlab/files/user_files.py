@@ -4,6 +4,7 @@ Opening a FIFO blocks forever, a device such as /dev/zero never ends, and a file
 links are followed. Standard library only.
 """
 
+import contextlib
 import errno
 import io
 import itertools
@@ -35,6 +36,18 @@ def as_path(given: object, name: str) -> Path:
     if not isinstance(given, str | os.PathLike):
         raise InvalidValue(f"is {given!r:.60}; expected a path", field=name)
     return Path(given)
+
+
+@contextlib.contextmanager
+def reading(path: str | Path, what: str = "") -> Iterator[None]:
+    """Say what to do if a path inside the user's data cannot be opened: a missing permission, or no regular file."""
+    try:
+        yield
+    except PermissionError:
+        way = "give yourself the permission to read it (chmod), or move it out of the data"
+        raise PermissionError(f"{path} cannot be read: permission denied; {way}") from None
+    except NotRegular as error:
+        raise NotRegular(f"{str(error).partition(';')[0]}, not {what}; move it out of the data") from None
 
 
 def check_regular(path: str | Path) -> os.stat_result:

@@ -15,7 +15,7 @@ from vitlab.data.images.refusals import BadImage, Reason
 from vitlab.data.remote import files, retries
 from vitlab.data.remote.retries import Patience
 from vitlab.data.sources.catalogue import open_source
-from vitlab.data.sources.shards import INDEX, index_shards
+from vitlab.data.sources.shards import INDEX, index_folder
 from vitlab.errors import RemoteFailed, RemoteRefused
 
 FAULTS = ("500", "503", "cut", "reset", "slow", "short")
@@ -35,7 +35,7 @@ def folder(tmp_path):
                     info.size = len(data)
                     tar.addfile(info, BytesIO(data))
     (made / "classnames.txt").write_text("a\nb\nc\n")
-    index_shards(made)
+    index_folder(made)
     return made
 
 

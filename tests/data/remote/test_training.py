@@ -15,7 +15,7 @@ from data.remote.conftest import KEYS, upload
 from faulty_servers import in_turn
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.shard_writing import write_shards
-from vitlab.data.sources.shards import index_shards
+from vitlab.data.sources.shards import index_folder
 from vitlab.run_dir import CONTENTS, DATA, RUN, RunDir
 from vitlab.spec.recipe import Execution
 from vitlab.weights.load import load_model
@@ -39,7 +39,7 @@ def shards(tmp_path):
     folder = tmp_path / "shards"
     for _ in write_shards(open_source("digits?split=test"), folder, "digits", per_shard=60):
         pass
-    index_shards(folder)
+    index_folder(folder)
     return folder
 
 

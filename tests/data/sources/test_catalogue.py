@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 import vitlab
+from pictures import photo, saved
 from vitlab.cli import main
 from vitlab.data.fingerprint import fingerprint
 from vitlab.data.loading.batches import evaluation_batches
@@ -85,7 +86,7 @@ def test_values_may_be_escaped(photos):
     [
         ("folders:x?split=val", "no data is named 'folders:x?split=val'; did you mean 'folder:x?split=val'?"),
         ("", "the kinds are folder, pictures"),
-        ("nonsense", "the kinds are folder, pictures"),
+        ("nonsense", "'nonsense' does not exist, and no kind of data has that name"),
         ("folder", "needs a path"),
         ("digits:here", "takes no path"),
         ("fractals?colour=red", "no option 'colour'; it has classes, images, size, seed"),
@@ -334,7 +335,7 @@ def test_paths_without_a_kind_say_what_to_give(tmp_path, monkeypatch):
     for spec, told in (
         ("packed", "did you mean 'shards:packed'"),
         ("/no/such/dir", "^/no/such/dir does not exist; check the path"),
-        ("nofolder", "no data is named 'nofolder'; the kinds are"),
+        ("nofolder", "'nofolder' does not exist, and no kind of data"),
         ("digit", "did you mean 'digits'"),
         ("csv:none.csv", "none.csv does not exist; give a CSV or TSV file"),
     ):
@@ -354,3 +355,22 @@ def test_a_local_path_has_one_spelling(tmp_path, monkeypatch, written):
 @pytest.mark.parametrize("spec", ["digits?split=train", "folder:missing/", "shards:s3://bucket/a", "hf:owner/name", ""])
 def test_what_is_no_local_path_keeps_its_spelling(spec):
     assert with_absolute_path(spec) == spec
+
+
+def test_an_image_in_place_of_data_is_told_its_folder(photos):
+    image = next(path for path in sorted(photos.rglob("*")) if path.is_file())
+    with pytest.raises(ValueError, match=f"is a single image, not a data set; .* such as folder:{photos}$"):
+        open_source(str(image))
+
+
+def test_images_of_the_other_data_that_cannot_be_read_are_counted(tmp_path):
+    for name in ("own", "other"):
+        (tmp_path / name / "a").mkdir(parents=True)
+        (tmp_path / name / "a/1.png").write_bytes(saved(photo(8, 8), "PNG"))
+    (tmp_path / "other/a/loop.png").symlink_to("loop.png")
+    found = vitlab.check_data(f"folder:{tmp_path}/own", f"folder:{tmp_path}/other", quiet=True)
+    (unread,) = found.not_compared
+    assert unread.startswith("'a/loop.png' is a loop of symbolic links")
+    assert found.problems == 2, "a duplicate, and an image that was not compared"
+    assert f"not compared 1 sample of 'folder:{tmp_path}/other' cannot be read" in repr(found)
+    assert found.to_json()["not_compared"] == [unread]

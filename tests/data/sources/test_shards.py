@@ -17,7 +17,7 @@ import pytest
 
 from vitlab.data.images.refusals import LARGEST_FILE, BadImage, Reason
 from vitlab.data.sources import shards
-from vitlab.data.sources.shards import INDEX, ShardSource, index_shards
+from vitlab.data.sources.shards import INDEX, ShardSource, index_folder
 
 
 def tar_of(members, format=tarfile.PAX_FORMAT) -> bytes:
@@ -48,7 +48,7 @@ def pair(key: str, label: int, suffix: str = "jpg") -> list[tuple[str, bytes]]:
 def opened(folder, **contents: bytes) -> ShardSource:
     for name, data in contents.items():
         (folder / f"{name}.tar").write_bytes(data)
-    index_shards(folder)
+    index_folder(folder)
     return ShardSource(folder)
 
 
@@ -79,7 +79,7 @@ def test_labels_may_stand_in_json(tmp_path):
 def test_classes_are_named_by_the_file_beside_the_shards(tmp_path):
     (tmp_path / "classnames.txt").write_text("tench\ngoldfish\n")
     assert opened(tmp_path, s=tar_of(pair("a", 1))).class_names == ("tench", "goldfish")
-    with pytest.raises(ValueError, match="names 2 classes"):
+    with pytest.raises(ValueError, match="has too few names, 2"):
         opened(tmp_path, s=tar_of(pair("a", 2)))
 
 
@@ -164,7 +164,7 @@ def test_an_oversized_image_is_refused_unread(tmp_path):
         file.write(big.tobuf())
         file.seek(-(-big.size // 512) * 512, 1)
         file.write(tar_of([("big.cls", b"0")]))
-    index_shards(tmp_path)
+    index_folder(tmp_path)
     with pytest.raises(BadImage) as caught:
         ShardSource(tmp_path).item(0)
     assert caught.value.reason == Reason.too_large
@@ -182,7 +182,7 @@ def test_a_changed_shard_must_be_indexed_again(tmp_path):
     with pytest.raises(BadImage, match="changed since it was opened") as caught:
         source.item(0)
     assert caught.value.reason == Reason.changed
-    index_shards(tmp_path)
+    index_folder(tmp_path)
     assert ShardSource(tmp_path).item(1) == first
     (tmp_path / "t.tar").write_bytes(tar_of(pair("a", 0)))
     with pytest.raises(ValueError, match=r"has other shards than were indexed: \['t\.tar'\]"):
@@ -193,7 +193,7 @@ def test_without_an_index_or_with_a_damaged_one_the_error_says_what_to_do(tmp_pa
     (tmp_path / "s.tar").write_bytes(tar_of(pair("a", 0)))
     with pytest.raises(FileNotFoundError, match="index the shards: vitlab data index"):
         ShardSource(tmp_path)
-    index_shards(tmp_path)
+    index_folder(tmp_path)
     whole = (tmp_path / INDEX).read_bytes()
     for damaged in (b"", whole[:-1], whole + b"x", b"X" + whole[1:], whole[:8] + b"\xff" * 8 + whole[16:]):
         (tmp_path / INDEX).write_bytes(damaged)
@@ -204,20 +204,20 @@ def test_without_an_index_or_with_a_damaged_one_the_error_says_what_to_do(tmp_pa
 def test_folders_without_usable_shards_are_errors(tmp_path):
     (tmp_path / "s.tar.gz").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"decompress .tar.gz files first"):
-        index_shards(tmp_path)
+        index_folder(tmp_path)
     (tmp_path / "s.tar").write_bytes(tar_of([("a.jpg", b"")]))
     with pytest.raises(ValueError, match=r"no labelled images .* left out: 1 image without a label"):
-        index_shards(tmp_path)
+        index_folder(tmp_path)
     assert not (tmp_path / INDEX).exists()
     os.mkfifo(tmp_path / "t.tar")
     with pytest.raises(ValueError, match="is a FIFO"):
-        index_shards(tmp_path)
+        index_folder(tmp_path)
 
 
 def test_an_index_may_lie_elsewhere(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/s.tar").write_bytes(tar_of(pair("a", 4)))
-    index_shards(tmp_path / "data", tmp_path / "mine")
+    index_folder(tmp_path / "data", tmp_path / "mine")
     assert ShardSource(tmp_path / "data", tmp_path / "mine").label(0) == (4,)
     assert [file.name for file in (tmp_path / "data").iterdir()] == ["s.tar"]
 

@@ -16,7 +16,7 @@ from vitlab.data.indexing.index_file import UNREADABLE, IndexFile
 from vitlab.data.indexing.listing import write_listing
 from vitlab.data.sources.catalogue import open_source
 from vitlab.data.sources.folders import FolderSource
-from vitlab.data.sources.shards import INDEX, ShardSource, index_shards
+from vitlab.data.sources.shards import INDEX, ShardSource, index_folder
 from vitlab.files.store import Locked, locked
 from vitlab.runs.datasets import index as indexing
 
@@ -115,7 +115,7 @@ def test_files_that_cannot_be_read_are_indexed_as_such_and_named(tmp_path):
     bad = {name for name, (_, size, _) in found.items() if size == UNREADABLE}
     assert bad == {f"a/{name}.jpg" for name in ("fifo", "loop", "nothing", "outside", "folder")}
     assert (made.unreadable, len(made.problems)) == (5, 5)
-    assert "a/fifo.jpg special file" in "\n".join(made.problems)
+    assert "a/fifo.jpg is a FIFO or a device" in "\n".join(made.problems)
     assert found["a/n25 =cmd<img onerror>\n\u202e.png"][2] == blake(NASTY["n25 =cmd<img onerror>\n\u202e.png"][0])
     assert found["a/\udcff\udcfe.jpg"][1] == len(b"broken name")
     assert all("\n" not in line and "\u202e" not in line for line in made.lines())
@@ -150,7 +150,7 @@ def test_a_second_process_is_refused(tmp_path):
 
 def test_shards_indexed_in_parts_are_those_indexed_at_once(tmp_path):
     write_shards(tmp_path / "d")
-    index_shards(tmp_path / "d")
+    index_folder(tmp_path / "d")
     whole = (tmp_path / "d" / INDEX).read_bytes()
     made = vitlab.index_data(tmp_path / "d", quiet=True)
     assert made.path.read_bytes() == whole
@@ -160,6 +160,47 @@ def test_shards_indexed_in_parts_are_those_indexed_at_once(tmp_path):
     assert (shard.name, shard.samples, shard.hash) == ("s1.tar", 4, blake((tmp_path / "d/s1.tar").read_bytes()))
     source = ShardSource(tmp_path / "d")
     assert source.item(7).data == b"1 3" * 50
+
+
+def test_compressed_shards_beside_others_are_counted(tmp_path):
+    write_shards(tmp_path / "d")
+    (tmp_path / "d/s3.tar.gz").write_bytes(b"")
+    made = vitlab.index_data(tmp_path / "d", quiet=True)
+    assert "excluded 1 compressed tar file, which is not read ('s3.tar.gz')" in list(made.lines())
+    assert vitlab.open_data(made.spec).excluded == {"compressed_shard": 1}
+
+
+def refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a path unreadable, also for root."""
+    scandir, open_file = os.scandir, os.open
+
+    def guarded(call):
+        def opened(given, *more, **options):
+            if str(given) == str(path):
+                raise PermissionError(13, "Permission denied", str(path))
+            return call(given, *more, **options)
+
+        return opened
+
+    monkeypatch.setattr(os, "scandir", guarded(scandir))
+    monkeypatch.setattr(os, "open", guarded(open_file))
+
+
+def test_a_class_folder_or_a_shard_without_permission_is_named_with_a_way_out(tmp_path, monkeypatch):
+    spec = photos(tmp_path / "p")
+    write_shards(tmp_path / "d")
+    for data, path in ((spec, tmp_path / "p/b"), (tmp_path / "d", tmp_path / "d/s1.tar")):
+        with monkeypatch.context() as patch:
+            refused(path, patch)
+            with pytest.raises(PermissionError, match=f"{path} cannot be read: permission denied; give yourself"):
+                vitlab.index_data(data, tmp_path / "x.index", quiet=True)
+
+
+def test_a_fifo_named_like_a_shard_is_named_with_a_way_out(tmp_path):
+    write_shards(tmp_path / "d")
+    os.mkfifo(tmp_path / "d/f.tar")
+    with pytest.raises(ValueError, match=r"f\.tar is a FIFO, not a shard; move it out of the data"):
+        vitlab.index_data(tmp_path / "d", quiet=True)
 
 
 def test_an_index_elsewhere_opens_the_shards(tmp_path):
@@ -239,12 +280,12 @@ def test_an_index_of_data_that_has_changed_is_kept_unless_it_may_be_replaced(tmp
     if make is photos:
         (tmp_path / "d/a/003.jpg").write_bytes(b"other")
         (tmp_path / "d/b/001.jpg").unlink()
-        counts, name = "1 have other contents and 1 are missing", "a/003.jpg"
+        counts, name = "1 sample with other contents, 1 sample missing", "a/003.jpg"
     else:
         shard = tmp_path / "d/s1.tar"
         shard.write_bytes(shard.read_bytes().replace(b"1 3" * 50, b"9 3" * 50))
         (tmp_path / "d/s2.tar").unlink()
-        counts, name = "1 have other contents and 4 are missing", "s1/3"
+        counts, name = "1 sample with other contents, 4 samples missing", "s1/3"
     assert main(["data", "index", spec, "--out", "x.index"]) == 2
     said = capsys.readouterr().err
     assert counts in said
@@ -252,13 +293,89 @@ def test_an_index_of_data_that_has_changed_is_kept_unless_it_may_be_replaced(tmp
     assert "give --replace" in said
     assert index.read_bytes() == before
     assert main(["data", "index", spec, "--out", "x.index", "--replace"]) == 0
-    assert "replaced an index in which 1 sample had other contents" in capsys.readouterr().out
+    assert (
+        "replaced an index that is not of this data any more: 1 sample with other contents" in capsys.readouterr().out
+    )
     assert vitlab.verify_data(index, out=tmp_path / "v", quiet=True).is_sound
 
 
-def test_samples_that_are_added_replace_an_index(tmp_path):
+def relabelled(root: Path) -> str:
+    """A table of four images, of which one gets another label."""
+    if not root.exists():
+        photos(root, 4)
+    last = "cat" if (root / "t.csv").exists() else "dog"
+    (root / "t.csv").write_text(f"path,label\na/000.jpg,cat\nb/001.jpg,dog\nc/002.jpg,cat\na/003.jpg,{last}\n")
+    return f"csv:{root}/t.csv"
+
+
+def relabelled_shards(root: Path) -> str:
+    """Shards, in which a label is overwritten the second time."""
+    shard = root / "s0.tar"
+    if not root.exists():
+        write_shards(root)
+    else:
+        data = shard.read_bytes()
+        place = data.index(b"3.cls") + 512
+        shard.write_bytes(data[:place] + b"2" + data[place + 1 :])
+    return f"shards:{root}"
+
+
+def renamed_classes(root: Path) -> str:
+    """Shards with class names, of which two change places the second time."""
+    names = "ape\ncat\nbee\ndog\n" if root.exists() else "ape\nbee\ncat\ndog\n"
+    write_shards(root)
+    (root / "classnames.txt").write_text(names)
+    return f"shards:{root}"
+
+
+@pytest.mark.parametrize(
+    ("make", "lost"),
+    [
+        (relabelled, "1 sample with another label"),
+        (relabelled_shards, "1 sample with another label"),
+        (renamed_classes, "2 classes missing or renumbered"),
+    ],
+)
+def test_an_index_of_other_labels_or_classes_is_kept_unless_it_may_be_replaced(tmp_path, make, lost):
+    index = vitlab.index_data(make(tmp_path / "d"), tmp_path / "x.index", quiet=True).path
+    before = index.read_bytes()
+    spec = make(tmp_path / "d")
+    with pytest.raises(ValueError, match=f"is kept: {lost}"):
+        vitlab.index_data(spec, index, quiet=True)
+    assert index.read_bytes() == before
+    assert lost in "\n".join(vitlab.index_data(spec, index, replace=True, quiet=True).lines())
+
+
+def test_a_damaged_index_is_kept_unless_it_may_be_replaced(tmp_path):
+    spec = photos(tmp_path / "d")
+    index = vitlab.index_data(spec, tmp_path / "x.index", quiet=True).path
+    whole = index.read_bytes()
+    for damaged in (whole[:-1], whole[:70] + bytes([whole[70] ^ 1]) + whole[71:]):
+        index.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"is damaged, so it cannot be compared .* give replace=True"):
+            vitlab.index_data(spec, index, quiet=True)
+        assert index.read_bytes() == damaged
+        assert vitlab.index_data(spec, index, replace=True, quiet=True).path.read_bytes() == whole
+
+
+def test_classes_and_samples_that_are_added_replace_an_index(tmp_path):
     spec = photos(tmp_path / "d")
     vitlab.index_data(spec, tmp_path / "x.index", quiet=True)
-    (tmp_path / "d/a/new.jpg").write_bytes(b"new")
+    (tmp_path / "d/0").mkdir()  # the first class, so that all others are renumbered
+    (tmp_path / "d/0/new.jpg").write_bytes(b"new")
     made = vitlab.index_data(spec, tmp_path / "x.index", quiet=True)
     assert (made.samples, made.replaced) == (31, {})
+
+
+def test_index_shards_replaces_neither_other_files_nor_an_index_of_data_that_has_changed(tmp_path):
+    write_shards(tmp_path / "d")
+    (tmp_path / "victim.jpg").write_bytes(b"a photograph")
+    with pytest.raises(ValueError, match="exists and is not an index"):
+        vitlab.index_shards(tmp_path / "d", tmp_path / "victim.jpg")
+    assert (tmp_path / "victim.jpg").read_bytes() == b"a photograph"
+    made = vitlab.index_shards(tmp_path / "d")
+    assert (made.spec, made.samples, made.excluded) == (f"shards:{tmp_path / 'd'}", 12, {})
+    (tmp_path / "d/s0.tar").unlink()
+    with pytest.raises(ValueError, match="is kept: 4 samples missing"):
+        vitlab.index_shards(tmp_path / "d")
+    assert vitlab.index_shards(tmp_path / "d", replace=True).samples == 8

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import tarfile
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from nasty import NASTY
 from pictures import photo, saved
 from stored_sets import photos
 from vitlab.cli import main
+from vitlab.data.images import gate
 from vitlab.data.indexing.index_file import IndexFile
 from vitlab.data.sources.catalogue import open_source
-from vitlab.data.sources.shards import INDEX, index_shards
+from vitlab.data.sources.shards import INDEX, index_folder
 from vitlab.files.store import Locked, locked
-from vitlab.runs.datasets.pack import PACK
+from vitlab.runs.datasets import pack as packing
+from vitlab.runs.datasets.index import PACK
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -54,7 +57,7 @@ def test_other_tools_read_the_shards(tmp_path):
 def test_the_index_of_a_pack_is_that_of_its_shards(tmp_path):
     vitlab.pack_data(photos(tmp_path / "d"), tmp_path / "out", per_shard=8, quiet=True)
     packed = IndexFile(tmp_path / "out" / INDEX)
-    index_shards(tmp_path / "out", tmp_path / "again")
+    index_folder(tmp_path / "out", tmp_path / "again")
     again = IndexFile(tmp_path / "again")
     assert (again.records(0, 30) == packed.records(0, 30)).all()
     assert list(again.rows()) == list(packed.rows())
@@ -68,7 +71,7 @@ def test_every_kind_of_data_can_be_packed(kind, tmp_path):
     (tmp_path / "d").mkdir()
     spec, _ = kind(tmp_path / "d")
     if kind is kinds.shards:
-        index_shards(tmp_path / "d")
+        index_folder(tmp_path / "d")
     before = open_source(spec)
     after = open_source(vitlab.pack_data(spec, tmp_path / "out", quiet=True).spec)
     assert after.class_names == before.class_names
@@ -191,3 +194,77 @@ def test_packing_again_refuses_a_damaged_index_and_strange_shards(tmp_path):
     (out / INDEX).write_bytes(data)
     with pytest.raises(ValueError, match="is damaged; choose another folder, or remove"):
         vitlab.pack_data(spec, out, quiet=True)
+
+
+def test_an_unfinished_pack_is_neither_indexed_nor_verified(tmp_path, monkeypatch):
+    spec = photos(tmp_path / "d")
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "merge_shards", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            vitlab.pack_data(spec, tmp_path / "out", per_shard=8, quiet=True)
+    again = f"out is an unfinished pack; to finish it, run vitlab data pack {spec} {tmp_path}/out --per-shard 8"
+    with pytest.raises(ValueError, match=again):
+        vitlab.index_data(tmp_path / "out", quiet=True)
+    with pytest.raises(ValueError, match=again):
+        vitlab.verify_data(tmp_path / "out", out=tmp_path / "v", quiet=True)
+    assert vitlab.pack_data(spec, tmp_path / "out", per_shard=8, quiet=True).samples == 30
+    assert vitlab.verify_data(tmp_path / "out", out=tmp_path / "v", quiet=True).is_sound
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", f"https://user:{SECRET}@host.example/x"),
+        ("check", "digits", "--against", f"shards:https://host.example/x?sig={SECRET}"),
+        ("dedup", "digits", f"shards:https://host.example/x?sig={SECRET}"),
+        ("index", f"shards:https://user:{SECRET}@host.example/x"),
+        ("pack", f"shards:https://host.example/x?a=1&sig={SECRET}", "out"),
+        ("pack", f"shards:https%3A//user:{SECRET}@host.example/x", "out"),
+        ("verify", "x.index", "--data", f"shards:https://user:{SECRET}@host.example/x"),
+        ("verify", f"s3://user:{SECRET}@host.example/x"),
+        ("verify", f"shards:https://user:{SECRET}@host.example/x"),
+    ],
+    ids=" ".join,
+)
+def test_no_command_repeats_a_secret_in_an_address(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    vitlab.index_data(photos(tmp_path / "d"), "x.index", quiet=True)
+    capsys.readouterr()
+    assert main(["data", *words]) == 2
+    said = capsys.readouterr()
+    assert "credentials belong in the environment" in said.err
+    assert SECRET not in said.out + said.err
+
+
+def test_an_address_in_place_of_an_index_is_repeated_as_given(capsys):
+    assert main(["data", "verify", "s3://pictures/packed"]) == 2
+    said = capsys.readouterr().err
+    assert "s3://pictures/packed names data, not its index" in said
+    assert "--data shards:s3://pictures/packed" in said
+
+
+def test_files_whose_format_needs_a_missing_package_stop_the_packing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    (tmp_path / "d/a").mkdir(parents=True)
+    (tmp_path / "d/a/1.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    monkeypatch.setattr(gate, "check_structure", lambda *_: False)
+    with pytest.raises(ValueError, match=r'a/1\.heic.* is HEIC, .* pip install "vitlab\[heic\]"'):
+        vitlab.pack_data(f"folder:{tmp_path}/d", tmp_path / "out", quiet=True)
+
+
+def test_files_that_cannot_be_decoded_keep_their_suffix_and_are_counted(tmp_path):
+    (tmp_path / "d/a").mkdir(parents=True)
+    for name, data in (("1.jpg", b"II*\0damaged"), ("2.avif", b"zeros"), ("3.jpg", b"zeros")):
+        (tmp_path / "d/a" / name).write_bytes(data)
+    made = vitlab.pack_data(f"folder:{tmp_path}/d", tmp_path / "out", quiet=True)
+    with tarfile.open(tmp_path / "out/data-000000.tar") as tar:
+        assert [name for name in tar.getnames() if "." in name and name[10:] not in ("cls", "json")] == [
+            "000000000.tif",
+            "000000001.avif",
+            "000000002.jpg",
+        ]
+    assert "stored 3 samples that cannot be decoded" in "\n".join(made.lines())
+    assert vitlab.index_data(tmp_path / "out", quiet=True).samples == 3

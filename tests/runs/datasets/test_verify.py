@@ -15,9 +15,11 @@ import kinds
 import vitlab
 from stored_sets import photos, write_shards
 from vitlab.cli import main
-from vitlab.data.indexing import comparison
+from vitlab.data.images.refusals import LARGEST_FILE
+from vitlab.data.indexing import comparison, index_file
 from vitlab.data.indexing.comparison import rows_at
-from vitlab.data.indexing.index_file import IndexFile, IndexMeta, index_writer, records_of
+from vitlab.data.indexing.index_file import IndexFile, IndexMeta, ShardEntry, index_writer, records_of
+from vitlab.data.sources import folders
 from vitlab.runs.datasets import index as indexing
 from vitlab.runs.datasets import verify
 
@@ -74,8 +76,7 @@ def test_300_of_300_flipped_bits_in_jpeg_and_png_files_are_found(tmp_path):  # E
 
 
 def test_without_hashes_none_of_the_flips_would_be_found(tmp_path, monkeypatch):
-    for module in (indexing, comparison):
-        monkeypatch.setattr(module, "data_hash", lambda _: bytes(16))
+    monkeypatch.setattr(folders, "stream_hash", lambda file: (len(file.read()), bytes(16)))
     paths, rng = pictures(tmp_path / "d", 20), random.Random(0)
     index = vitlab.index_data(f"folder:{tmp_path}/d", tmp_path / "x.index", quiet=True).path
     for path in paths:
@@ -166,6 +167,43 @@ def test_missing_added_and_cut_shards_are_told_sample_by_sample(tmp_path):
     }
 
 
+def test_damaged_shards_are_named_by_the_index_and_are_no_difference_later(tmp_path, capsys):
+    write_shards(tmp_path / "d", shards=2)
+    os.truncate(tmp_path / "d/s1.tar", 2048 * 3)
+    (tmp_path / "d/s2.tar").write_bytes(b"garbage" * 1000)
+    (tmp_path / "d/s3.tar").write_bytes(b"")
+    assert main(["data", "index", str(tmp_path / "d")]) == 1
+    said = capsys.readouterr().out
+    assert "3 damaged shards: s1.tar, s2.tar, s3.tar" in said
+    assert "2 tar files that end too early ('s1.tar', 's3.tar')" in said
+    assert found(tmp_path / "d", tmp_path / "v") == {}
+    (tmp_path / "d/s2.tar").write_bytes(b"Garbage" * 1000)
+    (tmp_path / "d/s3.tar").unlink()
+    assert found(tmp_path / "d", tmp_path / "v") == {"shard": ["s2.tar", "s3.tar"]}
+
+
+def test_every_added_shard_is_named_even_without_samples(tmp_path):
+    write_shards(tmp_path / "d", shards=1)
+    vitlab.index_data(tmp_path / "d", quiet=True)
+    (tmp_path / "d/empty.tar").write_bytes(bytes(10240))
+    (tmp_path / "d/zzz.tar").write_bytes(b"garbage" * 1000)
+    assert found(tmp_path / "d", tmp_path / "v") == {"added": ["empty.tar", "zzz.tar"]}
+
+
+def test_the_entries_of_an_index_are_made_once_and_not_for_each_shard(tmp_path, monkeypatch):
+    write_shards(tmp_path / "d", shards=20, samples=1)
+    vitlab.index_data(tmp_path / "d", quiet=True)
+    made = []
+
+    def counting(*row: object) -> ShardEntry:
+        made.append(row)
+        return ShardEntry(*row)
+
+    monkeypatch.setattr(index_file, "ShardEntry", counting)
+    assert found(tmp_path / "d", tmp_path / "v") == {}
+    assert len(made) <= 3 * 20
+
+
 def test_a_label_that_changed_in_a_shard_is_named(tmp_path):
     write_shards(tmp_path / "d", shards=1)
     vitlab.index_data(tmp_path / "d", quiet=True)
@@ -228,14 +266,44 @@ def test_a_damaged_index_is_not_compared_with(place, tmp_path):
         vitlab.verify_data(index, out=tmp_path / "v", quiet=True)
 
 
-def test_files_that_could_never_be_read_are_no_difference(tmp_path):
+def test_files_that_cannot_be_read_are_counted_even_if_they_never_could(tmp_path, capsys):
     spec = photos(tmp_path / "d")
     os.mkfifo(tmp_path / "d/a/fifo.jpg")
     index = vitlab.index_data(spec, tmp_path / "x.index", quiet=True).path
-    assert found(index, tmp_path / "v") == {}
+    assert found(index, tmp_path / "v") == {"unreadable": ["a/fifo.jpg"]}
+    assert main(["data", "verify", str(index), "--out", str(tmp_path / "v")]) == 1
+    said = capsys.readouterr().out
+    assert "checked 30 samples" in said
+    assert "against 31 in the index: 1 unreadable" in said
     (tmp_path / "d/a/fifo.jpg").unlink()
     (tmp_path / "d/a/fifo.jpg").write_bytes(b"now a file")
     assert found(index, tmp_path / "v") == {"changed": ["a/fifo.jpg"]}
+
+
+def test_a_file_that_is_too_large_to_decode_is_hashed_all_the_same(tmp_path):
+    spec, large = photos(tmp_path / "d"), tmp_path / "d/a/large.tif"
+    large.write_bytes(b"II*\0")
+    os.truncate(large, LARGEST_FILE + 1)
+    made = vitlab.index_data(spec, tmp_path / "x.index", quiet=True)
+    assert (made.unreadable, made.size > LARGEST_FILE) == (0, True)
+    assert found(made.path, tmp_path / "v") == {}
+    with large.open("r+b") as file:
+        file.seek(LARGEST_FILE - 100)
+        file.write(b"flip")
+    assert found(made.path, tmp_path / "v") == {"changed": ["a/large.tif"]}
+
+
+def test_what_index_data_returns_is_verified(tmp_path):
+    made = vitlab.index_data(photos(tmp_path / "d"), tmp_path / "x.index", quiet=True)
+    assert vitlab.verify_data(made, out=tmp_path / "v", quiet=True).is_sound
+
+
+def test_a_folder_in_place_of_its_index_says_where_the_index_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    photos(tmp_path / "d")
+    vitlab.index_data("folder:d", quiet=True)
+    with pytest.raises(ValueError, match=r"give the index of the folder, such as d\.index"):
+        vitlab.verify_data("d", quiet=True)
 
 
 def test_an_index_without_hashes_cannot_be_verified(tmp_path):

@@ -280,3 +280,20 @@ def test_99_of_100_edited_photographs_are_found(reference, tmp_path):
     assert len(files) == 200
     assert min(recall.values()) >= 0.99, recall
     assert len(found) == len(right)  # and no other photograph
+
+
+def test_settings_of_a_model_are_refused_without_one(sets, tmp_path):
+    for given in ({"min_similarity": 0.5}, {"device": "cuda"}):
+        with pytest.raises(ValueError, match=f"{next(iter(given))}= is for the features of a model; give model="):
+            vitlab.dedup(*sets, tmp_path / "out", quiet=True, **given)
+
+
+def test_no_flag_is_printed_if_no_training_images_remain(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for number in range(3):
+        write(tmp_path / "train" / "a" / f"{number}.png", picture(number))
+        write(tmp_path / "test" / "a" / f"t{number}.png", picture(number))
+    assert main(["data", "dedup", "folder:train", "folder:test"]) in (0, None)
+    said = capsys.readouterr().out
+    assert "every readable training image is a near-duplicate" in said
+    assert "train without them" not in said

@@ -17,7 +17,7 @@ from rich.console import Console
 import crashes
 import kinds
 from vitlab.cli import main
-from vitlab.data.sources.shards import index_shards
+from vitlab.data.sources.shards import index_folder
 from vitlab.run_dir import CHECKPOINTS, CONTENTS, DATA, MODEL, NOT_EXACT, RESULT, RUN, RunDir
 from vitlab.runs.training.run import reproduce
 from vitlab.runs.training.trainer import train_run
@@ -304,4 +304,4 @@ def _write_shard(folder, shade):
                 member = tarfile.TarInfo(f"{number}.{suffix}")
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
-    index_shards(folder)
+    index_folder(folder)

@@ -29,7 +29,7 @@ PAIR = np.dtype(
 
 @dataclass(frozen=True)
 class Criteria:
-    """From when on a pair counts: at most `max_distance` bits, and a correlation of at least `min_correlation`."""
+    """What makes a pair count: `max_distance` bits at most, and a correlation of `min_correlation` at least."""
 
     max_distance: int = MAX_DISTANCE
     min_correlation: float = MIN_CORRELATION

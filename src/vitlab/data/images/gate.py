@@ -8,15 +8,16 @@ The gate is thread-safe: it changes no global of Pillow and no warning filter (`
 thread-safe), and avoids the few places where Pillow would warn.
 """
 
+import contextlib
 import errno
 import itertools
 import math
 import os
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from io import BytesIO
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, get_args
 
@@ -226,7 +227,17 @@ REFUSALS = {  # of os.open; anything else is `unreadable`
 
 
 def file_bytes(path: str) -> bytes:
-    """Read a regular file; raises BadImage for anything else, without waiting for it."""
+    """Read a regular file within the limit of size; raises BadImage for anything else, without waiting for it."""
+    with regular_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_FILE:
+            raise _too_large(size)
+        return file.read(size)
+
+
+@contextlib.contextmanager
+def regular_file(path: str) -> Iterator[BufferedReader]:
+    """Open a regular file of any size; raises BadImage for anything else, and if reading it fails."""
     try:
         # O_NONBLOCK: opening a FIFO without a writer would block forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -239,10 +250,8 @@ def file_bytes(path: str) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a FIFO or a device"
             raise BadImage(Reason.special_file, f"is {kind}; give the path of a regular file")
-        if status.st_size > LARGEST_FILE:
-            raise _too_large(status.st_size)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(status.st_size)
+            yield file
     except (OSError, MemoryError) as error:
         raise BadImage(*_unreadable(error)) from None
     finally:

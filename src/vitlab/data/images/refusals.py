@@ -43,6 +43,7 @@ SUFFIXES = {
 }
 # Formats that are recognised but not read, with a command that converts such a file.
 CONVERSIONS = {"JPEG XL": "djxl IN.jxl OUT.png"}
+READ_SUFFIXES = tuple(suffix for suffix, format in SUFFIXES.items() if format not in CONVERSIONS)
 
 
 class Reason(StrEnum):

@@ -28,7 +28,7 @@ TYPES = {1: "B", 3: "H", 4: "I"}  # whole numbers without sign
 COMPRESSIONS = {1: "none", 5: "LZW", 8: "Deflate", 32773: "PackBits", 32946: "Deflate"}
 PHOTOMETRICS = {0: "white is 0", 1: "black is 0", 2: "RGB", 3: "palette", 5: "CMYK"}
 MOST_ENTRIES, MOST_PAGES = 1_000, 10_000
-AGAIN = "save it as an 8-bit or 16-bit TIFF without compression, or as a PNG"
+AGAIN = "save it as an 8-bit TIFF without compression (16-bit if black is 0), or as a PNG"
 Tags = dict[int, tuple[int, ...]]
 
 

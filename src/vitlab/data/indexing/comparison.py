@@ -8,9 +8,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from vitlab.data.indexing.hashing import data_hash, data_size
 from vitlab.data.indexing.index_file import UNREADABLE, IndexFile, Row
-from vitlab.data.indexing.listing import Read
+from vitlab.data.indexing.listing import Hashed
 
 State = Literal["changed", "missing", "added", "unreadable", "label", "class", "shard"]
 PAIR = np.dtype([("hash", "<u8", (2,)), ("number", "<i8")])  # of an id
@@ -19,6 +18,7 @@ BUCKET = 2**16  # ids that are matched at a time
 MOST_BUCKETS = 1024  # files of each side; more than 67 million ids make larger buckets instead
 CHUNK = 2**16  # ids that are hashed at a time
 ADDED = -1
+AS_BEFORE = " (it was not readable either when it was indexed)"
 
 
 class Difference(NamedTuple):
@@ -37,19 +37,18 @@ def id_text(name: bytes) -> str:
 # -- One sample ------------------------------------------------------------------------------------
 
 
-def compare_sample(then: Row | None, now: Read, names: "Naming") -> Iterator[Difference]:
+def compare_sample(then: Row | None, now: Hashed, names: "Naming") -> Iterator[Difference]:
     """Compare a sample with its row in the index; None if it is not in the index."""
     name = id_text(now.row.id)
     if then is None:
         yield Difference("added", name)
         return
     if now.problem:
-        if then.size != UNREADABLE:
-            yield Difference("unreadable", name, now.problem)
+        yield Difference("unreadable", name, now.problem + (AS_BEFORE if then.size == UNREADABLE else ""))
     elif then.size == UNREADABLE:
         yield Difference("changed", name, "can be read now, but not when it was indexed")
-    elif data_hash(now.data) != then.hash:
-        yield Difference("changed", name, other_content(then.size, data_size(now.data)))
+    elif now.hash != then.hash:
+        yield Difference("changed", name, other_content(then.size, now.size))
     yield from names.compare(name, then.labels, now.row.labels)
 
 
@@ -72,9 +71,14 @@ class Naming(NamedTuple):
 
     def differences(self) -> Iterator[Difference]:
         """Compare the classes themselves."""
+        yield from self.lost()
+        then = set(self.then)
+        yield from (Difference("class", name, "is new") for name in self.now if name not in then)
+
+    def lost(self) -> Iterator[Difference]:
+        """The classes of the index that are missing, or have another number though no class is missing or new."""
         then, now = set(self.then), set(self.now)
         yield from (Difference("class", name, "is missing") for name in self.then if name not in now)
-        yield from (Difference("class", name, "is new") for name in self.now if name not in then)
         if then == now:
             for number, (before, after) in enumerate(zip(self.then, self.now, strict=False)):
                 if before != after:
@@ -196,24 +200,39 @@ def _matched(then: np.ndarray, now: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return np.concatenate([pairs, added]), numbers[~sides & ~is_pair]
 
 
-def lost_samples(then: IndexFile, now: IndexFile, folder: Path) -> Iterator[Difference]:
-    """The samples of an index that a later one lacks or has with other contents; scratch files are in `folder`."""
+def lost_records(then: IndexFile, now: IndexFile, folder: Path) -> Iterator[Difference]:
+    """What an index records and a later one does not: classes, and samples with their contents and labels.
+
+    Scratch files are in `folder`.
+    """
+    names = Naming(then.meta.class_names, now.meta.class_names)
+    yield from names.lost()
     if then.meta.shards and now.meta.shards:
-        yield from _lost_in_shards(then, now)
-        return
-    matches = match_ids(then, now, folder)
+        yield from _lost_in_shards(then, now, names)
+    else:
+        yield from _lost_samples(then, now, names, match_ids(then, now, folder))
+
+
+def _lost_samples(then: IndexFile, now: IndexFile, names: Naming, matches: Matches) -> Iterator[Difference]:
+    """See `lost_records`."""
     for at in range(0, len(now), CHUNK):
         stop = min(at + CHUNK, len(now))
         for before, after in zip(rows_at(then, matches.place(at, stop)), now.rows(at, stop), strict=True):
-            if before is not None and before.hash != after.hash and before.size != UNREADABLE:
-                yield Difference("changed", id_text(after.id))
+            if before is not None:
+                yield from _lost_sample(id_text(after.id), before, after, names)
     for number in matches.missing_numbers():
         (row,) = then.rows(number, number + 1)
         yield Difference("missing", id_text(row.id))
 
 
-def _lost_in_shards(then: IndexFile, now: IndexFile) -> Iterator[Difference]:
-    """See `lost_samples`; the samples of one shard at a time are in memory."""
+def _lost_sample(name: str, then: Row, now: Row, names: Naming) -> Iterator[Difference]:
+    if then.size != UNREADABLE and then.hash != now.hash:
+        yield Difference("changed", name)
+    yield from names.compare(name, then.labels, now.labels)
+
+
+def _lost_in_shards(then: IndexFile, now: IndexFile, names: Naming) -> Iterator[Difference]:
+    """See `lost_records`; the samples of one shard at a time are in memory."""
     starts = itertools.accumulate((entry.samples for entry in now.meta.shard_entries), initial=0)
     after = {entry.name: (entry, start) for entry, start in zip(now.meta.shard_entries, starts, strict=False)}
     start = 0
@@ -221,11 +240,13 @@ def _lost_in_shards(then: IndexFile, now: IndexFile) -> Iterator[Difference]:
         other, first = after.get(entry.name, (None, 0))
         if other is None or other.hash != entry.hash:
             rows = now.rows(first, first + other.samples) if other else ()
-            hashes = {row.id: row.hash for row in rows}
+            found = {row.id: row for row in rows}
             for row in then.rows(start, start + entry.samples):
-                if hashes.get(row.id) != row.hash:
-                    name = f"{entry.name.removesuffix('.tar')}/{id_text(row.id)}"
-                    yield Difference("changed" if row.id in hashes else "missing", name)
+                name = f"{entry.name.removesuffix('.tar')}/{id_text(row.id)}"
+                if row.id in found:
+                    yield from _lost_sample(name, row, found[row.id], names)
+                else:
+                    yield Difference("missing", name)
         start += entry.samples
 
 

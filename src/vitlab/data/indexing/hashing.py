@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from torch import Tensor
@@ -29,11 +30,17 @@ def data_size(data: bytes | np.ndarray | Tensor) -> int:
 
 def file_hash(path: Path) -> str:
     """Hash a file of any size, in hexadecimal."""
-    digest = new_hash()
     with open_regular(path) as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return stream_hash(file)[1].hex()
+
+
+def stream_hash(file: BinaryIO) -> tuple[int, bytes]:
+    """The size and the hash of all that is left of a file."""
+    digest, size = new_hash(), 0
+    while block := file.read(BLOCK):
+        digest.update(block)
+        size += len(block)
+    return size, digest.digest()
 
 
 def new_hash() -> "hashlib.blake2b":

@@ -17,6 +17,7 @@ import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -69,7 +70,7 @@ class IndexMeta:
     shards: tuple[tuple[str, int, int | None, int, str], ...] = ()  # of ShardEntry
     contents: str = ""  # hash of the records and ids in the file; empty where an older program wrote it
 
-    @property
+    @cached_property
     def shard_entries(self) -> tuple[ShardEntry, ...]:
         """The shards, in the order of their samples."""
         return tuple(ShardEntry(*row) for row in self.shards)

@@ -6,17 +6,17 @@ listed one class at a time; workers find them below `root`. Other data is opened
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from vitlab.data.fingerprint import file_state
 from vitlab.data.images.refusals import BadImage
-from vitlab.data.indexing.hashing import ListDigest, new_hash
+from vitlab.data.indexing.hashing import ListDigest, data_hash, data_size, new_hash
 from vitlab.data.indexing.index_file import CHUNK, IndexFile, IndexMeta, Row, index_writer, records_of
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Source
@@ -25,6 +25,8 @@ from vitlab.data.sources.folders import Files, FilesSource, FolderSource, Stream
 from vitlab.require import require
 
 Rows = Iterator[tuple[bytes, tuple[int, ...]]]  # id and labels
+Data = bytes | np.ndarray | Tensor  # an image file or pixels
+Made = TypeVar("Made")
 
 
 class Streamed(Protocol):
@@ -95,7 +97,16 @@ class Read(NamedTuple):
     """A sample of a listing as it is now: its data, or why it cannot be read."""
 
     row: Row
-    data: bytes | np.ndarray | Tensor
+    data: Data
+    problem: str = ""
+
+
+class Hashed(NamedTuple):
+    """The size and the hash of a sample of a listing as it is now, or why it cannot be read."""
+
+    row: Row
+    size: int
+    hash: bytes
     problem: str = ""
 
 
@@ -122,13 +133,33 @@ class ListedSamples:
 
     def read(self, start: int, stop: int) -> Iterator[Read]:
         """Read the samples with the numbers from `start` to `stop`."""
+        for row, data, problem in self._each(start, stop, Files.read, _itself):
+            yield Read(row, b"" if data is None else data, problem)
+
+    def hashes(self, start: int, stop: int) -> Iterator[Hashed]:
+        """Hash the samples with the numbers from `start` to `stop`; files may be larger than images are."""
+        for row, found, problem in self._each(start, stop, Files.hashed, _size_and_hash):
+            yield Hashed(row, *(found or (0, b"")), problem)
+
+    def _each(
+        self, start: int, stop: int, of_file: Callable[[Files, int], Made], of_data: Callable[[Data], Made]
+    ) -> Iterator[tuple[Row, Made | None, str]]:
+        """What is made of each sample, from its file or from the data that its source gives, or why it is not read."""
         rows = list(self.index.rows(start, stop))
         files = Files(Path(self._root), [row.id for row in rows]) if self._root else None
         for place, row in enumerate(rows):
             try:
                 if files is not None:
-                    yield Read(row, files.read(place))
+                    yield row, of_file(files, place), ""
                 elif self._source is not None:
-                    yield Read(row, self._source.item(start + place).data)
+                    yield row, of_data(self._source.item(start + place).data), ""
             except BadImage as bad:
-                yield Read(row, b"", f"{bad.reason.replace('_', ' ')}: {bad.detail}")
+                yield row, None, bad.detail
+
+
+def _itself(data: Data) -> Data:
+    return data
+
+
+def _size_and_hash(data: Data) -> tuple[int, bytes]:
+    return data_size(data), data_hash(data)

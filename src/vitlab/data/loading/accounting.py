@@ -34,6 +34,7 @@ RULES = {  # why a source leaves something out: one, and several
     "label_without_image": ("label without an image", "labels without an image"),
     "truncated": ("tar file that ends too early", "tar files that end too early"),
     "damaged": ("damaged tar file", "damaged tar files"),
+    "compressed_shard": ("compressed tar file, which is not read", "compressed tar files, which are not read"),
     "near_duplicate": ("near-duplicate of a test image", "near-duplicates of test images"),
     "listed": ("image on the list of images to exclude", "images on the list of images to exclude"),
 }

@@ -21,6 +21,7 @@ from vitlab.data.sources.shards import (
 )
 from vitlab.data.sources.tar import TarFile
 from vitlab.errors import RemoteRefused
+from vitlab.files.strict_json import read_json
 from vitlab.require import require
 
 AGAIN = "index the shards (vitlab data index shards:ADDRESS)"
@@ -82,13 +83,13 @@ class RemoteShardFolder(ShardFolder):
     def own_index(self) -> Path | None:
         return None
 
-    def listed(self) -> list[str]:
+    def _files(self) -> list[str]:
         names = self.remote.names()
         if names is None:
             copied = f"index the shards where they are stored and copy {INDEX} beside them"
             raise RemoteRefused(f"{self} cannot be listed, because web servers have no common way to do it; {copied}")
         _require_files(self.remote)
-        return list(filter(is_shard, names))
+        return list(names)
 
     def stamp(self, name: str) -> tuple[int, int]:
         try:
@@ -105,6 +106,12 @@ class RemoteShardFolder(ShardFolder):
 
     def has(self, name: str) -> bool:
         return self.stamp(name) != (-1, -1)
+
+    def card(self, name: str) -> object:
+        try:
+            return read_json(self.remote.file(name).local_copy())
+        except Missing:
+            return None
 
     def tar(self, name: str) -> TarFile:
         return TransferredTar(self.remote.file(name))

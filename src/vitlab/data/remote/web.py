@@ -91,17 +91,17 @@ async def _received(
     address: Address, answer: aiohttp.ClientResponse, facts: Facts | None, start: int, stop: int
 ) -> tuple[Facts, bytes]:
     """The facts and the body of an answer, checked before the body is read."""
-    told = answer.headers
-    if answer.status == 416 and (empty := NONE.fullmatch(told.get("Content-Range", ""))) and facts is None:
-        return Facts(int(empty[1]), _time(told), _tag(told)), b""
+    headers = answer.headers
+    if answer.status == 416 and (empty := NONE.fullmatch(headers.get("Content-Range", ""))) and facts is None:
+        return Facts(int(empty[1]), _time(headers), _tag(headers)), b""
     if answer.status == 200:
         raise RemoteRefused(f"{address} cannot be read in parts: {NO_RANGES}")
     if answer.status != 206:
-        raise failed(address, answer.status, seconds_to_wait(told.get("Retry-After")))
-    span = RANGE.fullmatch(told.get("Content-Range", ""))
-    if span is None or told.get("Content-Encoding", "identity") != "identity":
+        raise failed(address, answer.status, seconds_to_wait(headers.get("Retry-After")))
+    span = RANGE.fullmatch(headers.get("Content-Range", ""))
+    if span is None or headers.get("Content-Encoding", "identity") != "identity":
         raise RemoteRefused(f"{address} cannot be read in parts: {NO_RANGES}")
-    found = Facts(int(span[3]), _time(told), _tag(told))
+    found = Facts(int(span[3]), _time(headers), _tag(headers))
     if facts is not None and (found.size != facts.size or (facts.tag and found.tag != facts.tag)):
         raise changed(address)
     if facts is not None and (int(span[1]), int(span[2])) != (start, stop - 1):
@@ -119,12 +119,12 @@ async def _body(answer: aiohttp.ClientResponse, length: int) -> bytes:
     return bytes(data)
 
 
-def _tag(told: Any) -> str:
-    return (told.get("ETag") or told.get("Last-Modified") or "")[:500]
+def _tag(headers: Any) -> str:
+    return (headers.get("ETag") or headers.get("Last-Modified") or "")[:500]
 
 
-def _time(told: Any) -> int:
+def _time(headers: Any) -> int:
     try:
-        return int(email.utils.parsedate_to_datetime(told.get("Last-Modified", "")).timestamp()) * 10**9
+        return int(email.utils.parsedate_to_datetime(headers.get("Last-Modified", "")).timestamp()) * 10**9
     except (ValueError, TypeError, OverflowError):
         return 0

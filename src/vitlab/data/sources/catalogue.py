@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from vitlab.data.dedup.exclusion import without_listed
 from vitlab.data.images.gate import Decoding, check_decoding
+from vitlab.data.images.refusals import READ_SUFFIXES
 from vitlab.data.images.structure import check_max_pixels
 from vitlab.data.remote.addresses import Address, is_address, parse_address
 from vitlab.data.remote.parquet_source import HubSource, RemoteParquetSource
@@ -121,12 +122,21 @@ def data_name(data: str | Source | Dataset[Any]) -> str:
     An address that may have a secret in it raises, before anything prints it.
     """
     if isinstance(data, str):
-        match = SPEC.fullmatch(data)
-        place = unquote(match["path"] or "") if match else data
-        if is_address(place):
-            parse_address(place)
+        refuse_secrets(data)
         return data
     return (isinstance(data, Source) and data.spec) or type(data).__name__
+
+
+def refuse_secrets(spec: str) -> None:
+    """Raise if a spec has an address in it that is not allowed, such as one with a password; no error repeats it."""
+    match = SPEC.fullmatch(spec)
+    kind = KINDS.get(match["kind"]) if match else None
+    place, options = (unquote(match["path"] or ""), match["options"] or "") if match and kind else (unquote(spec), "")
+    if not is_address(place):
+        return
+    names = {option.partition("=")[0] for option in options.split("&") if option}
+    is_query = kind is not None and not names <= kind.parameters.keys()  # of the address, and not options of the spec
+    parse_address(f"{place}?{options}" if is_query else place)
 
 
 @dataclass(frozen=True)
@@ -166,6 +176,7 @@ def open_source(spec: str) -> Source:
 
 def resolve(spec: str) -> Resolved:
     """Find out what a spec names, without opening it."""
+    refuse_secrets(spec)
     match = SPEC.fullmatch(spec)
     name = match["kind"] if match else ""
     if name == DATASET:
@@ -214,6 +225,9 @@ def _unknown(spec: str) -> str:
         kind = "parquet" if address.scheme == "hf" or address.name.endswith(".parquet") else "shards"
         return f"{spec!r} does not say what kind of data it is; did you mean '{kind}:{spec}'? ({' or '.join(REMOTE)})"
     near = difflib.get_close_matches(re.split("[:?]", spec)[0], KINDS, n=1)
+    if spec and Path(spec).is_file() and Path(spec).suffix.lower() in READ_SUFFIXES:
+        classes = Path(spec).parent.parent
+        return f"{spec} is a single image, not a data set; give the folder of its classes, such as folder:{classes}"
     if spec and Path(spec).exists():
         has_shards = any(Path(spec).glob("*.tar"))
         meant = f"{SUFFIXES.get(Path(spec).suffix.lower(), 'shards' if has_shards else 'folder')}:{spec}"
@@ -223,6 +237,8 @@ def _unknown(spec: str) -> str:
         return f"{spec} does not exist; check the path, and give its kind too, such as folder:{spec}"
     elif near and near[0] not in spec:  # a word such as `digit`, but not `nofolder`, which is a folder's name
         meant = near[0]
+    elif spec and not set(spec) & set(":?"):
+        return f"{spec!r} does not exist, and no kind of data has that name (vitlab data kinds lists all kinds)"
     else:
         return f"no data is named {spec!r}; the kinds are {', '.join(KINDS)} (vitlab data kinds explains them)"
     return f"no data is named {spec!r}; did you mean {meant!r}? (vitlab data kinds lists all kinds)"

@@ -4,25 +4,30 @@ import contextlib
 import os
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from vitlab.data.class_names import in_order
 from vitlab.data.fingerprint import file_stamp
-from vitlab.data.images.gate import file_bytes
-from vitlab.data.images.refusals import BadImage, Reason
+from vitlab.data.images.gate import file_bytes, regular_file
+from vitlab.data.images.refusals import READ_SUFFIXES, BadImage, Reason
+from vitlab.data.indexing.hashing import stream_hash
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Labels, Sample, Source, check_index
-from vitlab.files.user_files import broken_link
+from vitlab.files.user_files import broken_link, reading
 from vitlab.require import require
 
-SUFFIXES = (b".jpg", b".jpeg", b".png", b".webp", b".gif", b".bmp", b".tif", b".tiff", b".avif", b".heic", b".heif")
-SUFFIXES += (b".jp2", b".j2k")
+SUFFIXES = tuple(suffix.encode() for suffix in READ_SUFFIXES)
 # Folders that operating systems create: resource forks, thumbnails, deleted files.
 SYSTEM_FOLDERS = {"__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found"}
 SPLITS = (("train", "training"), ("val", "validation", "valid"), ("test",))  # each row: names of one split
+
+
+Taken = TypeVar("Taken")
 
 
 class Files:
@@ -66,17 +71,30 @@ class Files:
 
     def read(self, index: int) -> bytes:
         """Read a file; raises BadImage unless it is a regular file inside the folder that has not changed."""
+        return self._unchanged(index, file_bytes, len)
+
+    def hashed(self, index: int) -> tuple[int, bytes]:
+        """The size and the hash of a file, which may be larger than images are; raises like `read`."""
+        return self._unchanged(index, _size_and_hash, itemgetter(0))
+
+    def _unchanged(self, index: int, take: Callable[[str], Taken], size: Callable[[Taken], int]) -> Taken:
+        """What `take` makes of a file, if that has the size that the file had when the folder was opened."""
         name, path = self.name(index), self[index]
         try:
             _check_inside(path, self.root)
-            data = file_bytes(path)
-            if file_stamp(path) != self.stamp(index) or len(data) != self._stamps[index, 0]:
+            taken = take(path)
+            if file_stamp(path) != self.stamp(index) or size(taken) != self._stamps[index, 0]:
                 raise BadImage(Reason.changed, "changed since the data was opened; stop its writer and start again")
         except BadImage as bad:
             reason, detail = bad.reason, bad.detail
         else:
-            return data
+            return taken
         raise BadImage(reason, detail, name)
+
+
+def _size_and_hash(path: str) -> tuple[int, bytes]:
+    with regular_file(path) as file:
+        return stream_hash(file)
 
 
 class PackedFiles(ABC):
@@ -195,7 +213,7 @@ def _walked(folder: Path, below: str, excluded: Excluded, suffixes: tuple[bytes,
     waiting = [below]
     while waiting:
         inside = waiting.pop()
-        with os.scandir(folder / inside) as entries:
+        with reading(folder / inside), os.scandir(folder / inside) as entries:
             for entry in entries:
                 path = f"{inside}/{entry.name}" if inside else entry.name
                 if entry.name.startswith("."):

@@ -11,14 +11,24 @@ from PIL import Image
 from torch import Tensor
 
 from vitlab.data.images.gate import read_image
-from vitlab.data.images.refusals import BadImage
+from vitlab.data.images.refusals import CONVERSIONS, READ_SUFFIXES, SUFFIXES, BadImage, Reason
 from vitlab.data.images.structure import sniff
 from vitlab.data.source import Source
+from vitlab.errors import printable
 from vitlab.files.store import make_folder, replacing
 from vitlab.require import require
 
 PER_SHARD = 1_024  # samples
-SUFFIXES = {"JPEG": "jpg", "PNG": "png", "WEBP": "webp"}  # of formats that shards hold
+FORMATS = ("JPEG", "PNG", "WEBP")  # that are stored as they are
+SUFFIX_OF = {format: suffix[1:] for suffix, format in reversed(SUFFIXES.items()) if suffix in READ_SUFFIXES}
+
+
+class Stored(NamedTuple):
+    """The bytes of a sample in a shard, and the suffix of their name there."""
+
+    data: bytes
+    suffix: str
+    is_damaged: bool = False  # it could not be decoded, and is stored as it is
 
 
 class Written(NamedTuple):
@@ -32,7 +42,7 @@ def write_shards(source: Source, folder: Path, name: str, per_shard: int = PER_S
     """Write the samples of a source into `folder`/`name`-00000.tar and so on; yields after every sample.
 
     A shard is a file under its final name only if it is complete. Shards that exist are not written again. Image files
-    are stored as they are, pixels as PNG. Index the folder afterwards (`index_shards`).
+    are stored as they are, pixels as PNG. Index the folder afterwards (`index_folder`).
     """
     require(per_shard >= 1, f"{per_shard} samples per shard; at least 1 is needed")
     make_folder(folder)
@@ -48,9 +58,9 @@ def write_shards(source: Source, folder: Path, name: str, per_shard: int = PER_S
 
 
 def _add(tar: tarfile.TarFile, source: Source, number: int) -> None:
-    data, suffix = storable(source.item(number).data)
+    stored = storable(source.item(number).data, source.id(number))
     (label,) = source.label(number)
-    add_members(tar, f"{number:09d}", {suffix: data, "cls": str(label).encode()})
+    add_members(tar, f"{number:09d}", {stored.suffix: stored.data, "cls": str(label).encode()})
 
 
 def add_members(tar: tarfile.TarFile, key: str, contents: Mapping[str, bytes]) -> int:
@@ -63,22 +73,26 @@ def add_members(tar: tarfile.TarFile, key: str, contents: Mapping[str, bytes]) -
     return start
 
 
-def storable(data: bytes | np.ndarray | Tensor) -> tuple[bytes, str]:
-    """The bytes of a sample and their suffix: files as they are, pixels and other formats as PNG.
+def storable(data: bytes | np.ndarray | Tensor, name: str) -> Stored:
+    """What shards hold of a sample: files of the usual formats as they are, pixels and other formats as PNG.
 
-    A file that is not a readable image is stored too, so that it is refused where the shards are read, and counted.
+    A file that is not a readable image is stored too, so that it is refused where the shards are read, and counted. It
+    has the suffix of its format, or that of `name`. Raises ValueError if its format needs an extra that is missing.
     """
     if isinstance(data, np.ndarray):
-        return png(data), "png"
+        return Stored(png(data), "png")
     require(isinstance(data, bytes), "float tensors cannot be stored in shards")
     assert isinstance(data, bytes)
     format = sniff(data)
-    if format in SUFFIXES:
-        return data, SUFFIXES[format]
+    if format in FORMATS:
+        return Stored(data, SUFFIX_OF[format])
     try:
-        return png(np.asarray(read_image(data).image)), "png"
-    except BadImage:
-        return data, "jpg"
+        return Stored(png(np.asarray(read_image(data).image)), "png")
+    except BadImage as bad:
+        is_extra_missing = bad.reason == Reason.unsupported_format and format not in CONVERSIONS
+        require(not is_extra_missing, f"{printable(name)!r:.200} {bad.detail}")
+    own = Path(name).suffix.lower()
+    return Stored(data, SUFFIX_OF.get(format or "", own[1:] if own in READ_SUFFIXES else "jpg"), is_damaged=True)
 
 
 def png(pixels: np.ndarray) -> bytes:

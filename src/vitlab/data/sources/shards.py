@@ -1,8 +1,9 @@
 """Tar shards in the webdataset convention, with an index that finds any sample at once.
 
-A sample is the members of one shard whose names agree up to the first dot of the base name: `key.jpg` (jpeg, png,
-webp) with `key.cls` (a number) or `key.json` (an object with `label` or `cls`). Its id is `shard/key`. Nothing is
-extracted: headers, labels and images are read, and everything that is not a sample is counted by reason.
+A sample is the members of one shard whose names agree up to the first dot of the base name: `key.jpg` (or the
+suffix of another image format) with `key.cls` (a number) or `key.json` (an object with `label` or `cls`). Its id is
+`shard/key`. Nothing is extracted: headers, labels and images are read, and everything that is not a sample is counted
+by reason.
 
 The index is that of `indexing/index_file.py`. It is memory-mapped, so that opening ten million entries costs as much as
 opening ten.
@@ -20,22 +21,24 @@ import numpy as np
 
 from vitlab.data.class_names import MOST_CLASSES
 from vitlab.data.fingerprint import file_stamp, file_state
-from vitlab.data.images.refusals import BadImage, Reason
+from vitlab.data.images.refusals import READ_SUFFIXES, BadImage, Reason
 from vitlab.data.indexing.hashing import BLOCK, new_hash
 from vitlab.data.indexing.index_file import HEADER, IndexFile, IndexMeta, Row, ShardEntry, index_writer, records_of
 from vitlab.data.loading.accounting import Excluded
 from vitlab.data.source import Paths, Sample, Source, check_index, keep
 from vitlab.data.sources.tar import Member, TarError, TarFile
-from vitlab.files.strict_json import LARGEST_JSON, parse_json
-from vitlab.files.user_files import read_lines
-from vitlab.require import check_arguments, require
+from vitlab.files.strict_json import LARGEST_JSON, parse_json, read_json
+from vitlab.files.user_files import read_lines, reading
+from vitlab.require import require
 
 INDEX = "vitlab-shards.index"
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 CLASS_NAMES = "classnames.txt"  # one name per line, where the shards come with one
 NAME = re.compile(rb"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
-IMAGES, LABELS = (b"jpg", b"jpeg", b"png", b"webp"), (b"cls", b"json")
+IMAGES, LABELS = tuple(suffix[1:].encode() for suffix in READ_SUFFIXES), (b"cls", b"json")
 PICKLES = (b"pkl", b"pickle", b"pyd", b"pt", b"pth")
 LARGEST_LABEL = 2**20  # bytes
+LARGEST_WITHOUT_SAMPLES = 2**30  # bytes of a file that is hashed though nothing of it is used; it may be endless
 MISSING = -1
 MOST_OPEN = 64  # shards at a time in one process
 Found = tuple[bytes, int, int, int]  # key, offset and size of an image in its shard, and its label
@@ -66,8 +69,16 @@ class ShardFolder:
 
     def listed(self) -> list[str]:
         """The names of the tar files, sorted."""
+        return sorted(filter(is_shard, self._files()))
+
+    def compressed(self) -> list[str]:
+        """The names of compressed tar files, which are not read, sorted."""
+        return sorted(name for name in self._files() if name.endswith(COMPRESSED) and name[0] != ".")
+
+    def _files(self) -> list[str]:
         require(self._path.is_dir(), f"{self._path} is not a folder; give the folder of the tar files")
-        return sorted(entry.name for entry in os.scandir(self._path) if is_shard(entry.name))
+        with reading(self._path), os.scandir(self._path) as entries:
+            return [entry.name for entry in entries]
 
     def names(self) -> list[str]:
         """The names of the tar files, sorted; raises if there is none."""
@@ -91,9 +102,14 @@ class ShardFolder:
         path = self._path / name
         return path.exists() or path.is_symlink()
 
+    def card(self, name: str) -> object:
+        """The content of a JSON file beside the shards; None if there is none."""
+        return read_json(self._path / name) if (self._path / name).is_file() else None
+
     def tar(self, name: str) -> TarFile:
         """Open a tar file to read all of it."""
-        return TarFile(self._path / name)
+        with reading(self._path / name, "a shard"):
+            return TarFile(self._path / name)
 
     def class_names(self, classes: int, recorded: tuple[str, ...] = ()) -> tuple[str, ...]:
         """See `class_names_beside`."""
@@ -106,7 +122,7 @@ def is_shard(name: str) -> bool:
 
 
 class ShardIndex(NamedTuple):
-    """What `index_shards` has written."""
+    """An index of shards that was written."""
 
     spec: str  # opens the shards
     samples: int
@@ -133,14 +149,12 @@ class ScannedShard:
             yield Row(self.ids[key : key + length], (int(label),), int(size), digest.tobytes())
 
 
-def index_shards(folder: Path | str, index: Path | str | None = None) -> ShardIndex:
-    """Index the webdataset tar shards of a folder, so that any sample can be read by its number.
+def index_folder(folder: Path, index: Path | None = None) -> ShardIndex:
+    """Write the index of shards that the caller has written itself; a file at its place is replaced without a look.
 
-    Every *.tar is read once, in this process; `vitlab.index_data` does the same in several, and continues if it is
-    stopped. The index is written into the folder, or to the file `index`.
+    `vitlab.index_data` is for shards and indexes of a user.
     """
-    check_arguments(index_shards, locals())
-    path, source = Path(index or Path(folder, INDEX)), ShardFolder(Path(folder))
+    path, source = index or folder / INDEX, ShardFolder(folder)
     names = source.names()
     with index_writer(path) as writer:
         excluded, entries, classes = Excluded(), list[ShardEntry](), 0
@@ -151,8 +165,15 @@ def index_shards(folder: Path | str, index: Path | str | None = None) -> ShardIn
             entries.append(shard.entry)
             excluded.add(shard.excluded)
             classes = max(classes, shard.classes)
+        leave_out_compressed(source, excluded)
         writer.finish(shards_meta(source, path, entries, classes, excluded))
     return ShardIndex(shards_spec(source, path), writer.entries, excluded)
+
+
+def leave_out_compressed(folder: ShardFolder, excluded: Excluded) -> None:
+    """Count the compressed tar files beside the shards."""
+    for name in folder.compressed():
+        excluded.leave_out("compressed_shard", name)
 
 
 def shards_spec(folder: ShardFolder, index: Path) -> str:
@@ -182,8 +203,8 @@ def shards_meta(
 def scan_shard(folder: ShardFolder, name: str) -> Generator[int, None, ScannedShard]:
     """Read one shard and hash its images; yields how many are done. Raises if it changes meanwhile."""
     tar, excluded = folder.tar(name), Excluded()
-    stamp, found = tar.stamp(), list(_samples(tar, excluded))
-    whole = whole_hash(tar) if found else ""  # what is not a tar file may be endless
+    stamp, found = tar.stamp(), list(_samples(tar, name, excluded))
+    whole = whole_hash(tar) if found or stamp[0] <= LARGEST_WITHOUT_SAMPLES else ""
     records, ids = records_of([key for key, *_ in found], [(label,) for *_, label in found])
     for number, (_, offset, size, _) in enumerate(found):
         records[number]["offset"], records[number]["size"] = offset, size
@@ -217,7 +238,7 @@ def finished(steps: Generator[int, None, ScannedShard]) -> ScannedShard:
             return stop.value
 
 
-def _samples(tar: TarFile, excluded: Excluded) -> Iterator[Found]:
+def _samples(tar: TarFile, name: str, excluded: Excluded) -> Iterator[Found]:
     """Yield the labelled images of one shard, in order; count everything else in `excluded`."""
     images: dict[bytes, Member] = {}
     labels: dict[bytes, dict[bytes, int | None]] = {}
@@ -233,7 +254,7 @@ def _samples(tar: TarFile, excluded: Excluded) -> Iterator[Found]:
             elif suffix in LABELS:  # the first one counts, as does the first image
                 labels.setdefault(key, {}).setdefault(suffix, _label(tar, member, suffix))
     except TarError as damage:
-        excluded[damage.reason] += 1
+        excluded.leave_out(damage.reason, name)
     for key, member in images.items():
         given = labels.pop(key, {})
         label = given.get(b"cls", given.get(b"json", MISSING))
@@ -361,5 +382,5 @@ def class_names_beside(folder: Path, classes: int, recorded: tuple[str, ...] = (
         return recorded or tuple(map(str, range(classes)))
     names = tuple(read_lines(file, LARGEST_JSON))
     enough = len(names) >= classes
-    require(enough, f"{file.name} names {len(names)} classes; the shards have labels up to {classes - 1}")
+    require(enough, f"{file.name} has too few names, {len(names)}; the shards have labels up to {classes - 1}")
     return names

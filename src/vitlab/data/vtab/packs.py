@@ -17,7 +17,7 @@ import numpy as np
 
 from vitlab.data.source import Paths
 from vitlab.data.sources.shard_writing import PER_SHARD, Written, write_shards
-from vitlab.data.sources.shards import INDEX, ShardSource, index_shards
+from vitlab.data.sources.shards import INDEX, ShardSource, index_folder
 from vitlab.data.vtab.image_sets import image_set
 from vitlab.data.vtab.originals import choose, open_original
 from vitlab.data.vtab.task_source import Part, TaskSource
@@ -134,7 +134,7 @@ def write_pack(root: Path, tasks: Sequence[VtabTask]) -> Generator[Written]:
             yield Written(before + written.done, total)
         before += len(source)
     (folder / INDEX).unlink(missing_ok=True)
-    found = index_shards(folder)
+    found = index_folder(folder)
     require(
         found.samples == total, f"{found.samples:,} of {total:,} images could be stored: {found.excluded.described()}"
     )

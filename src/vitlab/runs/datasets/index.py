@@ -9,7 +9,7 @@ import hashlib
 import json
 import shlex
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -17,8 +17,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from vitlab.data.indexing.comparison import id_text, lost_samples
-from vitlab.data.indexing.hashing import data_hash, data_size
+from vitlab.data.indexing.comparison import id_text, lost_records
 from vitlab.data.indexing.index_file import (
     CHUNK,
     MAGIC,
@@ -34,7 +33,16 @@ from vitlab.data.loading.accounting import Excluded
 from vitlab.data.remote.addresses import Address
 from vitlab.data.remote.shard_source import RemoteShardFolder, RemoteShardSource
 from vitlab.data.sources.catalogue import resolve
-from vitlab.data.sources.shards import INDEX, ShardFolder, ShardSource, scan_shard, shards_meta, shards_spec
+from vitlab.data.sources.shards import (
+    INDEX,
+    ShardFolder,
+    ShardIndex,
+    ShardSource,
+    leave_out_compressed,
+    scan_shard,
+    shards_meta,
+    shards_spec,
+)
 from vitlab.errors import first_few, printable
 from vitlab.files.store import publish, refuse_address, refuse_unwritable, replacing
 from vitlab.files.strict_json import LARGEST_JSON, parse_json
@@ -49,7 +57,17 @@ from vitlab.runs.progress import announced, counted, default_console
 
 HASHED = np.dtype([("size", "<u8"), ("hash", "<u8", (2,))])
 MERGED = "merged.index"
+PACK = "vitlab-pack.json"  # what `vitlab data pack` has packed, or will
+DAMAGES = {"truncated", "damaged"}  # rules of `Excluded` about a whole shard
 SHOWN = 10  # unreadable samples that are named
+NAMED = 3  # differences from an older index that are named
+RECORD = "to record the data as it is now, give replace=True"
+LOST = {  # what an older index recorded otherwise: one, several, and what became of them
+    "changed": ("sample", "samples", "with other contents"),
+    "missing": ("sample", "samples", "missing"),
+    "label": ("sample", "samples", "with another label"),
+    "class": ("class", "classes", "missing or renumbered"),
+}
 
 
 @dataclass(frozen=True)
@@ -64,13 +82,15 @@ class DataIndex(Tabular):
     excluded: Excluded
     unreadable: int
     problems: tuple[str, ...]  # the first unreadable samples, and why
-    replaced: dict[str, int] = field(default_factory=dict)  # samples of an older index that changed or are missing
+    replaced: dict[str, int] = field(default_factory=dict)  # what an older index recorded otherwise, by state
+    damaged: tuple[str, ...] = ()  # shards that end too early or are not tar files
 
     @property
     def table(self) -> Results:
         """The figures."""
         rows = [("data", self.spec), ("index", str(self.path)), ("samples", self.samples), ("bytes", self.size)]
         rows += [("classes", len(self.class_names)), ("unreadable", self.unreadable)]
+        rows += [("damaged shards", len(self.damaged))] * bool(self.damaged)
         return Results(("index", "value"), (*rows, *(("excluded", line) for line in self.excluded.lines())))
 
     def lines(self) -> Iterator[str]:
@@ -80,12 +100,13 @@ class DataIndex(Tabular):
         yield f"{how}; open them as {printable(shlex.quote(self.spec))}"
         yield f"{printable(str(self.path))}: the index; vitlab data verify compares the data with it"
         if self.replaced:
-            changed, missing = self.replaced.get("changed", 0), self.replaced.get("missing", 0)
-            others = f"{counted(changed, 'sample')} had other contents"
-            yield f"replaced an index in which {others}, and with {missing:,} that are missing now"
+            yield f"replaced an index that is not of this data any more: {_lost(self.replaced)}"
         yield from (f"unreadable {line}" for line in self.problems)
         if self.unreadable > len(self.problems):
             yield f"unreadable: {self.unreadable:,} in all; vitlab data check lists them"
+        if self.damaged:
+            shards = f"{counted(len(self.damaged), 'damaged shard')}: {printable(first_few(self.damaged, SHOWN))}"
+            yield f"{shards}; only what could be read of them is indexed"
         yield from (f"excluded {line}" for line in self.excluded.lines())
 
 
@@ -105,19 +126,31 @@ def index_data(
     any other into the working directory, or either to `out`. `jobs` processes share the work, here or on `ray`. If it
     is stopped or killed, the same call continues. A sample that cannot be read is indexed as such, and counted.
 
-    An index that exists is the only record of what the data was. It is replaced if all its samples are still there with
-    the same contents; otherwise only with `replace`.
+    An index that exists is the only record of what the data was. It is replaced if it is whole and all its samples and
+    classes are still there, with the same contents and labels; otherwise only with `replace`.
     """
     check_arguments(index_data, locals())
     workers, screen = workers_of(jobs, ray), default_console(console, quiet=quiet)
     shards = shards_of(data)
+    if shards is not None:
+        refuse_unfinished(shards.folder)
     path = Path(out) if out else shards.index if shards else Path(_name_of(str(data)))
     refuse_address(path)
-    _refuse_other(path, None if out else f"shards:{shards.folder}" if shards else str(data))
+    _refuse_other(path, None if out else f"shards:{shards.folder}" if shards else str(data), may_replace=replace)
     refuse_unwritable(path.absolute().parent)
     if shards is not None:
         return _index_shards(shards.folder, path, workers, screen, may_replace=replace)
     return _index_samples(str(data), path, workers, screen, may_replace=replace)
+
+
+def index_shards(folder: Path | str, index: Path | str | None = None, *, replace: bool = False) -> ShardIndex:
+    """Index the webdataset tar shards of a folder, so that any sample can be read by its number.
+
+    It is `index_data` in this process, without messages. The index is written into the folder, or to the file `index`.
+    """
+    check_arguments(index_shards, locals())
+    made = index_data(Path(folder), index, replace=replace, quiet=True)
+    return ShardIndex(made.spec, made.samples, made.excluded)
 
 
 class Shards(NamedTuple):
@@ -143,6 +176,15 @@ def shards_of(data: str | Path) -> Shards | None:
     return Shards(ShardFolder(place), Path(index or place / INDEX))
 
 
+def refuse_unfinished(shards: ShardFolder) -> None:
+    """Raise if the shards are those of a pack that was stopped."""
+    card = shards.card(PACK)
+    if isinstance(card, dict) and card.get("format") == "vitlab-pack" and "samples" not in card:
+        again = shlex.join(["vitlab", "data", "pack", str(card.get("data")), str(shards)])
+        finish = f"{again} --per-shard {card.get('per_shard')}"
+        raise ValueError(f"{shards} is an unfinished pack; to finish it, run {printable(finish)}")
+
+
 def _name_of(spec: str) -> str:
     """The name of the index of a spec: that of its folder or file, and of its split."""
     arguments = resolve(spec).arguments
@@ -151,42 +193,50 @@ def _name_of(spec: str) -> str:
     return "-".join(filter(None, (name, str(arguments.get("split", ""))))) + ".index"
 
 
-def _refuse_other(path: Path, spec: str | None) -> None:
-    """Raise if there is something else than an index, or than one of `spec`, where it is to be written."""
+def _refuse_other(path: Path, spec: str | None, *, may_replace: bool) -> None:
+    """Raise if there is something else than an index, or than one of `spec`, where it is to be written.
+
+    Raises for a damaged index too, unless it may be replaced.
+    """
     if not (path.exists() or path.is_symlink()):
         return
     with open_regular(path) as file:
         is_index = file.read(len(MAGIC)) in (MAGIC, MAGIC_1)
     require(is_index, f"{path} exists and is not an index; give another file with out=")
     try:
-        held = IndexFile(path).meta.spec
+        known = IndexFile(path)
+        known.check_contents()
     except ValueError:
-        return  # a damaged one is replaced
+        require(may_replace, f"{path} is damaged, so it cannot be compared with the data; {RECORD}")
+        return
+    held = known.meta.spec
     is_other = spec is not None and held not in ("", spec)
     require(not is_other, f"{path} is the index of {held}; give another file with out=")
 
 
 def _replace(path: Path, merged: Path, *, may_replace: bool) -> dict[str, int]:
-    """Move a finished index to its place; returns how many samples of an older one have changed or are missing.
+    """Move a finished index to its place; returns how much an older one recorded otherwise, by state.
 
-    Raises if there are any, unless it may be replaced.
+    Raises if there is anything, unless it may be replaced.
     """
     counts, first = Counter[str](), list[str]()
     if (known := _recorded(path)) is not None:
-        for state, name, _ in lost_samples(known, IndexFile(merged), merged.parent):
+        for state, name, _ in lost_records(known, IndexFile(merged), merged.parent):
             counts[state] += 1
-            first += [printable(name)] * (len(first) < SHOWN)
-    lost, found = (
-        sum(counts.values()),
-        f"{counts['changed']:,} have other contents and {counts['missing']:,} are missing",
-    )
-    if lost and not may_replace:
-        verify = f"vitlab data verify {path} reports all of them"
-        kept = "to record the data as it is now, give replace=True (what was read is kept for that)"
-        more = first_few([*first, *[""] * (lost - len(first))], SHOWN)
-        raise ValueError(f"{path} is kept: of its samples, {found} now ({more}); {verify}; {kept}")
+            first += [printable(name)] * (len(first) < NAMED)
+    if (lost := counts.total()) and not may_replace:
+        verify = f"vitlab data verify {shlex.quote(str(path))} reports everything"
+        more = first_few([*first, *[""] * (lost - len(first))], NAMED)
+        raise ValueError(f"{path} is kept: {_lost(counts)} ({more}); {verify}; {RECORD} (what was read is kept)")
     publish(merged, path)
     return dict(counts)
+
+
+def _lost(counts: Mapping[str, int]) -> str:
+    """What an older index recorded otherwise, in words."""
+    return ", ".join(
+        f"{counted(counts[state], one, many)} {how}" for state, (one, many, how) in LOST.items() if counts.get(state)
+    )
 
 
 def _recorded(path: Path) -> IndexFile | None:
@@ -211,12 +261,12 @@ class HashSamples(SampleParts):
     def do(self, part: int) -> Generator[object]:
         start, count = part * self.per_part, self.amount(part)
         hashed, problems = np.zeros(count, HASHED), list[tuple[int, str]]()
-        for place, found in enumerate(self.opened.read(start, start + count)):
+        for place, found in enumerate(self.opened.hashes(start, start + count)):
             if found.problem:
                 hashed[place]["size"] = UNREADABLE
                 problems.append((start + place, found.problem))
             else:
-                hashed[place] = (data_size(found.data), np.frombuffer(data_hash(found.data), "<u8"))
+                hashed[place] = (found.size, np.frombuffer(found.hash, "<u8"))
             yield place
         with replacing(self.result(part)) as temporary:
             temporary.write_bytes(hashed.tobytes() + json.dumps(problems, allow_nan=False).encode())
@@ -306,7 +356,7 @@ def merge_shards(
     parts: Sequence[Path], source: ShardFolder, path: Path, merged: Path, class_names: Sequence[str] = ()
 ) -> DataIndex:
     """Join the indexes of single shards into one, which will be at `path`."""
-    entries, excluded, classes, size = list[ShardEntry](), Excluded(), 0, 0
+    entries, excluded, classes, size, damaged = list[ShardEntry](), Excluded(), 0, 0, list[str]()
     with index_writer(merged) as writer:
         for number, part in enumerate(parts):
             opened = IndexFile(part)
@@ -318,8 +368,15 @@ def merge_shards(
                 size += int(records["size"].sum())
                 writer.add(records, ids)
             entries += opened.meta.shard_entries
-            excluded.update(opened.meta.excluded)
+            found = Excluded(opened.meta.excluded)
+            for reason in DAMAGES & found.keys():
+                del found[reason]
+                excluded.leave_out(reason, entries[-1].name)
+                damaged.append(entries[-1].name)
+            excluded.add(found)
             classes = max(classes, opened.meta.classes)
+        leave_out_compressed(source, excluded)
         meta = shards_meta(source, path, entries, classes, excluded, class_names)
         writer.finish(meta)
-    return DataIndex(path, shards_spec(source, path), writer.entries, size, meta.class_names, excluded, 0, ())
+    spec, names = shards_spec(source, path), meta.class_names
+    return DataIndex(path, spec, writer.entries, size, names, excluded, 0, (), damaged=tuple(damaged))

@@ -25,6 +25,7 @@ from vitlab.data.indexing.comparison import id_text
 from vitlab.data.indexing.hashing import data_hash, file_hash
 from vitlab.data.indexing.index_file import CHUNK, IndexFile, IndexMeta, ShardEntry, index_writer, records_of
 from vitlab.data.indexing.listing import Listing, write_listing
+from vitlab.data.sources.catalogue import refuse_secrets
 from vitlab.data.sources.shard_writing import add_members, storable
 from vitlab.data.sources.shards import CLASS_NAMES, INDEX, ShardFolder
 from vitlab.errors import first_few, printable
@@ -44,7 +45,7 @@ from vitlab.jobs.mapping import workers_of
 from vitlab.report.tables import Results, Tabular, spreadsheet
 from vitlab.require import check_arguments, require
 from vitlab.runs.datasets.data_parts import LISTING, SampleParts
-from vitlab.runs.datasets.index import MERGED, merge_shards
+from vitlab.runs.datasets.index import MERGED, PACK, merge_shards
 from vitlab.runs.datasets.parts import (
     PARTS,
     SomeParts,
@@ -57,7 +58,7 @@ from vitlab.runs.datasets.parts import (
 from vitlab.runs.progress import announced, counted, default_console, say
 
 PER_SHARD = 4096  # samples
-PACK, LEFT_OUT = "vitlab-pack.json", "left-out.csv"
+LEFT_OUT = "left-out.csv"
 SHOWN = 10  # damaged shards that are named
 
 
@@ -73,12 +74,14 @@ class Packed(Tabular):
     class_names: tuple[str, ...]
     converted: int  # samples that are stored as PNG because shards do not hold their format
     left_out: int  # samples that could not be read
+    damaged: int = 0  # samples that could not be decoded, and are stored as they are
 
     @property
     def table(self) -> Results:
         """The figures."""
         rows = [("data", self.spec), ("samples", self.samples), ("shards", self.shards), ("bytes", self.size)]
         rows += [("classes", len(self.class_names)), ("converted", self.converted), ("left out", self.left_out)]
+        rows += [("damaged", self.damaged)] * bool(self.damaged)
         return Results(("pack", "value"), tuple(rows))
 
     def lines(self) -> Iterator[str]:
@@ -87,10 +90,14 @@ class Packed(Tabular):
         shards = counted(self.shards, "shard")
         yield f"packed {what} into {shards}, {self.size:,} bytes; open them as {printable(shlex.quote(self.spec))}"
         if self.converted:
-            yield f"converted {self.converted:,} samples to PNG: shards hold JPEG, PNG and WebP"
+            what = "8-bit RGB or grey, without transparency"
+            yield f"converted {counted(self.converted, 'sample')} to PNG ({what}): shards hold JPEG, PNG and WebP"
+        if self.damaged:
+            how = "that cannot be decoded, as found; vitlab data check names all that are damaged"
+            yield f"stored {counted(self.damaged, 'sample')} {how}"
         if self.left_out:
             where = printable(str(self.folder / LEFT_OUT))
-            yield f"left out {self.left_out:,} samples that could not be read; {where} names them"
+            yield f"left out {counted(self.left_out, 'sample')} that could not be read; {where} gives the reasons"
 
 
 def pack_data(
@@ -111,6 +118,7 @@ def pack_data(
     writes missing and damaged ones again; it raises if the data has changed since.
     """
     check_arguments(pack_data, locals())
+    refuse_secrets(data)
     require(per_shard >= 1, f"per_shard= is {per_shard}; at least 1 sample is needed")
     workers, screen, folder = workers_of(jobs, ray), default_console(console, quiet=quiet), Path(out)
     refuse_unwritable(folder)
@@ -178,13 +186,13 @@ class PackSamples(SampleParts):
 
     def do(self, part: int) -> Generator[object]:
         start, count = part * self.per_part, self.amount(part)
-        keys, labels, places, converted, left_out = [], [], [], 0, []
+        keys, labels, places, converted, damaged, left_out = [], [], [], 0, 0, []
         with replacing(self.shard(part)) as temporary, tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar:
             for number, found in enumerate(self.opened.read(start, start + count), start):
                 if found.problem:
                     left_out.append((id_text(found.row.id), found.problem))
                     continue
-                stored, suffix = storable(found.data)
+                stored, suffix, is_damaged = storable(found.data, id_text(found.row.id))
                 ((label,), key) = found.row.labels, f"{number:09d}"
                 origin = json.dumps({"id": id_text(found.row.id), "label": label}, allow_nan=False).encode()
                 offset = add_members(tar, key, {suffix: stored, "cls": str(label).encode(), "json": origin})
@@ -192,8 +200,9 @@ class PackSamples(SampleParts):
                 labels.append((label,))
                 places.append((offset, len(stored), data_hash(stored)))
                 converted += stored is not found.data
+                damaged += is_damaged
                 yield number
-        write_json(self.notes(part), {"converted": converted, "left_out": left_out})
+        write_json(self.notes(part), {"converted": converted, "damaged": damaged, "left_out": left_out})
         self._write_index(part, keys, labels, places, len(left_out))
 
     def _write_index(
@@ -266,13 +275,13 @@ def _finish(work: PackSamples, listing: Listing, folder: Path, plan: Mapping[str
     """Write the class names, the list of what is left out, the index, and last how much there is."""
     names = IndexFile(listing.path).meta.class_names
     _write_class_names(folder, names)
-    converted, left_out = _written_notes(work, folder)
+    converted, damaged, left_out = _written_notes(work, folder)
     parts = [work.result(part) for part in range(work.parts)]
     made = merge_shards(parts, ShardFolder(folder), folder / INDEX, work.folder / MERGED, names)
     publish(work.folder / MERGED, folder / INDEX)
     size = sum(work.shard(part).stat().st_size for part in range(work.parts))
     counts = {"samples": made.samples, "shards": work.parts, "size": size}
-    counts |= {"converted": converted, "left_out": left_out}
+    counts |= {"converted": converted, "damaged": damaged, "left_out": left_out}
     write_json(folder / PACK, {**plan, **counts, "source": recorded_state(work)})
 
 
@@ -280,12 +289,13 @@ def _packed(folder: Path) -> Packed:
     card, meta = read_json(folder / PACK), IndexFile(folder / INDEX).meta
     assert isinstance(card, dict)
     counts = {name: card[name] for name in ("samples", "shards", "size", "converted", "left_out")}
+    counts["damaged"] = card.get("damaged", 0)  # not counted in older packs
     return Packed(folder, f"shards:{folder}", class_names=meta.class_names, **counts)
 
 
-def _written_notes(work: PackSamples, folder: Path) -> tuple[int, int]:
-    """Write the list of what is left out, if anything is; returns how many were converted and how many are left out."""
-    converted = left_out = 0
+def _written_notes(work: PackSamples, folder: Path) -> tuple[int, int, int]:
+    """Write the list of what is left out, if anything is; returns how many were converted, damaged and left out."""
+    converted = damaged = left_out = 0
     with replacing(folder / LEFT_OUT) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("id", "reason"))
@@ -293,8 +303,9 @@ def _written_notes(work: PackSamples, folder: Path) -> tuple[int, int]:
             notes = read_json(work.notes(part))
             assert isinstance(notes, dict)
             converted += notes["converted"]
+            damaged += notes.get("damaged", 0)  # an older program has not counted them
             left_out += len(notes["left_out"])
             writer.writerows([spreadsheet(cell) for cell in row] for row in notes["left_out"])
     if not left_out:
         (folder / LEFT_OUT).unlink()
-    return converted, left_out
+    return converted, damaged, left_out

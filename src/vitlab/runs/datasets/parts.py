@@ -222,10 +222,10 @@ def work_folder(path: Path) -> Iterator[None]:
     kept.
     """
     going = path.with_name(f".{path.name}.old")
-    shutil.rmtree(going, ignore_errors=True)
     refuse_strange(path, (LOCK,))
     new = [folder for folder in path.parents if not folder.exists()]
     with locked(path):
+        shutil.rmtree(going, ignore_errors=True)  # of a process that was killed here; the lock is held
         remove_leftovers(path)
         is_needed = False
         try:

@@ -29,10 +29,10 @@ from vitlab.data.indexing.comparison import (
     other_content,
     rows_at,
 )
-from vitlab.data.indexing.hashing import data_size
 from vitlab.data.indexing.index_file import IndexFile, Row, ShardEntry
 from vitlab.data.indexing.listing import write_listing
-from vitlab.data.sources.catalogue import KINDS
+from vitlab.data.remote.addresses import is_address
+from vitlab.data.sources.catalogue import KINDS, refuse_secrets
 from vitlab.data.sources.shards import INDEX, ShardFolder, scan_shard, whole_hash
 from vitlab.errors import printable
 from vitlab.files.store import (
@@ -49,23 +49,23 @@ from vitlab.jobs.mapping import workers_of
 from vitlab.report.tables import Results, Tabular, spreadsheet
 from vitlab.require import check_arguments, require
 from vitlab.runs.datasets.data_parts import LISTING, PER_PART, SampleParts, ShardParts, sizes_of
-from vitlab.runs.datasets.index import names_digest, shards_of
+from vitlab.runs.datasets.index import DataIndex, names_digest, refuse_unfinished, shards_of
 from vitlab.runs.datasets.parts import PARTS, keep_parts_of, run_parts, work_folder
-from vitlab.runs.progress import announced, default_console
+from vitlab.runs.progress import announced, counted, default_console
 
 REPORT, SUMMARY = "verification.csv", "verification.json"
 SHOWN = 10  # differences that are printed
 MOVED = "if the data has been moved, name its present place with data="
 SPEC = re.compile(rf"({'|'.join(KINDS)}):")  # the beginning of a data spec
 LONGEST = 2**24  # bytes of a difference in a part
-STATES = {  # what a difference is, and how several are called
-    "changed": "changed",
-    "missing": "missing",
-    "added": "added",
-    "unreadable": "unreadable",
-    "label": "with another label",
-    "class": "changed classes",
-    "shard": "damaged outside their samples",
+STATES = {  # what a difference is called, and what several are
+    "changed": ("changed", "changed"),
+    "missing": ("missing", "missing"),
+    "added": ("added", "added"),
+    "unreadable": ("unreadable", "unreadable"),
+    "label": ("with another label", "with other labels"),
+    "class": ("changed class", "changed classes"),
+    "shard": ("changed shard", "changed shards"),  # besides its samples
 }
 
 
@@ -101,15 +101,15 @@ class Verification(Tabular):
         more = sum(self.counts.values()) - len(self.first)
         if more:
             yield f"and {more:,} more"
-        amount = f"checked {self.checked:,} samples, {self.size:,} bytes, against {self.samples:,} in the index"
-        found = ", ".join(f"{count:,} {STATES[state]}" for state, count in self.counts.items())
-        yield f"{amount}: {found or 'no difference'}"
+        amount = f"{counted(self.checked, 'sample')}, {self.size:,} bytes, against {self.samples:,} in the index"
+        found = ", ".join(counted(count, *STATES[state]) for state, count in self.counts.items())
+        yield f"checked {amount}: {found or 'no difference'}"
         if self.counts:
             yield f"{printable(str(self.report))}: every difference"
 
 
 def verify_data(
-    index: str | Path,
+    index: str | Path | DataIndex,
     data: str | Path | None = None,
     out: str | Path = "data-verify",
     *,
@@ -120,17 +120,15 @@ def verify_data(
 ) -> Verification:
     """Read a data set again and compare it with its index: every changed, missing or added sample, labels and classes.
 
-    `index` is an index file or a folder of shards that has one. `data` is where the data is now, if it has been moved.
-    `jobs` processes share the work, here or on `ray`. All differences are written to `out`. If it is stopped or killed,
-    the same call continues.
+    `index` is an index file, a folder of shards that has one, or what `index_data` returned. `data` is where the data
+    is now, if it has been moved. `jobs` processes share the work, here or on `ray`. All differences are written to
+    `out`. If it is stopped or killed, the same call continues.
     """
     check_arguments(verify_data, locals())
     workers, screen, folder = workers_of(jobs, ray), default_console(console, quiet=quiet), Path(out)
-    path = Path(index)
-    if not path.exists() and SPEC.match(str(path)):
-        raise ValueError(f"{path} names data, not its index; give the file that vitlab data index wrote for it")
-    if path.is_dir():
-        path = path / INDEX
+    path = index.path if isinstance(index, DataIndex) else _index_of(index)
+    if data is not None:
+        refuse_secrets(str(data))
     opened = IndexFile(path)
     require(opened.has_hashes, f"{path} is of an older version and has no hashes; index the data again")
     opened.check_contents()
@@ -138,6 +136,23 @@ def verify_data(
     refuse_strange(folder, (REPORT, SUMMARY))
     check = _check_shards if opened.meta.shards else _check_samples
     return check(opened, data, folder, workers, screen)
+
+
+def _index_of(given: str | Path) -> Path:
+    """The file of the index that is given by its name, or by the folder of its shards."""
+    path, text = Path(given), str(given)
+    if path.is_dir():
+        refuse_unfinished(ShardFolder(path))
+        beside = Path(f"{path.name or path.absolute().name}.index")  # where folder:PATH is indexed
+        is_beside = not (path / INDEX).exists() and beside.exists()
+        require(not is_beside, f"{path} has no {INDEX}; give the index of the folder, such as {beside}")
+        return path / INDEX
+    if not path.exists() and (SPEC.match(text) or is_address(text)):
+        refuse_secrets(text)
+        spec = text if SPEC.match(text) else f"shards:{text}"
+        named = f"{text} names data, not its index; give the file that vitlab data index wrote for it"
+        raise ValueError(f"{named}, with data={spec!r} if the data is not where it was")
+    return path
 
 
 def _plan(index: IndexFile, **more: object) -> dict[str, object]:
@@ -165,9 +180,9 @@ class CompareSamples(SampleParts):
         places = np.arange(start, stop) if self.matches is None else Matches(self.matches).place(start, stop)
         names = Naming(self.known.meta.class_names, self.opened.index.meta.class_names)
         report = PartReport()
-        for then, now in zip(rows_at(self.known, places), self.opened.read(start, stop), strict=True):
-            report.checked += 1
-            report.size += data_size(now.data)
+        for then, now in zip(rows_at(self.known, places), self.opened.hashes(start, stop), strict=True):
+            report.checked += not now.problem
+            report.size += now.size
             report.add(compare_sample(then, now, names))
             yield now
         report.save(self.result(part))
@@ -228,21 +243,24 @@ class CompareShards(ShardParts):
         report.size += max(self.source.stamp(name)[0], 0)
         if part >= len(entries):
             yield from self._compare(name, 0, 0, report)
+            if not report.differences:
+                report.add([Difference("added", name, "has no samples")])
         elif self._is_same(entries[part]):
             report.checked += entries[part].samples
         else:
             first = self.firsts[part]
             yield from self._compare(name, first, first + entries[part].samples, report)
             if not report.differences:
-                report.add([Difference("shard", name, "differs from the index, but none of its samples do")])
+                change = "differs from the index, but none of its samples do" if self.source.has(name) else "is missing"
+                report.add([Difference("shard", name, change)])
         yield part
         report.save(self.result(part))
 
     def _is_same(self, entry: ShardEntry) -> bool:
         try:
-            return (
-                self.source.stamp(entry.name)[0] == entry.size and whole_hash(self.source.tar(entry.name)) == entry.hash
-            )
+            is_as_large = self.source.stamp(entry.name)[0] == entry.size
+            # Very large files without samples have no hash, and in older indexes all shards without samples.
+            return is_as_large and entry.hash in ("", whole_hash(self.source.tar(entry.name)))
         except (OSError, ValueError):
             return False
 

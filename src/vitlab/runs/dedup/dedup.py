@@ -68,6 +68,11 @@ class Deduplicated(Tabular):
         return Results(heading, tuple(rows))
 
     @property
+    def remaining(self) -> int:
+        """How many training images are left: neither near-duplicates nor unreadable."""
+        return self.samples[self.train] - len(self.removed) - len(self.bad[self.train])
+
+    @property
     def flag(self) -> str:
         """The flag that trains without the near-duplicates, as a shell reads it."""
         return f"--data {printable(shlex.quote(self.spec))}"
@@ -78,7 +83,9 @@ class Deduplicated(Tabular):
         yield f"training images   {found:,} in {printable(self.train)}"
         yield f"near-duplicates   {removed:,} ({removed / max(found, 1):.3%})"
         yield f"unreadable        {bad:,}, not compared"
-        yield f"remaining         {found - removed - bad:,}"
+        yield f"remaining         {self.remaining:,}"
+        if removed and not self.remaining:
+            yield "every readable training image is a near-duplicate, so nothing is left to train on; give other data"
 
 
 def dedup(
@@ -108,8 +115,10 @@ def dedup(
     require(0 <= max_distance < BITS // 2, f"max_distance= is {max_distance}; allowed are 0 to {BITS // 2 - 1} bits")
     for name, share in (("min_correlation", min_correlation), ("min_similarity", min_similarity)):
         require(0 < share <= 1, f"{name}= is {share}; allowed are numbers above 0, up to 1")
-    is_used = model is not None or min_similarity == MIN_SIMILARITY
-    require(is_used, "min_similarity= is for the features of a model; give model=, or leave it out")
+    for name, is_used in (("min_similarity", min_similarity != MIN_SIMILARITY), ("device", device != "auto")):
+        require(
+            model is not None or not is_used, f"{name}= is for the features of a model; give model=, or leave it out"
+        )
     require(jobs is None or jobs >= 1, f"jobs= is {jobs}; at least 1 is needed")
     folder, screen = Path(out), default_console(console, quiet=quiet)
     refuse_unwritable(folder)

@@ -66,16 +66,18 @@ def hash_pictures(sets: Sequence[HashedSet], jobs: int | None, out: Path, consol
     left = {job.name: len(job.argument.folder.part(job.argument.number)) for job in work if not job.is_done()}
     if not left:
         return
+    done = total - sum(left.values())
     with (
         Crew(Processes(jobs or 1) if are_several else Here()) as crew,
         Images(console, "hashing") as display,
     ):
-        display.show(total - sum(left.values()), total)
+        display.show(done, total)
 
         def tell(job: Job, event: Event, words: str) -> None:
+            nonlocal done
             if event == "finished":
-                left.pop(job.name)
-                display.show(total - sum(left.values()), total)
+                done += left.pop(job.name)
+                display.show(done, total)
             elif words:
                 display.say(f"{job.name} {event}: {words}")
 

@@ -12,7 +12,7 @@ from vitlab.data.class_names import check_class_names
 from vitlab.data.fingerprint import DataCard, describe
 from vitlab.data.source import Source
 from vitlab.data.sources.catalogue import data_name, described_kinds
-from vitlab.data.survey import Survey, contact_sheet, empty_survey, exact_duplicates, survey
+from vitlab.data.survey import Duplicates, Survey, contact_sheet, empty_survey, exact_duplicates, survey
 from vitlab.data.transforms.resizing import check_result
 from vitlab.errors import first_few, printable
 from vitlab.files.store import make_folder, refuse_strange, replacing, write_json
@@ -20,7 +20,7 @@ from vitlab.files.strict_json import to_json
 from vitlab.report.tables import Results, Tabular
 from vitlab.require import check_arguments, require
 from vitlab.runs.measure.inputs import DataLike, ImageSize, open_set
-from vitlab.runs.progress import Images, announced, default_console
+from vitlab.runs.progress import Images, announced, counted, default_console
 from vitlab.spec import image_size
 from vitlab.spec.pixels import Augmentation
 
@@ -48,13 +48,14 @@ class DataCheck(Tabular):
     survey: Survey
     against: str  # the other data set, if one was given
     duplicates: Sequence[tuple[str, str]]  # ids of samples in the other set and in this one
+    not_compared: Sequence[str]  # samples of the other set that cannot be read, and why
     class_differences: Sequence[str]
     contact_sheet: Image.Image  # samples before and after augmentation
 
     @property
     def problems(self) -> int:
         """How many things are wrong: bad images, images of two classes, samples of the other set, other classes."""
-        bad = len(self.survey.account.quarantined)
+        bad = len(self.survey.account.quarantined) + len(self.not_compared)
         return bad + len(self.survey.conflicts) + len(self.duplicates) + len(self.class_differences)
 
     def lines(self) -> Iterator[Line]:
@@ -79,6 +80,10 @@ class DataCheck(Tabular):
         if self.against:
             yield Line("duplicates", f"{_samples(len(self.duplicates))} also in {self.against!r}")
         yield from _listed("duplicate", [f"{own!r} is {theirs!r} there" for theirs, own in self.duplicates])
+        if self.not_compared:
+            unread = f"{counted(len(self.not_compared), 'sample')} of {self.against!r} cannot be read"
+            yield Line("not compared", unread, "red")
+        yield from _listed("unreadable", self.not_compared)
         yield from _listed("classes", self.class_differences)
         yield Line("fingerprint", f"{self.card.fingerprint} (of names and labels, not of image contents)")
 
@@ -94,6 +99,7 @@ class DataCheck(Tabular):
                 for (rule, suffix), (count, names) in left_out
             ],
             "duplicates": list(self.duplicates),
+            "not_compared": list(self.not_compared),
             "class_differences": list(self.class_differences),
         }
 
@@ -118,7 +124,11 @@ class DataCheck(Tabular):
         if not counts:
             return
         (least, rarest), (most, commonest) = min(counts), max(counts)
-        span = f"from {least:,} samples ({rarest!r}) to {most:,} ({commonest!r})" if least < most else f"{most:,} each"
+        span = (
+            f"from {counted(least, 'sample')} ({rarest!r}) to {most:,} ({commonest!r})"
+            if least < most
+            else f"{most:,} each"
+        )
         yield Line("classes", f"{len(counts):,}, {span}")
         yield from _listed("no sample", [f"of class {name!r}" for count, name in counts if count == 0])
 
@@ -161,12 +171,14 @@ def check_data(
     with Images(screen, "checking") as display:
         for done in survey(source, found, workers=workers):
             display.show(done, len(source))
+    duplicates = Duplicates() if other is None else exact_duplicates(other, source)
     checked = DataCheck(
         source=source,
         card=describe(source, source.spec),
         survey=found,
         against="" if other is None else other.spec,
-        duplicates=() if other is None else exact_duplicates(other, source),
+        duplicates=duplicates.pairs,
+        not_compared=[str(bad) for bad in duplicates.not_compared],
         class_differences=() if other is None else _class_differences(other, source),
         contact_sheet=contact_sheet(source, size, Augmentation()),
     )
